@@ -14,6 +14,7 @@ use ruvllm_text::TokenId;
 use ruvllm_text::chat::{ChatTemplate, Message};
 use ruvllm_text::tokenizer::Tokenizer;
 
+use crate::adapter::Sums;
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::core::Core;
@@ -41,6 +42,8 @@ pub struct Engine {
     plan: Plan,
     /// Adapter of requests that name none.
     pub(crate) adapter: Option<Arc<Adapter>>,
+    /// Sums of adapters that requests use.
+    pub(crate) sums: Sums,
     pub(crate) source: ModelSource,
     /// Embedding defaults from the model's files.
     pub(crate) embedding: EmbeddingDefaults,
@@ -132,7 +135,7 @@ impl Engine {
         };
         let plan = Plan::new(&machine, &ModelSize::new(model.config(), weights_bytes), options);
         let fingerprint = || fingerprint(checkpoint, options.quantize);
-        let kv = plan::new_kv_store(&model, fingerprint, options, &plan)?;
+        let (kv, request_kv) = plan::new_kv_store(&model, fingerprint, options, &plan)?;
         let folder_key = options.prefix_key.as_ref();
         let prefixes = PrefixCache::open(&options.prefixes, folder_key, fingerprint, model.config(), &kv)?;
         let quality = QualityMemory::new(prefixes.as_deref().and_then(PrefixCache::quality_files));
@@ -145,6 +148,7 @@ impl Engine {
             prefill_chunk: options.prefill_chunk,
             context: plan.context.value,
             kv,
+            request_kv,
             prefixes,
             pressure: options.pressure,
             quality,
@@ -157,6 +161,7 @@ impl Engine {
             quantize: options.quantize,
             plan,
             adapter: None,
+            sums: Sums::default(),
             source: source.clone(),
             embedding,
             load_time: started.elapsed(),

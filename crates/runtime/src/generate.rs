@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::cancel::CancelToken;
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::options::check_pressure;
 use crate::request::{Completion, GenerateRequest};
 use crate::sequence::SequenceSpec;
@@ -46,7 +46,7 @@ impl Engine {
     ///
     /// # Errors
     /// Errors of [`submit`](Self::submit) before anything is computed, then
-    /// [`Error`](crate::Error)`::{Refused, DeadlineExceeded, Cache, Forward, NoCandidate, Decode,
+    /// [`Error`]`::{Refused, DeadlineExceeded, Cache, Forward, NoCandidate, Decode,
     /// EngineStopped}` from the run.
     pub fn generate_with(
         &self,
@@ -65,10 +65,11 @@ impl Engine {
     /// Time to first token counts from here.
     ///
     /// # Errors
-    /// [`Error::PromptTooLong`](crate::Error::PromptTooLong), and those of
+    /// [`Error`]`::{PromptTooLong, IdLength, KvPolicyNotOpened, SpillWithoutFolder}`, and those of
+    /// [`combine_adapters`](Self::combine_adapters),
     /// [`encode_prompt`](Self::encode_prompt), [`Sampler::new`](crate::Sampler::new) and
-    /// [`StopMatcher::new`](crate::StopMatcher::new);
-    /// [`Error::StepThread`](crate::Error::StepThread). Those of the run come from the handle.
+    /// [`StopMatcher::new`](crate::StopMatcher::new); [`Error::StepThread`]. Those of the run come
+    /// from the handle. Errors of a request with an id are in [`Error::InRequest`].
     ///
     /// # Examples
     /// ```no_run
@@ -94,7 +95,24 @@ impl Engine {
         session: Option<SessionId>,
         cancel: &CancelToken,
     ) -> Result<RequestHandle> {
+        let submitted = self.submit_unnamed(request, session, cancel);
+        // An id that is refused is not repeated.
+        submitted.map_err(|error| match error {
+            Error::IdLength { .. } => error,
+            error => error.in_request(request.id.as_deref()),
+        })
+    }
+
+    /// As [`submit_in`](Self::submit_in); errors are without the id.
+    fn submit_unnamed(
+        &self,
+        request: &GenerateRequest,
+        session: Option<SessionId>,
+        cancel: &CancelToken,
+    ) -> Result<RequestHandle> {
         let core = self.core();
+        request.check()?;
+        let kv = core.store_of(request.kv.as_ref())?;
         let pressure = request.pressure.unwrap_or(core.pressure);
         check_pressure(pressure, core.prefixes.as_ref().is_some_and(|prefixes| prefixes.has_files()))?;
         let facts = Facts {
@@ -106,10 +124,15 @@ impl Engine {
         let prepared = Prepared::new(facts, request, cancel)?;
         let spec = SequenceSpec {
             tenant: request.tenant.clone(),
-            adapter: request.adapter.as_ref().or(self.adapter()).cloned(),
+            adapter: match &*request.adapters {
+                [] => self.adapter().cloned(),
+                adapters => Some(self.combine_adapters(adapters)?),
+            },
+            kv,
             pressure,
             capacity: if session.is_some() { core.context } else { prepared.capacity() },
             caches_prefix: request.cache_prefix,
+            min_cache_tokens: request.min_cache_tokens,
             shared_tokens: request.shared_tokens,
         };
         let inbox = Arc::new(Inbox::default());
@@ -122,7 +145,7 @@ impl Engine {
             priority: request.priority,
             deadline: request.deadline,
             cancel: cancel.clone(),
-            outlet: Outlet::new(Arc::clone(&inbox)),
+            outlet: Outlet::new(Arc::clone(&inbox), request.id.as_deref()),
         });
         Ok(RequestHandle::new(inbox, cancel.clone()))
     }

@@ -83,7 +83,7 @@ pub use ruvllm_text::TokenId;
 pub use ruvllm_text::chat::{ChatTemplate, Message};
 pub use ruvllm_text::tokenizer::Tokenizer;
 
-pub use crate::adapter::AdapterSource;
+pub use crate::adapter::{AdapterSource, ScaledAdapter};
 pub use crate::backend::InferenceBackend;
 #[cfg(feature = "candle")]
 pub use crate::backend::candle::{CandleBackend, CandleDevice, CandleOptions};

@@ -154,6 +154,11 @@ pub struct EngineOptions {
     pub isa: Option<Isa>,
     /// KV-cache policy; `None` = F16, or `q8` if F16 leaves room for too few tokens.
     pub kv: Option<KvPolicy>,
+    /// KV-cache policies besides [`kv`](Self::kv) that requests may name
+    /// ([`GenerateRequest::kv`](crate::GenerateRequest::kv)). They share its budget and its prefix
+    /// cache, in blocks of as many tokens as the longest group of all policies needs. Policies with
+    /// `nuq3` tiers are refused here. Default: none.
+    pub request_kv: Vec<KvPolicy>,
     /// KV calibration of the model ([`Engine::calibrate_kv`](crate::Engine::calibrate_kv)), for
     /// policies with `nuq3` tiers.
     pub kv_calibration: Option<Arc<KvCalibration>>,
@@ -209,6 +214,7 @@ setters! {
         some with_quantize(quantize: Recipe);
         some with_isa(isa: Isa);
         some with_kv(kv: KvPolicy);
+        set with_request_kv(request_kv: Vec<KvPolicy>);
         some with_kv_calibration(kv_calibration: Arc<KvCalibration>);
         some with_kv_budget(kv_budget: usize);
         set with_pressure(pressure: PressurePolicy);
@@ -234,6 +240,7 @@ impl Default for EngineOptions {
             quantize: None,
             isa: None,
             kv: None,
+            request_kv: Vec::new(),
             kv_calibration: None,
             kv_budget: None,
             pressure: PressurePolicy::default(),

@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ruvllm_adapters::Adapter;
+use ruvllm_kv_cache::KvPolicy;
 use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_text::TokenId;
 use ruvllm_text::chat::Message;
 
+use crate::adapter::ScaledAdapter;
 #[cfg(feature = "structured-output")]
 use crate::constraint::Constraint;
+use crate::error::{Error, Result};
 use crate::sampler::SamplingParams;
 use crate::setters::setters;
 
@@ -71,6 +74,9 @@ impl From<String> for Prompt {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct GenerateRequest {
+    /// Name that the caller gives the request, 1 to 256 bytes: it comes back in
+    /// [`Completion::id`] and in [`Error::InRequest`]. Nothing else depends on it. Default: none.
+    pub id: Option<String>,
     /// The prompt.
     pub prompt: Prompt,
     /// Maximum number of tokens to generate; 0 = none, `None` = up to the context length.
@@ -88,13 +94,27 @@ pub struct GenerateRequest {
     /// First tokens of the prompt, in whole blocks, whose prefix is shared by all tenants. For
     /// system prompts that are no secret: TTFT shows that one was sent before. Default: 0.
     pub shared_tokens: usize,
-    /// Adapter of this request, loaded with [`Engine::load_adapter`](crate::Engine::load_adapter)
-    /// by the same engine. Default: [`Engine::adapter`](crate::Engine::adapter).
-    pub adapter: Option<Arc<Adapter>>,
+    /// Adapters of this request with their scales, loaded with
+    /// [`Engine::load_adapter`](crate::Engine::load_adapter) by the same engine; their updates add
+    /// up. Empty (default): [`Engine::adapter`](crate::Engine::adapter).
+    ///
+    /// Several adapters, or a scale other than 1, take memory for their sum
+    /// ([`Engine::combine_adapters`](crate::Engine::combine_adapters)), which requests with the
+    /// same adapters and scales share while one of them runs.
+    pub adapters: Vec<ScaledAdapter>,
+    /// KV-cache policy of the sequence: the engine's
+    /// ([`Engine::kv_policy`](crate::Engine::kv_policy)), or one of
+    /// [`EngineOptions::request_kv`](crate::EngineOptions::request_kv). Prefix hits come from
+    /// sequences of the same policy. Default: the engine's.
+    pub kv: Option<KvPolicy>,
     /// Policy under memory pressure. Default: the engine's.
     pub pressure: Option<PressurePolicy>,
     /// Reads prefixes from the prefix cache and leaves them in it. Default: true.
     pub cache_prefix: bool,
+    /// Shortest prefix that is reused, in tokens: [`Completion::cached_tokens`] is 0 or at least
+    /// this. A shorter hit, in the prefix cache or in the kept sequence of a conversation, is
+    /// computed again; after preemption the limit does not apply. Default: 0.
+    pub min_cache_tokens: usize,
     /// Priority among waiting requests; higher goes first. Default: 0.
     pub priority: i32,
     /// Time from which on the result is worthless: the request ends with
@@ -111,6 +131,7 @@ impl GenerateRequest {
     /// limit.
     pub fn new(prompt: impl Into<Prompt>) -> Self {
         Self {
+            id: None,
             prompt: prompt.into(),
             max_tokens: None,
             sampling: SamplingParams::default(),
@@ -118,9 +139,11 @@ impl GenerateRequest {
             ignore_eos: false,
             tenant: Tenant::root(),
             shared_tokens: 0,
-            adapter: None,
+            adapters: Vec::new(),
+            kv: None,
             pressure: None,
             cache_prefix: true,
+            min_cache_tokens: 0,
             priority: 0,
             deadline: None,
             #[cfg(feature = "structured-output")]
@@ -137,9 +160,11 @@ setters! {
         set with_ignore_eos(ignore_eos: bool);
         set with_tenant(tenant: Tenant);
         set with_shared_tokens(shared_tokens: usize);
-        some with_adapter(adapter: Arc<Adapter>);
+        set with_adapters(adapters: Vec<ScaledAdapter>);
+        some with_kv(kv: KvPolicy);
         some with_pressure(pressure: PressurePolicy);
         set with_cache_prefix(cache_prefix: bool);
+        set with_min_cache_tokens(min_cache_tokens: usize);
         set with_priority(priority: i32);
         some with_deadline(deadline: Instant);
     }
@@ -160,11 +185,33 @@ impl GenerateRequest {
         self
     }
 
+    /// Sets [`id`](Self::id).
+    #[must_use]
+    pub fn with_id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// Sets [`adapters`](Self::adapters) to one adapter as it was loaded, or to none.
+    #[must_use]
+    pub fn with_adapter(mut self, adapter: impl Into<Option<Arc<Adapter>>>) -> Self {
+        self.adapters = adapter.into().map(ScaledAdapter::from).into_iter().collect();
+        self
+    }
+
     /// Sets the sampling seed: [`SamplingParams::seed`].
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
         self.sampling.seed = Some(seed);
         self
+    }
+
+    /// Checks what needs no model.
+    ///
+    /// # Errors
+    /// [`Error::IdLength`].
+    pub(crate) fn check(&self) -> Result<()> {
+        self.id.as_deref().map_or(Ok(()), |id| check_id("request", id))
     }
 }
 
@@ -189,6 +236,20 @@ impl From<Prompt> for GenerateRequest {
 impl From<&Self> for GenerateRequest {
     fn from(request: &Self) -> Self {
         request.clone()
+    }
+}
+
+/// Largest number of bytes in the id of a request or a session.
+const ID_BYTES: usize = 256;
+
+/// Checks the length of an id; `of` names its owner.
+///
+/// # Errors
+/// [`Error::IdLength`].
+pub(crate) fn check_id(of: &'static str, id: &str) -> Result<()> {
+    match id.len() {
+        1..=ID_BYTES => Ok(()),
+        bytes => Err(Error::IdLength { of, bytes, most: ID_BYTES }),
     }
 }
 
@@ -250,6 +311,8 @@ pub struct KvQuality {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Completion {
+    /// [`GenerateRequest::id`].
+    pub id: Option<String>,
     /// Generated text: the pieces that the callback got, joined.
     pub text: String,
     /// Generated token ids, without EOS. After a stop sequence: up to and including the token that

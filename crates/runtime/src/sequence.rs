@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use ruvllm_adapters::Adapter;
-use ruvllm_kv_cache::Sequence;
+use ruvllm_kv_cache::{KvStore, Sequence};
 use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_models::{Compute, LogitsRows, Model, Segment, Workspace};
 use ruvllm_text::TokenId;
@@ -23,12 +23,16 @@ pub(crate) struct SequenceSpec {
     pub(crate) tenant: Tenant,
     /// Adapter of all tokens.
     pub(crate) adapter: Option<Arc<Adapter>>,
+    /// Store of keys and values; `None` for the engine's.
+    pub(crate) kv: Option<KvStore>,
     /// Policy under memory pressure.
     pub(crate) pressure: PressurePolicy,
     /// Largest number of tokens.
     pub(crate) capacity: usize,
     /// True if prefixes are read from the prefix cache and left in it.
     pub(crate) caches_prefix: bool,
+    /// Shortest prefix that is reused, in tokens.
+    pub(crate) min_cache_tokens: usize,
     /// Tokens at the beginning whose prefix all tenants may use.
     pub(crate) shared_tokens: usize,
 }
@@ -66,7 +70,8 @@ impl NativeSequence {
     /// [`Error::Cache`] for a capacity beyond the context, or a tenant of another pool.
     pub(crate) fn new(core: &Core, spec: &SequenceSpec, learned: Option<&QualityMemory>) -> Result<Self> {
         let capacity = spec.capacity;
-        let store = core.kv.for_tenant(&spec.tenant).map_err(ruvllm_models::Error::from);
+        let store = spec.kv.as_ref().unwrap_or(&core.kv);
+        let store = store.for_tenant(&spec.tenant).map_err(ruvllm_models::Error::from);
         let mut cache = store
             .and_then(|store| core.model.new_sequence(&store, capacity))
             .map_err(|source| Error::Cache { tokens: capacity, source })?;
@@ -114,12 +119,14 @@ impl NativeSequence {
         self.watch.as_ref().and_then(|watch| watch.quality.report())
     }
 
-    /// True if a request with these properties may go on with this sequence: same tenant, adapter
-    /// and choice of RoPE frequencies.
+    /// True if a request with these properties may go on with this sequence: same tenant, adapter,
+    /// KV policy and choice of RoPE frequencies.
     pub(crate) fn is_for(&self, spec: &SequenceSpec) -> bool {
         let digest = |adapter: &Arc<Adapter>| *adapter.digest();
+        let policy = |spec: &SequenceSpec| spec.kv.as_ref().map(|kv| *kv.policy());
         self.spec.tenant.path() == spec.tenant.path()
             && self.spec.capacity >= spec.capacity
+            && policy(&self.spec) == policy(spec)
             && self.spec.adapter.as_ref().map(digest) == spec.adapter.as_ref().map(digest)
     }
 
@@ -151,7 +158,13 @@ impl NativeSequence {
     ) -> Result<usize> {
         let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) else { return Ok(0) };
         self.reused = prefixes
-            .begin(&compute.kernels, &mut self.cache, self.spec.adapter.as_deref(), prompt)
+            .begin(
+                &compute.kernels,
+                &mut self.cache,
+                self.spec.adapter.as_deref(),
+                prompt,
+                self.spec.min_cache_tokens,
+            )
             .map_err(|source| Error::Cache { tokens: prompt.len(), source: source.into() })?;
         self.tokens.extend_from_slice(&prompt[..self.reused.tokens]);
         Ok(self.reused.tokens)

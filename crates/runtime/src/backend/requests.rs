@@ -42,7 +42,8 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
         let backend = self.backend;
-        if request.adapter.is_some() {
+        request.check()?;
+        if !request.adapters.is_empty() {
             return Err(Error::AdapterBackend { backend: backend.name().to_owned() });
         }
         let facts = Facts {
@@ -55,14 +56,16 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         let spec = SequenceSpec {
             tenant: Tenant::root(),
             adapter: None,
+            kv: None,
             pressure: PressurePolicy::default(),
             capacity: if session.is_some() { backend.context_length() } else { prepared.capacity() },
             caches_prefix: false,
+            min_cache_tokens: 0,
             shared_tokens: 0,
         };
         let inbox = Arc::new(Inbox::default());
         let (priority, deadline) = (request.priority, request.deadline);
-        let outlet = Outlet::new(Arc::clone(&inbox));
+        let outlet = Outlet::new(Arc::clone(&inbox), request.id.as_deref());
         let cancel = cancel.child();
         let mut handle = RequestHandle::new(inbox, cancel.clone());
         self.steps.submit(Job { prepared, spec, session, priority, deadline, cancel, outlet });

@@ -22,7 +22,7 @@ use ruvllm_kv_cache::prefix::{
     PrefixStore, PrefixTree, Scope, TreeStatistics,
     store::{Entry, StoreStatistics},
 };
-use ruvllm_kv_cache::{Block, KvFormats, KvStore, Sequence};
+use ruvllm_kv_cache::{Block, KvFormats, KvPolicy, KvStore, Sequence};
 use ruvllm_memory::{Demand, Offer, OwnerId, PagePool, PressureOwner, Release, Rung, Use};
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
@@ -75,6 +75,8 @@ pub(crate) struct PrefixCache {
     files: Option<Files>,
     /// Prefix key of the root tenant.
     key: PrefixKey,
+    /// Policy of the engine's store, whose format `key` has.
+    policy: KvPolicy,
     /// Sequence capacity above which the model uses its second RoPE frequencies (`LongRoPE`);
     /// `None` if it has one set.
     long_above: Option<usize>,
@@ -178,7 +180,8 @@ impl PrefixCache {
                 cost: Arc::clone(&cost),
             };
             let tree = PrefixTree::with_leaves(kv.block_tokens(), leaves);
-            Self { tree, files, key, long_above, cost, recomputed_tokens: AtomicU64::new(0), reports }
+            let policy = *kv.policy();
+            Self { tree, files, key, policy, long_above, cost, recomputed_tokens: AtomicU64::new(0), reports }
         })
     }
 
@@ -186,6 +189,10 @@ impl PrefixCache {
     /// depend on, adapter and tenant included. Tenants never share prefixes under this key.
     fn key_of(&self, sequence: &Sequence, adapter: Option<&Adapter>) -> PrefixKey {
         let mut key = self.key.clone();
+        // Stores of several policies share the tree; the engine's own format is in the key already.
+        if sequence.store().policy() != &self.policy {
+            key.kv_format = kv_format(sequence.store()).into();
+        }
         key.adapter = adapter.map(|adapter| AdapterVersion { id: hex(adapter.digest()).into(), version: 0 });
         key.scope = Scope::Tenant(sequence.store().tenant().path().into());
         if self.long_above.is_some_and(|length| sequence.capacity() > length) {
@@ -195,7 +202,8 @@ impl PrefixCache {
     }
 
     /// Appends the longest cached prefix of `tokens`, of the tenant or shared by all, to an empty
-    /// sequence. At least the last token is left to compute.
+    /// sequence. At least the last token is left to compute. Nothing if that is fewer than `least`
+    /// tokens; stored blocks are then not read back.
     ///
     /// # Errors
     /// If the sequence is not empty or has no room for the tokens.
@@ -205,14 +213,19 @@ impl PrefixCache {
         sequence: &mut Sequence,
         adapter: Option<&Adapter>,
         tokens: &[TokenId],
+        least: usize,
     ) -> Result<Reused, ruvllm_kv_cache::Error> {
         let key = self.key_of(sequence, adapter);
         let mut found = self.tree.lookup(&key, tokens);
         let mut pin = found.pin.take();
-        if let Some(inserted) = self.read_back(sequence.store(), &key, tokens, &found.blocks) {
+        if let Some(inserted) = self.read_back(sequence.store(), &key, tokens, &found.blocks, least) {
             // Shares the blocks in the tree, as the next request will.
             found = self.tree.lookup(&key, tokens);
             pin = inserted.pin;
+        }
+        let partial_tokens = found.partial.as_ref().map_or(0, |partial| partial.tokens);
+        if found.tokens + partial_tokens < least {
+            return Ok(Reused::default());
         }
         sequence.append_shared(&found.blocks)?;
         let mut n_tokens = found.tokens;
@@ -285,19 +298,24 @@ impl PrefixCache {
         }
     }
 
-    /// Loads the stored blocks after `known` into the tree, unless recomputing is faster.
+    /// Loads the stored blocks after `known` into the tree, unless recomputing is faster or all of
+    /// them are fewer than `least` tokens.
     fn read_back(
         &self,
         kv: &KvStore,
         key: &PrefixKey,
         tokens: &[TokenId],
         known: &[Block],
+        least: usize,
     ) -> Option<Inserted<Block>> {
         let store = &self.files.as_ref()?.store;
         let block_tokens = self.tree.block_tokens();
         let found = store.find(key, tokens, known.len());
         found.warnings.iter().for_each(|warning| self.reports.add_error(warning));
         let (n_tokens, bytes) = (found.chain.len() * block_tokens, bytes_of(&found.chain));
+        if known.len() * block_tokens + n_tokens < least {
+            return None;
+        }
         if !self.cost.reading_is_quicker(bytes, n_tokens) {
             self.cost.forgive_reading();
             self.recomputed_tokens.fetch_add(n_tokens as u64, Relaxed);

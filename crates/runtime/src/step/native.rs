@@ -136,7 +136,7 @@ impl Executor for NativeExecutor<'_> {
     fn resume(&mut self, id: SequenceId, spec: &SequenceSpec, prompt: &[TokenId]) -> Result<Option<usize>> {
         let Some(mut sequence) = self.sequences.remove(&id) else { return Ok(None) };
         let reusable = if sequence.is_for(spec) { sequence.reusable(prompt) } else { 0 };
-        if reusable == 0 {
+        if reusable == 0 || reusable < spec.min_cache_tokens {
             return Ok(None);
         }
         sequence.truncate(reusable)?;

@@ -103,21 +103,25 @@ pub(crate) struct Job {
 }
 
 /// The step loop's end of a mailbox: dropped without a result, it reports a stopped engine.
-pub(crate) struct Outlet(Arc<Inbox>);
+pub(crate) struct Outlet {
+    inbox: Arc<Inbox>,
+    /// The caller's id of the request.
+    id: Option<Box<str>>,
+}
 
 impl Outlet {
-    pub(crate) fn new(inbox: Arc<Inbox>) -> Self {
-        Self(inbox)
+    pub(crate) fn new(inbox: Arc<Inbox>, id: Option<&str>) -> Self {
+        Self { inbox, id: id.map(Into::into) }
     }
 
     pub(super) fn end(&self, result: Result<Completion>) {
-        self.0.end(result);
+        self.inbox.end(result.map_err(|error| error.in_request(self.id.as_deref())));
     }
 }
 
 impl Drop for Outlet {
     fn drop(&mut self) {
-        self.0.end(Err(Error::EngineStopped));
+        self.end(Err(Error::EngineStopped));
     }
 }
 
@@ -207,6 +211,8 @@ impl<'c> Request<'c> {
     pub(super) fn start(&mut self, cached: usize) {
         self.computed = cached;
         self.cached.get_or_insert(cached);
+        // A limit on prefixes of others, not on the own tokens after preemption.
+        self.spec.min_cache_tokens = 0;
         self.clock.start();
     }
 
@@ -260,7 +266,7 @@ impl<'c> Request<'c> {
     fn deliver(&mut self) {
         if !self.output.piece.is_empty() {
             let first = self.prompt_tokens + self.named;
-            self.outlet.0.push(&self.output.piece, &self.tokens[first..]);
+            self.outlet.inbox.push(&self.output.piece, &self.tokens[first..]);
             self.named = self.generated();
         }
     }
@@ -273,6 +279,7 @@ impl<'c> Request<'c> {
         self.deliver();
         let cached = self.cached.unwrap_or(0);
         let completion = Completion {
+            id: self.outlet.id.as_deref().map(str::to_owned),
             timings: self.clock.timings(self.prompt_tokens.saturating_sub(cached)),
             seed: self.sampler.seed(),
             text: self.output.text,

@@ -356,13 +356,15 @@ mod tests {
         let spec = SequenceSpec {
             tenant: Tenant::root(),
             adapter: None,
+            kv: None,
             pressure: PressurePolicy::default(),
             capacity: prepared.capacity(),
             caches_prefix: true,
+            min_cache_tokens: 0,
             shared_tokens: 0,
         };
         let inbox = Arc::new(Inbox::default());
-        let outlet = Outlet::new(Arc::clone(&inbox));
+        let outlet = Outlet::new(Arc::clone(&inbox), None);
         let handle = RequestHandle::new(inbox, cancel.clone());
         let (session, priority, deadline) = (None, 0, None);
         steps.submit(Job { prepared, spec, session, priority, deadline, cancel, outlet });

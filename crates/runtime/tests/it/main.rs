@@ -11,6 +11,7 @@ mod conversation;
 mod doors;
 mod embed;
 mod evaluate;
+mod fields;
 mod generate;
 mod load;
 mod passkey;
