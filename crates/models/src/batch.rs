@@ -64,6 +64,8 @@ pub enum LogitsRows<'a> {
     None,
     /// The last one, which predicts the next token.
     Last,
+    /// As many at the end, at most all of them: the last token and drafts behind it, say.
+    Tail(usize),
     /// All of them.
     All,
     /// The ones at these indices into the segment, strictly ascending.
@@ -118,8 +120,12 @@ impl BatchRows {
 
     fn want(&mut self, span: Span, logits: LogitsRows<'_>) -> Result<()> {
         match logits {
-            LogitsRows::None => {}
+            LogitsRows::None | LogitsRows::Tail(0) => {}
             LogitsRows::Last => self.wanted.push(span.part(span.len - 1, 1)),
+            LogitsRows::Tail(rows) if rows > span.len => {
+                return Err(Error::LogitsRow { segment: span.segment, row: rows, tokens: span.len });
+            }
+            LogitsRows::Tail(rows) => self.wanted.push(span.part(span.len - rows, rows)),
             LogitsRows::All => self.wanted.push(span),
             LogitsRows::At(rows) => {
                 let mut next = 0;

@@ -454,6 +454,14 @@ pub enum Error {
         /// Tokens given.
         tokens: usize,
     },
+    /// A backend could not drop the last tokens of a sequence alone.
+    #[error("the backend kept {kept} of {len} tokens while it dropped later ones")]
+    Truncated {
+        /// Tokens that were to stay.
+        len: usize,
+        /// Tokens that are left.
+        kept: usize,
+    },
     /// A measurement, or the rendering of a chat, was cancelled before it had a result.
     #[error("cancelled")]
     Cancelled,

@@ -22,7 +22,7 @@ fn error(model: &Model, tokens: &[TokenId], logits: LogitsRows<'_>) -> Error {
 #[test]
 fn each_gives_one_clear_error() {
     let model = fixtures::model("tiny/llama/model-F32.gguf");
-    let cases: [(&[TokenId], LogitsRows<'_>, &str); 6] = [
+    let cases: [(&[TokenId], LogitsRows<'_>, &str); 7] = [
         (&[], LogitsRows::Last, "segment 1 has no tokens"),
         (&[1, 570], LogitsRows::Last, "token 1 of segment 1 is id 570, the vocabulary has 570 ids"),
         (&[u32::MAX], LogitsRows::None, "token 0 of segment 1 is id 4294967295, the vocabulary has 570 ids"),
@@ -35,6 +35,11 @@ fn each_gives_one_clear_error() {
             &[1, 2],
             LogitsRows::At(&[1, 1]),
             "segment 1 asks for logits of row 1, expected strictly ascending rows below 2",
+        ),
+        (
+            &[1, 2],
+            LogitsRows::Tail(3),
+            "segment 1 asks for logits of row 3, expected strictly ascending rows below 2",
         ),
         (&[1; 33], LogitsRows::None, "the cache holds 0 of 32 tokens, 33 more do not fit"),
     ];

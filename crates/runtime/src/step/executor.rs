@@ -26,11 +26,11 @@ pub(crate) struct Step {
 pub(crate) struct Part {
     pub(crate) sequence: SequenceId,
     tokens: Range<usize>,
-    /// Chunk of a prompt: fewer tokens may be computed where memory is short. Otherwise one
-    /// generated token.
+    /// Chunk of a prompt: fewer tokens may be computed where memory is short. Otherwise generated
+    /// tokens, and drafts of the next ones.
     pub(crate) is_prompt: bool,
-    /// True if the logits of the last token are wanted.
-    pub(crate) samples: bool,
+    /// Number of its last tokens whose logits are wanted; at most all of them.
+    pub(crate) rows: usize,
     /// Ends a part that takes long.
     pub(crate) cancel: CancelToken,
 }
@@ -41,18 +41,21 @@ impl Step {
         self.parts.clear();
     }
 
-    /// Adds the part of a sequence: `tokens` has at least one.
+    /// Adds the part of a sequence: `tokens` has at least one. The logits of the last `rows` of
+    /// them are wanted.
     pub(crate) fn push(
         &mut self,
         sequence: SequenceId,
         tokens: &[TokenId],
-        [is_prompt, samples]: [bool; 2],
+        is_prompt: bool,
+        rows: usize,
         cancel: &CancelToken,
     ) {
+        debug_assert!(rows <= tokens.len(), "rows of logits belong to tokens of the part");
         let start = self.tokens.len();
         self.tokens.extend_from_slice(tokens);
         let tokens = start..self.tokens.len();
-        self.parts.push(Part { sequence, tokens, is_prompt, samples, cancel: cancel.clone() });
+        self.parts.push(Part { sequence, tokens, is_prompt, rows, cancel: cancel.clone() });
     }
 
     pub(crate) fn parts(&self) -> &[Part] {
@@ -88,7 +91,8 @@ pub(crate) struct SequenceReport {
     pub(crate) dropped_tokens: usize,
 }
 
-/// Takes the logits of sampled parts: their indices in the step, and as many rows of `vocab_size`.
+/// Takes the logits of the parts that want some and were computed to the end: their indices in the
+/// step, and [`Part::rows`] rows of `vocab_size` for each, in order.
 pub(crate) type Logits<'l> = dyn FnMut(&[usize], &[f32]) + 'l;
 
 /// Owns weights and sequences and computes steps. Nothing outside of it reads keys and values, so
@@ -108,9 +112,17 @@ pub(crate) trait Executor {
     /// Errors of the backend; the sequence is released then.
     fn resume(&mut self, id: SequenceId, spec: &SequenceSpec, prompt: &[TokenId]) -> Result<Option<usize>>;
 
-    /// Computes a step. Fills `outcomes` with one for each part, and passes the logits of sampled
-    /// parts that were computed to the end.
+    /// Computes a step. Fills `outcomes` with one for each part, and passes the logits of the parts
+    /// that want some and were computed to the end.
     fn step(&mut self, step: &Step, outcomes: &mut Vec<Outcome>, logits: &mut Logits<'_>);
+
+    /// Drops the tokens of a sequence from position `len` on: drafts that were rejected.
+    ///
+    /// # Errors
+    /// Errors of the backend, also if it cannot keep the tokens before `len`; the sequence cannot
+    /// go on then.
+    #[expect(dead_code, reason = "the step loop has no drafts yet")]
+    fn truncate(&mut self, id: SequenceId, len: usize) -> Result<()>;
 
     /// Stores the prompt of a running sequence, which has been computed, as a prefix of others.
     fn prefilled(&mut self, id: SequenceId);

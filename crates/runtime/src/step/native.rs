@@ -64,10 +64,10 @@ impl<'c> NativeExecutor<'c> {
         let mut segments = recycle(std::mem::take(&mut self.scratch.segments));
         for ((index, part), sequence) in parts.iter().enumerate().zip(sequences.iter_mut()) {
             outcomes.push(match segment(core, step, part, sequence) {
-                Ok((segment, samples)) => {
+                Ok((segment, has_logits)) => {
                     let tokens = segment.n_tokens();
                     segments.push(segment);
-                    if samples {
+                    if has_logits {
                         self.scratch.sampled.push(first + index);
                     }
                     Outcome::Computed { tokens }
@@ -108,8 +108,8 @@ impl<'c> NativeExecutor<'c> {
     }
 }
 
-/// Room for a part and its segment, and true if its logits will be there: a prompt chunk is
-/// shortened where memory is short.
+/// Room for a part and its segment, and true if logits of it will be there: a prompt chunk is
+/// shortened where memory is short, and has none then.
 fn segment<'s>(
     core: &Core,
     step: &'s Step,
@@ -119,9 +119,9 @@ fn segment<'s>(
     let tokens = step.tokens(part);
     let least = if part.is_prompt { core.kv.block_tokens().min(tokens.len()) } else { tokens.len() };
     let room = sequence.prepare(&core.model, &core.compute, least..=tokens.len())?;
-    let samples = part.samples && room == tokens.len();
-    let rows = if samples { LogitsRows::Last } else { LogitsRows::None };
-    Ok((sequence.segment(&core.compute, &tokens[..room], rows)?, samples))
+    let has_logits = part.rows > 0 && room == tokens.len();
+    let rows = if has_logits { LogitsRows::Tail(part.rows) } else { LogitsRows::None };
+    Ok((sequence.segment(&core.compute, &tokens[..room], rows)?, has_logits))
 }
 
 impl Executor for NativeExecutor<'_> {
@@ -168,6 +168,10 @@ impl Executor for NativeExecutor<'_> {
         self.sequences.extend(ids.zip(sequences.drain(..)));
         self.scratch.sequences = sequences;
         self.observe_prefill(step, outcomes, started);
+    }
+
+    fn truncate(&mut self, id: SequenceId, len: usize) -> Result<()> {
+        self.sequences.get_mut(&id).map_or(Ok(()), |sequence| sequence.truncate(len))
     }
 
     fn prefilled(&mut self, id: SequenceId) {

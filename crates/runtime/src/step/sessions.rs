@@ -7,7 +7,7 @@ use ruvllm_text::TokenId;
 
 use super::executor::{Executor, Logits, Outcome, Part, SequenceId, SequenceReport, Step};
 use crate::backend::sequence::{BackendSession, common_prefix_len};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::request::SequenceSize;
 use crate::sequence::SequenceSpec;
 
@@ -26,6 +26,8 @@ pub(crate) struct SessionExecutor<'b> {
 struct Held<'b> {
     session: Box<dyn BackendSession + 'b>,
     tokens: Vec<TokenId>,
+    /// Logits of a part with several rows.
+    rows: Vec<f32>,
 }
 
 impl<'b> SessionExecutor<'b> {
@@ -35,7 +37,8 @@ impl<'b> SessionExecutor<'b> {
 }
 
 impl Held<'_> {
-    /// Computes a part; returns the number of tokens, and passes the logits if they are wanted.
+    /// Computes a part; returns the number of tokens, and passes the logits if they are wanted. A
+    /// backend gives one row of logits in a pass: each further row takes a pass of its own.
     fn compute(
         &mut self,
         tokens: &[TokenId],
@@ -50,12 +53,23 @@ impl Held<'_> {
                 false => ControlFlow::Continue(()),
             };
             if let Some(row) = self.session.prefill(tokens, chunk, go_on)?
-                && part.samples
+                && part.rows > 0
             {
                 logits(row);
             }
         } else {
-            logits(self.session.forward(tokens)?);
+            let (first, later) = tokens.split_at(tokens.len() - part.rows.saturating_sub(1));
+            let row = self.session.forward(first)?;
+            if later.is_empty() {
+                logits(row);
+            } else {
+                self.rows.clear();
+                self.rows.extend_from_slice(row);
+                for token in later.chunks(1) {
+                    self.rows.extend_from_slice(self.session.forward(token)?);
+                }
+                logits(&self.rows);
+            }
         }
         let computed = self.session.len() - before;
         self.tokens.extend_from_slice(&tokens[..computed]);
@@ -66,7 +80,7 @@ impl Held<'_> {
 impl Executor for SessionExecutor<'_> {
     fn begin(&mut self, id: SequenceId, spec: &SequenceSpec, _: &[TokenId]) -> Result<usize> {
         let session = (self.open)(spec.capacity)?;
-        self.sequences.insert(id, Held { session, tokens: Vec::new() });
+        self.sequences.insert(id, Held { session, tokens: Vec::new(), rows: Vec::new() });
         Ok(0)
     }
 
@@ -83,7 +97,7 @@ impl Executor for SessionExecutor<'_> {
         for (index, part) in step.parts().iter().enumerate() {
             let held = self.sequences.get_mut(&part.sequence).expect("a part names a sequence that began");
             let computed =
-                held.compute(step.tokens(part), part, self.chunk, &mut |row| logits(&[index], row));
+                held.compute(step.tokens(part), part, self.chunk, &mut |rows| logits(&[index], rows));
             outcomes.push(match computed {
                 Ok(tokens) => Outcome::Computed { tokens },
                 Err(error) => {
@@ -92,6 +106,14 @@ impl Executor for SessionExecutor<'_> {
                 }
             });
         }
+    }
+
+    fn truncate(&mut self, id: SequenceId, len: usize) -> Result<()> {
+        let Some(held) = self.sequences.get_mut(&id) else { return Ok(()) };
+        let kept = held.session.truncate(len)?;
+        held.tokens.truncate(kept);
+        // Tokens before the cut are computed already and would be missing.
+        if kept == len { Ok(()) } else { Err(Error::Truncated { len, kept }) }
     }
 
     fn prefilled(&mut self, _: SequenceId) {}

@@ -195,15 +195,18 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         for &Work { id, tokens, samples } in &*work {
             let request = &self.requests[&id];
             let tokens = &request.tokens()[request.computed..request.computed + tokens];
-            step.push(request.sequence, tokens, [request.is_prefilling(), samples], &request.cancel);
+            let (is_prompt, rows) = (request.is_prefilling(), usize::from(samples));
+            step.push(request.sequence, tokens, is_prompt, rows, &request.cancel);
             sampled.push(None);
         }
         let (requests, vocab_size) = (&mut self.requests, self.codec.vocab_size());
-        self.executor.step(step, outcomes, &mut |parts, logits| {
-            for (&part, row) in parts.iter().zip(logits.chunks_exact(vocab_size)) {
+        self.executor.step(step, outcomes, &mut |parts, mut logits| {
+            for &part in parts {
+                let rows;
+                (rows, logits) = logits.split_at(step.parts()[part].rows * vocab_size);
                 if let Some(request) = requests.get_mut(&work[part].id) {
                     request.computed += work[part].tokens;
-                    sampled[part] = Some(request.sample(row));
+                    sampled[part] = Some(request.sample(rows));
                 }
             }
         });
