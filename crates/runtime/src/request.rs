@@ -13,7 +13,7 @@ use crate::adapter::ScaledAdapter;
 #[cfg(feature = "structured-output")]
 use crate::constraint::Constraint;
 use crate::error::{Error, Result};
-use crate::sampler::SamplingParams;
+use crate::sampler::{Logprobs, SamplingParams};
 use crate::setters::setters;
 
 /// Input of a generation.
@@ -83,6 +83,11 @@ pub struct GenerateRequest {
     pub max_tokens: Option<usize>,
     /// Sampling parameters.
     pub sampling: SamplingParams,
+    /// Log-probabilities of each generated token and of so many most likely ones, 0 to 128, in
+    /// [`Chunk::logprobs`](crate::Chunk::logprobs) and [`Completion::logprobs`]. They are those of
+    /// the model: log-softmax of the raw logits, before constraint, penalties, bias, filters and
+    /// temperature. Tokens that a constraint forces are then computed one by one. Default: none.
+    pub logprobs: Option<usize>,
     /// Stop sequences: texts that end the generation and are not part of the output.
     pub stop: Vec<String>,
     /// Continues after EOS and end-of-turn tokens, for measurements.
@@ -135,6 +140,7 @@ impl GenerateRequest {
             prompt: prompt.into(),
             max_tokens: None,
             sampling: SamplingParams::default(),
+            logprobs: None,
             stop: Vec::new(),
             ignore_eos: false,
             tenant: Tenant::root(),
@@ -157,6 +163,7 @@ setters! {
         set with_prompt(prompt: Prompt);
         some with_max_tokens(max_tokens: usize);
         set with_sampling(sampling: SamplingParams);
+        some with_logprobs(logprobs: usize);
         set with_ignore_eos(ignore_eos: bool);
         set with_tenant(tenant: Tenant);
         set with_shared_tokens(shared_tokens: usize);
@@ -209,8 +216,11 @@ impl GenerateRequest {
     /// Checks what needs no model.
     ///
     /// # Errors
-    /// [`Error::IdLength`].
+    /// [`Error::IdLength`], [`Error::InvalidOption`].
     pub(crate) fn check(&self) -> Result<()> {
+        if let Some(value) = self.logprobs.filter(|&top_n| top_n > MOST_LOGPROBS) {
+            return Err(Error::InvalidOption { name: "logprobs", value, expected: "at most 128" });
+        }
         self.id.as_deref().map_or(Ok(()), |id| check_id("request", id))
     }
 }
@@ -238,6 +248,9 @@ impl From<&Self> for GenerateRequest {
         request.clone()
     }
 }
+
+/// Most log-probabilities at a position besides that of the token.
+const MOST_LOGPROBS: usize = 128;
 
 /// Largest number of bytes in the id of a request or a session.
 const ID_BYTES: usize = 256;
@@ -318,6 +331,9 @@ pub struct Completion {
     /// Generated token ids, without EOS. After a stop sequence: up to and including the token that
     /// completed it.
     pub tokens: Vec<TokenId>,
+    /// Log-probabilities at the positions of [`tokens`](Self::tokens), as many; empty unless
+    /// [`GenerateRequest::logprobs`] asks for them.
+    pub logprobs: Vec<Logprobs>,
     /// Tokens of the encoded prompt.
     pub prompt_tokens: usize,
     /// Prompt tokens served from the prefix cache or an earlier turn.
@@ -335,6 +351,14 @@ pub struct Completion {
     pub dropped_tokens: usize,
     /// The sequence at the end; `None` if the request ended before it had one.
     pub(crate) sequence: Option<SequenceSize>,
+}
+
+impl Completion {
+    /// Mean log-probability of the generated tokens; `None` without [`logprobs`](Self::logprobs).
+    pub fn mean_logprob(&self) -> Option<f64> {
+        let sum: f64 = self.logprobs.iter().map(|logprobs| logprobs.token.logprob).sum();
+        (!self.logprobs.is_empty()).then(|| sum / self.logprobs.len() as f64)
+    }
 }
 
 /// Size of a sequence.

@@ -11,9 +11,10 @@ use super::inbox::{Inbox, Pieces};
 use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::request::{Completion, FinishReason};
+use crate::sampler::Logprobs;
 
 /// A piece of generated text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Chunk {
     /// Whole characters that belong to no stop sequence; never empty.
@@ -21,6 +22,9 @@ pub struct Chunk {
     /// Ids generated since the chunk before: mostly one; more if text was held back, none for held
     /// back text at the end.
     pub tokens: Vec<TokenId>,
+    /// Log-probabilities at the positions of `tokens`, as many; empty unless
+    /// [`GenerateRequest::logprobs`](crate::GenerateRequest::logprobs) asks for them.
+    pub logprobs: Vec<Logprobs>,
 }
 
 impl fmt::Display for Chunk {
@@ -110,6 +114,7 @@ impl RequestHandle {
         let (text, tokens) = self.given;
         completion.text.truncate(text);
         completion.tokens.truncate(tokens);
+        completion.logprobs.truncate(tokens);
         completion.finish_reason = FinishReason::Cancelled;
         Ok(completion)
     }
@@ -174,7 +179,12 @@ impl RequestHandle {
     }
 
     fn chunk(&self, (text, tokens): (Range<usize>, Range<usize>)) -> Chunk {
-        Chunk { text: self.pieces.text[text].to_owned(), tokens: self.pieces.tokens[tokens].to_vec() }
+        let Pieces { text: all, tokens: ids, logprobs, .. } = &self.pieces;
+        Chunk {
+            text: all[text].to_owned(),
+            logprobs: logprobs.get(tokens.clone()).unwrap_or_default().to_vec(),
+            tokens: ids[tokens].to_vec(),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! A request in the step loop: its token ids, its sampler and the text that comes of them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::guide::Guide;
 use crate::request::{Completion, FinishReason, GenerateRequest, Timings};
-use crate::sampler::Sampler;
+use crate::sampler::{Logprobs, Sampler};
 use crate::sequence::SequenceSpec;
 use crate::stop::StopMatcher;
 
@@ -33,6 +34,7 @@ pub(crate) struct Facts<'b> {
 pub(crate) struct Prepared {
     started: Instant,
     sampler: Sampler,
+    logprobs: Option<usize>,
     guide: Guide,
     matcher: StopMatcher,
     prompt: Vec<TokenId>,
@@ -70,6 +72,7 @@ impl Prepared {
         Ok(Self {
             started,
             sampler,
+            logprobs: request.logprobs,
             guide,
             matcher,
             prompt,
@@ -152,6 +155,13 @@ pub(super) struct Request<'c> {
     cached: Option<usize>,
     sampler: Sampler,
     guide: Guide,
+    /// Forced tokens that are still to be appended, one in each step: their log-probabilities need
+    /// the logits before them.
+    forced: VecDeque<TokenId>,
+    /// Number of most likely tokens in an entry of `logprobs`; `None` if these are not asked for.
+    top_logprobs: Option<usize>,
+    /// At the positions of the generated tokens.
+    logprobs: Vec<Logprobs>,
     output: Output<'c>,
     limit: Limit,
     ignore_eos: bool,
@@ -164,7 +174,8 @@ pub(super) struct Request<'c> {
 impl<'c> Request<'c> {
     pub(super) fn new(codec: &'c TextCodec, sequence: SequenceId, job: Job) -> Self {
         let Job { prepared, spec, session, cancel, outlet, .. } = job;
-        let Prepared { started, sampler, guide, matcher, prompt, continues, limit, ignore_eos } = prepared;
+        let Prepared { started, sampler, logprobs, guide, matcher, prompt, continues, limit, ignore_eos } =
+            prepared;
         let stream = codec.stream(continues);
         Self {
             codec,
@@ -178,6 +189,9 @@ impl<'c> Request<'c> {
             cached: None,
             sampler,
             guide,
+            forced: VecDeque::new(),
+            top_logprobs: logprobs,
+            logprobs: Vec::new(),
             output: Output { stream: Some(stream), matcher, piece: String::new(), text: String::new() },
             limit,
             ignore_eos,
@@ -223,17 +237,31 @@ impl<'c> Request<'c> {
     /// [`Error::NoCandidate`], [`Error::Decode`], [`Error::Constraint`].
     pub(super) fn sample(&mut self, logits: &[f32]) -> Result<Sampled> {
         let before = self.tokens.len();
-        let logits = self.guide.mask(&logits[..self.codec.sampled_ids()])?;
-        let token = self.sampler.sample(logits, before)?;
+        let logits = &logits[..self.codec.sampled_ids()];
+        let forced = self.forced.pop_front();
+        let token = match forced {
+            Some(token) => token,
+            None => self.sampler.sample(self.guide.mask(logits)?, before)?,
+        };
+        if let Some(top_n) = self.top_logprobs {
+            self.logprobs.push(self.sampler.logprobs(logits, token, top_n)?);
+        }
         let mut end = self.take(token)?;
-        if end.is_none() {
-            for token in self.guide.forced() {
-                end = self.take(token)?;
-                if end.is_some() {
-                    break;
+        if end.is_none() && forced.is_none() {
+            let forced = self.guide.forced();
+            if self.top_logprobs.is_some() {
+                self.forced.extend(forced);
+            } else {
+                for token in forced {
+                    end = self.take(token)?;
+                    if end.is_some() {
+                        break;
+                    }
                 }
             }
         }
+        // The end of generation is no token of the output.
+        self.logprobs.truncate(self.generated());
         Ok(Sampled { end, tokens: self.tokens.len() - before, is_first: before == self.prompt_tokens })
     }
 
@@ -266,7 +294,8 @@ impl<'c> Request<'c> {
     fn deliver(&mut self) {
         if !self.output.piece.is_empty() {
             let first = self.prompt_tokens + self.named;
-            self.outlet.inbox.push(&self.output.piece, &self.tokens[first..]);
+            let logprobs = self.logprobs.get(self.named..).unwrap_or_default();
+            self.outlet.inbox.push(&self.output.piece, &self.tokens[first..], logprobs);
             self.named = self.generated();
         }
     }
@@ -290,6 +319,7 @@ impl<'c> Request<'c> {
             dropped_tokens: report.dropped_tokens,
             sequence: self.cached.map(|_| report.size),
             tokens: self.tokens.split_off(self.prompt_tokens),
+            logprobs: self.logprobs,
         };
         self.outlet.end(Ok(completion));
     }

@@ -14,6 +14,7 @@ mod evaluate;
 mod fields;
 mod generate;
 mod load;
+mod logprobs;
 mod passkey;
 mod precision;
 mod prefix;
