@@ -1,14 +1,14 @@
 //! LoRA adapters of an engine, loaded into pages of the KV budget.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use ruvllm_adapters::{Adapter, LoraFile, Part};
 use ruvllm_memory::Request;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::scaled_adapter::{ScaledAdapter, SumKey};
 
 /// A LoRA adapter on disk and its scale.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,29 +18,6 @@ pub struct AdapterSource {
     /// Multiplier of the adapter's update; 1 = as trained.
     pub scale: f32,
 }
-
-/// A loaded adapter and its scale in one request.
-#[derive(Debug, Clone)]
-pub struct ScaledAdapter {
-    /// The adapter, loaded by the engine of the request.
-    pub adapter: Arc<Adapter>,
-    /// Multiplier of the adapter's update, on top of [`AdapterSource::scale`]; 1 = as loaded.
-    pub scale: f32,
-}
-
-/// An adapter as it was loaded.
-impl From<Arc<Adapter>> for ScaledAdapter {
-    fn from(adapter: Arc<Adapter>) -> Self {
-        Self { adapter, scale: 1.0 }
-    }
-}
-
-/// Digests and scales (bits) of the adapters of a sum.
-type SumKey = Vec<([u8; 32], u32)>;
-
-/// Sums of adapters that are in use.
-#[derive(Debug, Default)]
-pub(crate) struct Sums(Mutex<Vec<(SumKey, Weak<Adapter>)>>);
 
 impl Engine {
     /// Adds loaded adapters up, each times its scale, in memory of its own: pages of the KV budget

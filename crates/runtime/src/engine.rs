@@ -14,7 +14,6 @@ use ruvllm_text::TokenId;
 use ruvllm_text::chat::{ChatTemplate, Message};
 use ruvllm_text::tokenizer::Tokenizer;
 
-use crate::adapter::Sums;
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::core::Core;
@@ -25,7 +24,10 @@ use crate::plan::{self, ModelSize, Plan};
 use crate::prefix::{PrefixCache, PrefixStatistics, fingerprint};
 use crate::quality::QualityMemory;
 use crate::request::Prompt;
-use crate::step::{SessionId, StepStatistics, StepThread};
+use crate::scaled_adapter::AdapterSums;
+use crate::session_table::SessionId;
+use crate::session_table::SessionTable;
+use crate::step::{StepStatistics, StepThread};
 
 /// A loaded model, ready to run.
 ///
@@ -37,13 +39,15 @@ pub struct Engine {
     steps: OnceLock<StepThread>,
     /// Number of the next session.
     sessions: AtomicU64,
+    /// Sessions by tenant and id.
+    pub(crate) session_table: SessionTable,
     /// Recipe of the quantization at load time, if any.
     pub(crate) quantize: Option<Recipe>,
     plan: Plan,
     /// Adapter of requests that name none.
     pub(crate) adapter: Option<Arc<Adapter>>,
     /// Sums of adapters that requests use.
-    pub(crate) sums: Sums,
+    pub(crate) sums: AdapterSums,
     pub(crate) source: ModelSource,
     /// Embedding defaults from the model's files.
     pub(crate) embedding: EmbeddingDefaults,
@@ -158,10 +162,11 @@ impl Engine {
             core: Arc::new(core),
             steps: OnceLock::new(),
             sessions: AtomicU64::new(0),
+            session_table: SessionTable::new(options.session_ttl, options.session_quota),
             quantize: options.quantize,
             plan,
             adapter: None,
-            sums: Sums::default(),
+            sums: AdapterSums::default(),
             source: source.clone(),
             embedding,
             load_time: started.elapsed(),

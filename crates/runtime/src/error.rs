@@ -62,6 +62,15 @@ pub enum Error {
         #[source]
         source: Box<Self>,
     },
+    /// A session cannot be used as asked.
+    #[error("cannot use the session")]
+    Session(#[source] crate::session_table::SessionError),
+    /// The backend does not keep sessions.
+    #[error("the backend {backend} keeps no sessions; use the native engine")]
+    SessionBackend {
+        /// Name of the backend.
+        backend: String,
+    },
     /// The id of a request or a session is empty or too long.
     #[error("the id of the {of} has {bytes} bytes, expected 1 to {most}")]
     IdLength {

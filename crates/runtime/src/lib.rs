@@ -3,7 +3,9 @@
 //! # Main types
 //! ```text
 //! ModelSource + EngineOptions ──open──▶ Engine ──generate(Prompt or GenerateRequest)──▶ Completion
-//!                              (load)     ├──stream──────▶ TextStream: Chunk, Chunk, ...
+//!                              (load)     ├──submit──────▶ RequestHandle: Chunk, Chunk, ...
+//!                                         ├──submit_many─▶ Vec<RequestHandle>: choices of one prompt
+//!                                         ├──sessions────▶ Sessions: state by tenant and id, across restarts
 //!                                         ├──generate_with(request, CancelToken, on_text)──▶ Completion
 //!                                         ├──conversation▶ Conversation: requests that go on from one another
 //!                                         ├──plan────────▶ Plan: what was chosen for machine and model, and why
@@ -53,8 +55,11 @@ mod prefix;
 mod quality;
 mod request;
 mod sampler;
+mod scaled_adapter;
 mod sequence;
 mod session;
+mod session_table;
+mod sessions;
 mod setters;
 mod step;
 mod stop;
@@ -83,7 +88,7 @@ pub use ruvllm_text::TokenId;
 pub use ruvllm_text::chat::{ChatTemplate, Message};
 pub use ruvllm_text::tokenizer::Tokenizer;
 
-pub use crate::adapter::{AdapterSource, ScaledAdapter};
+pub use crate::adapter::AdapterSource;
 pub use crate::backend::InferenceBackend;
 #[cfg(feature = "candle")]
 pub use crate::backend::candle::{CandleBackend, CandleDevice, CandleOptions};
@@ -115,6 +120,9 @@ pub use crate::request::{Completion, FinishReason, GenerateRequest, KvQuality, P
 pub use crate::sampler::{
     DryBreakers, Logprobs, Sampler, SamplerOrder, SamplerState, SamplerStep, SamplingParams, TokenLogprob,
 };
+pub use crate::scaled_adapter::ScaledAdapter;
+pub use crate::session_table::SessionError;
+pub use crate::sessions::{SessionInfo, Sessions};
 pub use crate::step::{Chunk, RequestHandle, StepStatistics};
 pub use crate::stop::StopMatcher;
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use gguf_rs_lite::{FileMemory, Gguf};
 use ruvllm_kernels::Isa;
@@ -174,6 +175,11 @@ pub struct EngineOptions {
     /// Key of a prefix folder that other users own or may write to. Files written with another key
     /// are ignored; without a key such a folder is refused. Default: none.
     pub prefix_key: Option<FolderKey>,
+    /// Time after its last use at which a session ([`Engine::sessions`](crate::Engine::sessions))
+    /// ends. Default: never.
+    pub session_ttl: Option<Duration>,
+    /// Largest number of sessions of a tenant without a quota of its own. Default 1024.
+    pub session_quota: usize,
     /// Context length in tokens, prompt and output together, at most the model's. `None` = the
     /// model's, as far as memory allows.
     pub context: Option<usize>,
@@ -220,6 +226,8 @@ setters! {
         set with_pressure(pressure: PressurePolicy);
         set with_prefixes(prefixes: PrefixCaching);
         some with_prefix_key(prefix_key: FolderKey);
+        some with_session_ttl(session_ttl: Duration);
+        set with_session_quota(session_quota: usize);
         some with_context(context: usize);
         set with_prefill_chunk(prefill_chunk: usize);
         some with_tokenizer(tokenizer: PathBuf);
@@ -246,6 +254,8 @@ impl Default for EngineOptions {
             pressure: PressurePolicy::default(),
             prefixes: PrefixCaching::default(),
             prefix_key: None,
+            session_ttl: None,
+            session_quota: 1024,
             context: None,
             prefill_chunk: 512,
             tokenizer: None,

@@ -9,11 +9,11 @@ use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_text::TokenId;
 use ruvllm_text::chat::Message;
 
-use crate::adapter::ScaledAdapter;
 #[cfg(feature = "structured-output")]
 use crate::constraint::Constraint;
 use crate::error::{Error, Result};
 use crate::sampler::{Logprobs, SamplingParams};
+use crate::scaled_adapter::ScaledAdapter;
 use crate::setters::setters;
 
 /// Input of a generation.
@@ -99,6 +99,10 @@ pub struct GenerateRequest {
     /// First tokens of the prompt, in whole blocks, whose prefix is shared by all tenants. For
     /// system prompts that are no secret: TTFT shows that one was sent before. Default: 0.
     pub shared_tokens: usize,
+    /// Id of the session that the request goes on with and leaves its sequence in, 1 to 256 bytes;
+    /// made if the tenant has none: see [`Sessions`](crate::Sessions). Of several choices the first
+    /// one does. Default: none.
+    pub session: Option<String>,
     /// Adapters of this request with their scales, loaded with
     /// [`Engine::load_adapter`](crate::Engine::load_adapter) by the same engine; their updates add
     /// up. Empty (default): [`Engine::adapter`](crate::Engine::adapter).
@@ -145,6 +149,7 @@ impl GenerateRequest {
             ignore_eos: false,
             tenant: Tenant::root(),
             shared_tokens: 0,
+            session: None,
             adapters: Vec::new(),
             kv: None,
             pressure: None,
@@ -199,6 +204,13 @@ impl GenerateRequest {
         self
     }
 
+    /// Sets [`session`](Self::session).
+    #[must_use]
+    pub fn with_session(mut self, id: impl Into<String>) -> Self {
+        self.session = Some(id.into());
+        self
+    }
+
     /// Sets [`adapters`](Self::adapters) to one adapter as it was loaded, or to none.
     #[must_use]
     pub fn with_adapter(mut self, adapter: impl Into<Option<Arc<Adapter>>>) -> Self {
@@ -221,6 +233,7 @@ impl GenerateRequest {
         if let Some(value) = self.logprobs.filter(|&top_n| top_n > MOST_LOGPROBS) {
             return Err(Error::InvalidOption { name: "logprobs", value, expected: "at most 128" });
         }
+        self.session.as_deref().map_or(Ok(()), |id| check_id("session", id))?;
         self.id.as_deref().map_or(Ok(()), |id| check_id("request", id))
     }
 }

@@ -43,10 +43,14 @@ pub(crate) struct NativeSequence {
     /// Token ids whose keys and values are there.
     tokens: Vec<TokenId>,
     spec: SequenceSpec,
+    /// Layers of the model.
+    n_layers: usize,
     /// Whole blocks at the last [`settle`](Self::settle).
     settled: usize,
     /// Cached prefix that the sequence began with, pinned as long as it lives.
     reused: Reused,
+    /// Tokens in whole blocks of the sequence that this is a fork of.
+    forked: usize,
     /// Sliding-window size in tokens; older blocks are released.
     window: Option<usize>,
     /// Quality samples; present if the KV policy needs them.
@@ -62,6 +66,19 @@ struct Watch {
     query: Vec<f32>,
 }
 
+impl Watch {
+    /// Watch of a sequence whose target begins with what others have learned; `None` if its policy
+    /// needs none.
+    fn new(cache: &mut Sequence, n_layers: usize, learned: Option<&QualityMemory>) -> Option<Self> {
+        let (policy, block_tokens) = (*cache.store().policy(), cache.store().block_tokens());
+        let mut quality = QualityWatch::new(&policy, block_tokens, n_layers, cache.capacity())?;
+        if let Some(memory) = learned {
+            quality.resume(memory, cache);
+        }
+        Some(Self { layer: quality.layer(), quality, query: Vec::new() })
+    }
+}
+
 impl NativeSequence {
     /// An empty sequence. Its quality target begins with what other sequences of the tenant have
     /// learned.
@@ -75,23 +92,44 @@ impl NativeSequence {
         let mut cache = store
             .and_then(|store| core.model.new_sequence(&store, capacity))
             .map_err(|source| Error::Cache { tokens: capacity, source })?;
-        let (policy, block_tokens) = (cache.store().policy(), cache.store().block_tokens());
-        let quality = QualityWatch::new(policy, block_tokens, core.model.config().n_layers, capacity);
-        let watch = quality.map(|mut quality| {
-            if let Some(memory) = learned {
-                quality.resume(memory, &mut cache);
-            }
-            Watch { layer: quality.layer(), quality, query: Vec::new() }
-        });
+        let n_layers = core.model.config().n_layers;
+        let watch = Watch::new(&mut cache, n_layers, learned);
         Ok(Self {
             cache,
             tokens: Vec::new(),
             spec: spec.clone(),
             settled: 0,
+            n_layers,
+            forked: 0,
             reused: Reused::default(),
             window: core.model.config().longest_window(),
             watch,
         })
+    }
+
+    /// A second sequence with the same tokens and properties, whose blocks both share until one
+    /// writes to them. Its quality target begins as that of a new sequence.
+    pub(crate) fn fork(&mut self, learned: &QualityMemory) -> Self {
+        let mut cache = self.cache.fork();
+        let block_tokens = cache.store().block_tokens();
+        let watch = Watch::new(&mut cache, self.n_layers, Some(learned));
+        Self {
+            forked: cache.len() / block_tokens * block_tokens,
+            cache,
+            tokens: self.tokens.clone(),
+            spec: self.spec.clone(),
+            n_layers: self.n_layers,
+            settled: self.settled,
+            // The fork holds the blocks itself, so that it needs no pin.
+            reused: Reused::unpinned(self.reused.tokens),
+            window: self.window,
+            watch,
+        }
+    }
+
+    /// Tokens whose memory is that of the sequence that this is a fork of.
+    pub(crate) fn shared_tokens(&self) -> usize {
+        self.forked
     }
 
     /// Keeps tokens that no later query sees, so that the sequence can be cut back to any length.
@@ -183,12 +221,11 @@ impl NativeSequence {
         }
     }
 
-    /// Stores the sequence as a prefix of later sequences.
-    pub(crate) fn keep(&mut self, prefixes: Option<&PrefixCache>) {
-        if let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) {
-            let adapter = self.spec.adapter.as_deref();
-            prefixes.keep(&mut self.cache, adapter, &self.tokens, self.spec.shared_tokens);
-        }
+    /// Stores the sequence as a prefix of later sequences; true if the prefix cache has it whole.
+    pub(crate) fn keep(&mut self, prefixes: Option<&PrefixCache>) -> bool {
+        let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) else { return false };
+        let adapter = self.spec.adapter.as_deref();
+        prefixes.keep(&mut self.cache, adapter, &self.tokens, self.spec.shared_tokens)
     }
 
     /// Stores the state of the quality target as the start of the tenant's later sequences.
@@ -203,7 +240,9 @@ impl NativeSequence {
     /// # Errors
     /// [`Error::Cache`] if tokens before `len` were released.
     pub(crate) fn truncate(&mut self, len: usize) -> Result<()> {
-        self.settled = self.settled.min(len / self.cache.store().block_tokens());
+        let block_tokens = self.cache.store().block_tokens();
+        self.settled = self.settled.min(len / block_tokens);
+        self.forked = self.forked.min(len / block_tokens * block_tokens);
         self.cache.truncate(len).map_err(|source| Error::Cache { tokens: len, source: source.into() })?;
         self.tokens.truncate(len);
         Ok(())

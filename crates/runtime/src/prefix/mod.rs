@@ -3,6 +3,7 @@
 //! Under memory pressure the page pool selects prefixes to evict (ADR-0028), which are spilled to
 //! files if there is a folder. Stored prefixes are read back or recomputed, whichever is faster.
 
+mod archive;
 mod cost;
 mod fingerprint;
 mod report;
@@ -126,6 +127,13 @@ pub(crate) struct Reused {
     _pin: Option<PrefixPin>,
 }
 
+impl Reused {
+    /// A hit whose blocks are held otherwise.
+    pub(crate) fn unpinned(tokens: usize) -> Self {
+        Self { tokens, _pin: None }
+    }
+}
+
 impl PrefixCache {
     /// Opens the prefix cache; `None` for [`PrefixCaching::Off`]. `folder_key`: key of a folder
     /// that other users write to; `model` computes the model's fingerprint.
@@ -188,14 +196,25 @@ impl PrefixCache {
     /// Key of a sequence's prefixes. It covers everything besides the tokens that keys and values
     /// depend on, adapter and tenant included. Tenants never share prefixes under this key.
     fn key_of(&self, sequence: &Sequence, adapter: Option<&Adapter>) -> PrefixKey {
+        self.key_for(sequence.store(), sequence.store().tenant().path(), sequence.capacity(), adapter)
+    }
+
+    /// Key of the prefixes of a sequence with these properties.
+    pub(crate) fn key_for(
+        &self,
+        store: &KvStore,
+        tenant: &str,
+        capacity: usize,
+        adapter: Option<&Adapter>,
+    ) -> PrefixKey {
         let mut key = self.key.clone();
         // Stores of several policies share the tree; the engine's own format is in the key already.
-        if sequence.store().policy() != &self.policy {
-            key.kv_format = kv_format(sequence.store()).into();
+        if store.policy() != &self.policy {
+            key.kv_format = kv_format(store).into();
         }
         key.adapter = adapter.map(|adapter| AdapterVersion { id: hex(adapter.digest()).into(), version: 0 });
-        key.scope = Scope::Tenant(sequence.store().tenant().path().into());
-        if self.long_above.is_some_and(|length| sequence.capacity() > length) {
+        key.scope = Scope::Tenant(tenant.into());
+        if self.long_above.is_some_and(|length| capacity > length) {
             key.rope_scaling = "as the model for long sequences".into();
         }
         key
@@ -241,16 +260,18 @@ impl PrefixCache {
 
     /// Inserts the blocks of a sequence into the prefix tree of its tenant. The full blocks of the
     /// first `shared_tokens` are inserted for all tenants too. Files get full blocks only: reading
-    /// a part of a block would cost as much as computing it.
+    /// a part of a block would cost as much as computing it. False if the sequence has no beginning
+    /// any more.
     pub(crate) fn keep(
         &self,
         sequence: &mut Sequence,
         adapter: Option<&Adapter>,
         tokens: &[TokenId],
         shared_tokens: usize,
-    ) {
+    ) -> bool {
         let files = self.files.as_ref().filter(|files| files.at_once);
         self.insert(sequence, adapter, tokens, shared_tokens, files);
+        sequence.released() == 0
     }
 
     /// As [`keep`](Self::keep), in memory alone: the sequence runs on and is kept at its end.

@@ -77,8 +77,8 @@ impl RequestHandle {
         self.has_ended
     }
 
-    /// Calls `notify` from the engine's thread whenever a piece or the result has arrived, and now
-    /// if something is there: the way to wake an async task, which then calls
+    /// Calls `notify` from a thread of the engine whenever a piece or the result has arrived, and
+    /// now if something is there: the way to wake an async task, which then calls
     /// [`try_next`](Self::try_next). It must be quick, and must not call the engine.
     pub fn on_arrival(&self, notify: impl Fn() + Send + Sync + 'static) {
         self.inbox.set_notify(Arc::new(notify));

@@ -145,6 +145,13 @@ impl Executor for NativeExecutor<'_> {
         Ok(Some(reusable))
     }
 
+    fn fork(&mut self, id: SequenceId, new_id: SequenceId) -> bool {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return false };
+        let fork = sequence.fork(&self.core.quality);
+        self.sequences.insert(new_id, Box::new(fork));
+        true
+    }
+
     /// One pass for all parts. When it fails as a whole, such as for an adapter of another model,
     /// each part has a pass of its own, so that a faulty one does not harm the others.
     fn step(&mut self, step: &Step, outcomes: &mut Vec<Outcome>, logits: &mut Logits<'_>) {
@@ -188,10 +195,11 @@ impl Executor for NativeExecutor<'_> {
 
     fn finish(&mut self, id: SequenceId) -> SequenceReport {
         let Some(sequence) = self.sequences.get_mut(&id) else { return SequenceReport::default() };
-        sequence.keep(self.core.prefixes.as_deref());
+        let is_kept = sequence.keep(self.core.prefixes.as_deref());
         sequence.remember_quality(&self.core.quality);
         SequenceReport {
             size: SequenceSize { tokens: sequence.len(), bytes: sequence.cache().bytes() },
+            is_kept,
             kv_quality: sequence.kv_quality(),
             dropped_tokens: sequence.dropped_tokens(),
         }
@@ -203,7 +211,10 @@ impl Executor for NativeExecutor<'_> {
 
     fn free_tokens(&self) -> usize {
         let block_tokens = self.core.kv.block_tokens();
-        let used = self.sequences.values().map(|sequence| sequence.len().next_multiple_of(block_tokens));
+        let used = self
+            .sequences
+            .values()
+            .map(|sequence| sequence.len().next_multiple_of(block_tokens) - sequence.shared_tokens());
         self.capacity_tokens.saturating_sub(used.sum())
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ruvllm_kernels::Kernels;
+use ruvllm_scheduler::RequestId;
 use ruvllm_text::TokenId;
 use ruvllm_text::tokenizer::TokenStream;
 
@@ -15,8 +16,9 @@ use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::guide::Guide;
 use crate::request::{Completion, FinishReason, GenerateRequest, Timings};
-use crate::sampler::{Logprobs, Sampler};
+use crate::sampler::{Logprobs, Sampler, SamplingParams};
 use crate::sequence::SequenceSpec;
+use crate::session_table::{Record, SessionId};
 use crate::stop::StopMatcher;
 
 /// Properties of a backend that a generation depends on.
@@ -58,18 +60,48 @@ impl Prepared {
     ///
     /// # Errors
     /// Errors of [`Engine::generate_with`](crate::Engine::generate_with) before the run.
-    pub(crate) fn new(facts: Facts<'_>, request: &GenerateRequest, cancel: &CancelToken) -> Result<Self> {
+    pub(crate) fn new(facts: &Facts<'_>, request: &GenerateRequest, cancel: &CancelToken) -> Result<Self> {
         let started = Instant::now();
-        let Facts { codec, kernels, context, model_context } = facts;
-        let mut sampler = Sampler::new(kernels, &request.sampling, codec.sampled_ids())?;
+        let codec = facts.codec;
+        // Checked before the prompt is encoded, which may take long.
+        let sampler = Sampler::new(facts.kernels, &request.sampling, codec.sampled_ids())?;
         let guide = Guide::new(codec, request)?;
         let matcher = StopMatcher::new(request.stop.iter().cloned())?;
         let prompt = codec.encode_prompt_until(&request.prompt, cancel)?;
+        let (context, model_context) = (facts.context, facts.model_context);
         if prompt.len() > context {
             return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });
         }
+        Ok(Self::with_prompt(started, facts, request, prompt, sampler, guide, matcher))
+    }
+
+    /// The same request with its sampling parameters changed to those given: another choice.
+    ///
+    /// # Errors
+    /// Errors of the sampler and of the constraint.
+    pub(crate) fn choice(
+        &self,
+        facts: &Facts<'_>,
+        request: &GenerateRequest,
+        sampling: &SamplingParams,
+    ) -> Result<Self> {
+        let sampler = Sampler::new(facts.kernels, sampling, facts.codec.sampled_ids())?;
+        let guide = Guide::new(facts.codec, request)?;
+        let matcher = StopMatcher::new(request.stop.iter().cloned())?;
+        Ok(Self::with_prompt(self.started, facts, request, self.prompt.clone(), sampler, guide, matcher))
+    }
+
+    fn with_prompt(
+        started: Instant,
+        facts: &Facts<'_>,
+        request: &GenerateRequest,
+        prompt: Vec<TokenId>,
+        mut sampler: Sampler,
+        guide: Guide,
+        matcher: StopMatcher,
+    ) -> Self {
         prompt.iter().for_each(|&token| sampler.accept(token));
-        Ok(Self {
+        Self {
             started,
             sampler,
             logprobs: request.logprobs,
@@ -77,9 +109,14 @@ impl Prepared {
             matcher,
             prompt,
             continues: TextCodec::continues(&request.prompt),
-            limit: Limit { tokens: request.max_tokens.unwrap_or(usize::MAX), context },
+            limit: Limit { tokens: request.max_tokens.unwrap_or(usize::MAX), context: facts.context },
             ignore_eos: request.ignore_eos,
-        })
+        }
+    }
+
+    /// Sampling seed.
+    pub(crate) fn seed(&self) -> u64 {
+        self.sampler.seed()
     }
 
     /// Largest number of tokens that the sequence can come to have.
@@ -88,16 +125,14 @@ impl Prepared {
     }
 }
 
-/// Number of a session: requests that go on from one another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct SessionId(pub(crate) u64);
-
 /// A request on its way to the step loop.
 pub(crate) struct Job {
     pub(crate) prepared: Prepared,
     pub(crate) spec: SequenceSpec,
     /// Session that keeps the sequence afterwards.
     pub(crate) session: Option<SessionId>,
+    /// The caller's session that the state of the sequence is written to.
+    pub(crate) record: Option<Arc<Record>>,
     pub(crate) priority: i32,
     /// Time from which on the result is worthless.
     pub(crate) deadline: Option<Instant>,
@@ -145,7 +180,15 @@ pub(super) struct Request<'c> {
     pub(super) sequence: SequenceId,
     pub(super) spec: SequenceSpec,
     pub(super) session: Option<SessionId>,
+    pub(super) record: Option<Arc<Record>>,
+    pub(super) priority: i32,
+    pub(super) deadline: Option<Instant>,
     pub(super) cancel: CancelToken,
+    /// Other choices of the same prompt: they begin as forks of this sequence once the prompt is
+    /// computed. The scheduler does not know them before.
+    pub(super) followers: Vec<RequestId>,
+    /// True while the sequence exists without having started: a fork.
+    pub(super) is_forked: bool,
     /// Token ids of the prompt, then the generated ones.
     tokens: Vec<TokenId>,
     prompt_tokens: usize,
@@ -173,7 +216,7 @@ pub(super) struct Request<'c> {
 
 impl<'c> Request<'c> {
     pub(super) fn new(codec: &'c TextCodec, sequence: SequenceId, job: Job) -> Self {
-        let Job { prepared, spec, session, cancel, outlet, .. } = job;
+        let Job { prepared, spec, session, record, priority, deadline, cancel, outlet } = job;
         let Prepared { started, sampler, logprobs, guide, matcher, prompt, continues, limit, ignore_eos } =
             prepared;
         let stream = codec.stream(continues);
@@ -182,7 +225,12 @@ impl<'c> Request<'c> {
             sequence,
             spec,
             session,
+            record,
+            priority,
+            deadline,
             cancel,
+            followers: Vec::new(),
+            is_forked: false,
             prompt_tokens: prompt.len(),
             tokens: prompt,
             computed: 0,

@@ -2,17 +2,21 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
+use ruvllm_kernels::ThreadPool;
 use ruvllm_scheduler::{Config, RequestId, Scheduler, TenantId, Work};
 
 use super::executor::{Executor, Outcome, SequenceId, SequenceReport, Step};
-use super::request::{Job, Request, Sampled, SessionId};
+use super::request::{Job, Request, Sampled};
 use super::statistics::StepCounters;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::request::FinishReason;
+use crate::session_table::SessionId;
 
 /// Tokens whose hash tells the scheduler that prompts may share a prefix.
 const PREFIX_TOKENS: usize = 32;
@@ -22,27 +26,66 @@ pub(crate) struct StepLoop<'c, X> {
     executor: X,
     codec: &'c TextCodec,
     scheduler: Scheduler,
-    requests: HashMap<RequestId, Request<'c>>,
+    /// Threads that sample; `None` samples in the loop's own.
+    pool: Option<&'c ThreadPool>,
+    // Boxed, because those of a step move to their tasks and back.
+    requests: HashMap<RequestId, Box<Request<'c>>>,
     /// Sequences of sessions whose last request has ended, the longest idle first.
-    idle: VecDeque<(SessionId, SequenceId)>,
+    idle: VecDeque<Idle>,
+    /// Requests whose sequence is a fork that has not started; some may have by now.
+    forks: VecDeque<RequestId>,
     tenants: HashMap<Box<str>, TenantId>,
     /// Number of the next request, and of the sequence that it begins.
     next: u64,
     /// Start of the scheduler's time.
     epoch: Instant,
     counters: Arc<StepCounters>,
-    scratch: Scratch,
+    scratch: Scratch<'c>,
+}
+
+/// Sequence of a session whose last request has ended.
+struct Idle {
+    session: SessionId,
+    sequence: SequenceId,
+    /// Number of its tokens.
+    tokens: usize,
 }
 
 /// Lists of an iteration, kept for their memory.
 #[derive(Default)]
-struct Scratch {
+struct Scratch<'c> {
     work: Vec<Work>,
     step: Step,
     outcomes: Vec<Outcome>,
     /// Outcome of sampling for each part of the step; `None` if it sampled nothing.
     sampled: Vec<Option<Result<Sampled>>>,
     ended: Vec<RequestId>,
+    tasks: Vec<Mutex<Task<'c>>>,
+}
+
+/// Sampling of one request in a step. Each task is locked by one thread, once.
+struct Task<'c> {
+    id: RequestId,
+    request: Box<Request<'c>>,
+    /// Index of its part in the step.
+    part: usize,
+    /// Its values in the logits of the step.
+    rows: Range<usize>,
+    outcome: Option<Result<Sampled>>,
+}
+
+/// Samples in every task, on all threads of the pool. A task reads nothing of another one.
+fn sample_all(pool: Option<&ThreadPool>, tasks: &[Mutex<Task<'_>>], logits: &[f32]) {
+    let sample = |range: Range<usize>| {
+        for task in &tasks[range] {
+            let Task { request, rows, outcome, .. } = &mut *task.lock();
+            *outcome = Some(request.sample(&logits[rows.clone()]));
+        }
+    };
+    match pool {
+        Some(pool) if tasks.len() > 1 => pool.for_each_chunk(tasks.len(), 1, &sample),
+        _ => sample(0..tasks.len()),
+    }
 }
 
 impl<'c, X: Executor> StepLoop<'c, X> {
@@ -50,15 +93,18 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     pub(crate) fn new(
         executor: X,
         codec: &'c TextCodec,
+        pool: Option<&'c ThreadPool>,
         counters: Arc<StepCounters>,
         config: Config,
     ) -> Self {
         Self {
             executor,
+            pool,
             codec,
             scheduler: Scheduler::new(config),
             requests: HashMap::new(),
             idle: VecDeque::new(),
+            forks: VecDeque::new(),
             tenants: HashMap::new(),
             next: 0,
             epoch: Instant::now(),
@@ -78,39 +124,85 @@ impl<'c, X: Executor> StepLoop<'c, X> {
 
     /// Takes a request into the queue, or reports why not.
     pub(crate) fn submit(&mut self, job: Job) {
-        let (id, sequence) = (RequestId(self.next), SequenceId(self.next));
-        self.next += 1;
-        let tenant = self.tenant(job.spec.tenant.path());
-        let (priority, deadline) = (job.priority, job.deadline);
-        let request = Request::new(self.codec, sequence, job);
-        if request.max_new_tokens() == 0 {
-            return request.finish(FinishReason::Length, &SequenceReport::default());
-        }
-        let asked = ruvllm_scheduler::Request {
-            id,
-            tenant,
-            priority,
-            deadline: deadline.map(|deadline| deadline.saturating_duration_since(self.epoch)),
-            prompt_tokens: request.prompt_tokens(),
-            max_new_tokens: request.max_new_tokens(),
-            prefix: prefix_hash(&request),
-        };
-        match self.scheduler.submit(self.now(), asked) {
-            Ok(()) => {
-                self.requests.insert(id, request);
+        self.submit_choices([job]);
+    }
+
+    /// Takes requests of one prompt: the first computes it, the others go on from there.
+    pub(crate) fn submit_choices(&mut self, jobs: impl IntoIterator<Item = Job>) {
+        let mut ids = Vec::new();
+        for job in jobs {
+            let (id, sequence) = (RequestId(self.next), SequenceId(self.next));
+            self.next += 1;
+            let request = Request::new(self.codec, sequence, job);
+            if request.max_new_tokens() == 0 {
+                request.finish(FinishReason::Length, &SequenceReport::default());
+            } else {
+                self.requests.insert(id, Box::new(request));
+                ids.push(id);
             }
-            Err(refusal) => request.fail(Error::Refused(refusal)),
+        }
+        self.lead(&ids);
+    }
+
+    /// The first of these requests that the queue takes computes the prompt, the others follow it.
+    fn lead(&mut self, mut ids: &[RequestId]) {
+        while let Some((&id, followers)) = ids.split_first() {
+            if self.enqueue(id) {
+                if let Some(request) = self.requests.get_mut(&id) {
+                    request.followers.extend_from_slice(followers);
+                }
+                return;
+            }
+            ids = followers;
         }
     }
 
-    /// Number of a tenant for the scheduler.
-    fn tenant(&mut self, path: &str) -> TenantId {
-        if let Some(&id) = self.tenants.get(path) {
-            return id;
+    /// Gives a request to the scheduler; a refusal ends it. False if there is none any more.
+    fn enqueue(&mut self, id: RequestId) -> bool {
+        let Some(request) = self.requests.get(&id) else { return false };
+        let asked = ruvllm_scheduler::Request {
+            id,
+            tenant: tenant(&mut self.tenants, request.spec.tenant.path()),
+            priority: request.priority,
+            deadline: request.deadline.map(|deadline| deadline.saturating_duration_since(self.epoch)),
+            prompt_tokens: request.prompt_tokens(),
+            max_new_tokens: request.max_new_tokens(),
+            prefix: prefix_hash(request),
+        };
+        let refusal = self.scheduler.submit(self.now(), asked).err();
+        if let Some(refusal) = refusal
+            && let Some(request) = self.requests.remove(&id)
+        {
+            self.executor.release(request.sequence);
+            request.fail(Error::Refused(refusal));
+            return false;
         }
-        let id = TenantId(u32::try_from(self.tenants.len()).unwrap_or(u32::MAX));
-        self.tenants.insert(path.into(), id);
-        id
+        true
+    }
+
+    /// Lets the other choices of a prompt that has been computed begin, as forks of its sequence.
+    fn release_followers(&mut self, id: RequestId) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let (source, followers) = (request.sequence, std::mem::take(&mut request.followers));
+        for follower in followers {
+            let Some(request) = self.requests.get_mut(&follower) else { continue };
+            request.is_forked = self.executor.fork(source, request.sequence);
+            if self.enqueue(follower) {
+                self.forks.push_back(follower);
+            }
+        }
+    }
+
+    /// Takes the memory of a fork that has not started; false if there is none.
+    fn park_fork(&mut self) -> bool {
+        while let Some(id) = self.forks.pop_front() {
+            if let Some(request) = self.requests.get_mut(&id).filter(|request| request.is_forked) {
+                request.is_forked = false;
+                self.executor.park(request.sequence);
+                return true;
+            }
+        }
+        false
     }
 
     /// Releases the sequence that a session keeps, if it has one.
@@ -122,8 +214,8 @@ impl<'c, X: Executor> StepLoop<'c, X> {
 
     /// The idle sequence of a session, which is idle no longer.
     fn take_idle(&mut self, session: SessionId) -> Option<SequenceId> {
-        let index = self.idle.iter().position(|(kept, _)| *kept == session)?;
-        self.idle.remove(index).map(|(_, sequence)| sequence)
+        let index = self.idle.iter().position(|idle| idle.session == session)?;
+        self.idle.remove(index).map(|idle| idle.sequence)
     }
 
     /// One step: ends what was cancelled or is too late, starts requests, computes, samples.
@@ -158,7 +250,11 @@ impl<'c, X: Executor> StepLoop<'c, X> {
 
     /// Starts waiting requests as memory allows.
     fn admit(&mut self) {
-        while let Some(id) = self.scheduler.admit(self.now(), self.executor.free_tokens()) {
+        loop {
+            // Idle sequences yield to any request.
+            let idle = self.idle.iter().fold(0, |sum: usize, idle| sum.saturating_add(idle.tokens));
+            let free_tokens = self.executor.free_tokens().saturating_add(idle);
+            let Some(id) = self.scheduler.admit(self.now(), free_tokens) else { return };
             match self.start(id) {
                 Ok(cached) => self.scheduler.started(id, cached),
                 Err(error) => self.fail(id, error),
@@ -173,7 +269,8 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         let kept = session.and_then(|session| self.take_idle(session));
         let Some(request) = self.requests.get_mut(&id) else { return Ok(0) };
         let mut cached = None;
-        if let Some(sequence) = kept {
+        let forked = std::mem::take(&mut request.is_forked).then_some(request.sequence);
+        if let Some(sequence) = forked.or(kept) {
             cached = self.executor.resume(sequence, &request.spec, request.tokens())?;
             if cached.is_some() {
                 request.sequence = sequence;
@@ -188,8 +285,8 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     }
 
     /// Computes the planned work and samples.
-    fn compute(&mut self, scratch: &mut Scratch) {
-        let Scratch { work, step, outcomes, sampled, .. } = scratch;
+    fn compute(&mut self, scratch: &mut Scratch<'c>) {
+        let Scratch { work, step, outcomes, sampled, tasks, .. } = scratch;
         step.clear();
         sampled.clear();
         for &Work { id, tokens, samples } in &*work {
@@ -199,21 +296,29 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             step.push(request.sequence, tokens, is_prompt, rows, &request.cancel);
             sampled.push(None);
         }
-        let (requests, vocab_size) = (&mut self.requests, self.codec.vocab_size());
-        self.executor.step(step, outcomes, &mut |parts, mut logits| {
+        let (requests, vocab_size, pool) = (&mut self.requests, self.codec.vocab_size(), self.pool);
+        self.executor.step(step, outcomes, &mut |parts, logits| {
+            let mut end = 0;
             for &part in parts {
-                let rows;
-                (rows, logits) = logits.split_at(step.parts()[part].rows * vocab_size);
-                if let Some(request) = requests.get_mut(&work[part].id) {
+                let start = end;
+                end += step.parts()[part].rows * vocab_size;
+                let (id, rows) = (work[part].id, start..end);
+                if let Some(mut request) = requests.remove(&id) {
                     request.computed += work[part].tokens;
-                    sampled[part] = Some(request.sample(rows));
+                    tasks.push(Mutex::new(Task { id, request, part, rows, outcome: None }));
                 }
+            }
+            sample_all(pool, tasks, logits);
+            for task in tasks.drain(..) {
+                let Task { id, request, part, outcome, .. } = task.into_inner();
+                sampled[part] = outcome;
+                requests.insert(id, request);
             }
         });
     }
 
     /// Tells the scheduler what was computed; ends and preempts requests.
-    fn settle(&mut self, scratch: &mut Scratch) {
+    fn settle(&mut self, scratch: &mut Scratch<'c>) {
         let Scratch { work, step, outcomes, sampled, .. } = scratch;
         let mut short = None;
         let parts = work.iter().zip(step.parts());
@@ -231,8 +336,14 @@ impl<'c, X: Executor> StepLoop<'c, X> {
                             }
                             self.scheduler.advanced(work.id, tokens, 0);
                         }
-                        Some(Ok(Sampled { end: Some(reason), .. })) => self.finish(work.id, reason),
                         Some(Ok(sampled)) => {
+                            if sampled.is_first {
+                                self.release_followers(work.id);
+                            }
+                            if let Some(reason) = sampled.end {
+                                self.finish(work.id, reason);
+                                continue;
+                            }
                             self.scheduler.advanced(work.id, tokens, sampled.tokens);
                             if sampled.is_first {
                                 self.executor.prefilled(part.sequence);
@@ -251,8 +362,10 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     /// Makes memory free for a request: an idle session ends, or a request waits again. A request
     /// that is alone fails.
     fn yield_memory(&mut self, id: RequestId, error: Error) {
-        if let Some((_, sequence)) = self.idle.pop_front() {
-            self.executor.park(sequence);
+        if let Some(idle) = self.idle.pop_front() {
+            self.executor.park(idle.sequence);
+        } else if self.park_fork() {
+            // The request has another try in the next step.
         } else if self.scheduler.running() > 1 {
             self.preempt(self.scheduler.victim(id));
         } else {
@@ -273,13 +386,21 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     /// Ends a request with a result.
     fn finish(&mut self, id: RequestId, reason: FinishReason) {
         self.scheduler.finished(id);
-        let Some(request) = self.requests.remove(&id) else { return };
+        let Some(mut request) = self.requests.remove(&id) else { return };
         self.counters.count_end();
+        self.lead(&std::mem::take(&mut request.followers));
         let report = self.executor.finish(request.sequence);
+        let tokens = report.size.tokens;
+        // The sequence of a named session is in the prefix cache, if there is one.
+        let stays = tokens > 0
+            && request.record.as_ref().is_none_or(|record| {
+                let known = &request.tokens()[..tokens.min(request.tokens().len())];
+                record.end(known, SystemTime::now()) && !report.is_kept
+            });
         match request.session {
-            Some(session) if report.size.tokens > 0 => {
+            Some(session) if stays => {
                 self.end_session(session);
-                self.idle.push_back((session, request.sequence));
+                self.idle.push_back(Idle { session, sequence: request.sequence, tokens });
             }
             _ => self.executor.release(request.sequence),
         }
@@ -289,8 +410,9 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     /// Ends a request with an error; its session begins anew.
     fn fail(&mut self, id: RequestId, error: Error) {
         self.scheduler.finished(id);
-        if let Some(request) = self.requests.remove(&id) {
+        if let Some(mut request) = self.requests.remove(&id) {
             self.counters.count_end();
+            self.lead(&std::mem::take(&mut request.followers));
             self.executor.release(request.sequence);
             request.fail(error);
         }
@@ -300,6 +422,16 @@ impl<'c, X: Executor> StepLoop<'c, X> {
 /// True if another request could make the memory free that is short.
 fn is_shortage(error: &Error) -> bool {
     matches!(error, Error::Forward { source, .. } if source.is_memory_short())
+}
+
+/// Number of a tenant for the scheduler.
+fn tenant(tenants: &mut HashMap<Box<str>, TenantId>, path: &str) -> TenantId {
+    if let Some(&id) = tenants.get(path) {
+        return id;
+    }
+    let id = TenantId(u32::try_from(tenants.len()).unwrap_or(u32::MAX));
+    tenants.insert(path.into(), id);
+    id
 }
 
 /// Hash of the beginning of a prompt; `None` for one that is shorter than that.
@@ -355,7 +487,7 @@ mod tests {
             context: core.context,
             model_context: core.context,
         };
-        let prepared = Prepared::new(facts, request, &cancel).expect("a valid request");
+        let prepared = Prepared::new(&facts, request, &cancel).expect("a valid request");
         let spec = SequenceSpec {
             tenant: Tenant::root(),
             adapter: None,
@@ -369,8 +501,8 @@ mod tests {
         let inbox = Arc::new(Inbox::default());
         let outlet = Outlet::new(Arc::clone(&inbox), None);
         let handle = RequestHandle::new(inbox, cancel.clone());
-        let (session, priority, deadline) = (None, 0, None);
-        steps.submit(Job { prepared, spec, session, priority, deadline, cancel, outlet });
+        let (session, record, priority, deadline) = (None, None, 0, None);
+        steps.submit(Job { prepared, spec, session, record, priority, deadline, cancel, outlet });
         handle
     }
 
@@ -387,7 +519,8 @@ mod tests {
             // Chunks of few tokens, so that requests yield in the middle of their prompts too.
             (config.step_tokens, config.block_tokens) = (48, core.kv.block_tokens());
             let executor = NativeExecutor::new(core);
-            let mut steps = StepLoop::new(executor, &core.codec, Arc::clone(&counters), config);
+            let mut steps =
+                StepLoop::new(executor, &core.codec, Some(&core.compute.pool), Arc::clone(&counters), config);
             let handles: Vec<_> =
                 requests.iter().map(|request| submit(&engine, &mut steps, request)).collect();
             let mut random = Random::new(7);

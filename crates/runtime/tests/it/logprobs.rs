@@ -60,7 +60,7 @@ fn pieces_carry_those_of_their_tokens() {
     let completion = handle.completion().expect("a result").clone();
     assert_eq!((&tokens, &logprobs), (&completion.tokens, &completion.logprobs));
     check(&request, &completion, 2);
-    // What was not read is cut from all lists.
+    // Unread pieces are cut from all lists.
     let mut handle = tiny().submit(&request).expect("a handle");
     let first = handle.next().expect("a piece").expect("no error");
     let cut = handle.finish().expect("a result");

@@ -6,6 +6,7 @@ mod backend;
 mod batching;
 mod bench;
 mod calibrate;
+mod choices;
 mod common;
 mod conversation;
 mod doors;
@@ -19,6 +20,7 @@ mod passkey;
 mod precision;
 mod prefix;
 mod pressure;
+mod sessions;
 mod stream;
 #[cfg(feature = "structured-output")]
 mod structured;
