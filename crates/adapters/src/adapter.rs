@@ -26,10 +26,10 @@ pub struct Part<'a> {
 ///
 /// Immutable; dropping it gives its pages back.
 pub struct Adapter {
-    base: BaseModel,
-    sites: BTreeMap<(usize, Site), LowRank>,
-    digest: [u8; 32],
-    bytes: usize,
+    pub(crate) base: BaseModel,
+    pub(crate) sites: BTreeMap<(usize, Site), LowRank>,
+    pub(crate) digest: [u8; 32],
+    pub(crate) bytes: usize,
 }
 
 /// An update at its site.
@@ -66,13 +66,12 @@ impl Adapter {
         let mut pages = pool
             .allocate(bytes.div_ceil(pool.page_bytes()).max(1), request)
             .map_err(|source| Error::Memory { bytes, source })?;
-        let mut memory =
-            Memory { values: bytemuck::cast_slice_mut(&mut pages.bytes_mut()[..bytes]), used: 0 };
+        let mut memory = Memory::new(bytemuck::cast_slice_mut(&mut pages.bytes_mut()[..bytes]));
         let mut written = Vec::with_capacity(sites.len());
         for (&at, placed) in &sites {
             written.push((at, Written::new(base, placed, &mut memory)?));
         }
-        let digest = digest(&sites, memory.values);
+        let digest = digest(&sites, memory.values());
         let shared = SharedBytes::new(Resident(pages));
         let sites = written
             .into_iter()
@@ -112,7 +111,7 @@ impl fmt::Debug for Adapter {
 }
 
 /// Pages that are read-only after loading.
-struct Resident(Pages);
+pub(crate) struct Resident(pub(crate) Pages);
 
 impl AsRef<[u8]> for Resident {
     fn as_ref(&self) -> &[u8] {
@@ -143,19 +142,28 @@ fn check(base: &BaseModel, file: &LoraFile) -> Result<()> {
 }
 
 /// Memory that is filled from its beginning.
-struct Memory<'m> {
+pub(crate) struct Memory<'m> {
     values: &'m mut [f32],
     used: usize,
 }
 
-impl Memory<'_> {
+impl<'m> Memory<'m> {
+    pub(crate) fn new(values: &'m mut [f32]) -> Self {
+        Self { values, used: 0 }
+    }
+
+    /// All values, also those that are not used.
+    pub(crate) fn values(&self) -> &[f32] {
+        self.values
+    }
+
     /// Bytes that are used.
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.used * size_of::<f32>()
     }
 
     /// The next `len` values, and where their bytes are.
-    fn take(&mut self, len: usize) -> (&mut [f32], Range<usize>) {
+    pub(crate) fn take(&mut self, len: usize) -> (&mut [f32], Range<usize>) {
         let (first, start) = (self.used, self.bytes());
         self.used += len;
         let bytes = start..self.bytes();
@@ -164,10 +172,10 @@ impl Memory<'_> {
 }
 
 /// Location of a site's factors: `A` of all its updates, then `B` of each.
-struct Written {
-    rank: usize,
-    shrink: Range<usize>,
-    expansions: Vec<Expansion>,
+pub(crate) struct Written {
+    pub(crate) rank: usize,
+    pub(crate) shrink: Range<usize>,
+    pub(crate) expansions: Vec<Expansion>,
 }
 
 impl Written {
@@ -198,7 +206,7 @@ impl Written {
         Ok(Self { rank, shrink, expansions })
     }
 
-    fn low_rank(self, inputs: usize, memory: &SharedBytes) -> LowRank {
+    pub(crate) fn low_rank(self, inputs: usize, memory: &SharedBytes) -> LowRank {
         let shrink = PackedMatrix::new(WeightFormat::F32, self.rank, inputs, memory.slice(self.shrink));
         LowRank::new(shrink.expect("as many bytes"), memory.clone(), self.expansions)
     }

@@ -209,6 +209,9 @@ pub enum Error {
         /// Number of layers of the model.
         n_layers: usize,
     },
+    /// Adapters of different models, or none, cannot be added up.
+    #[error("only adapters of one model can be combined, and at least one")]
+    Combination,
     /// The pool has no room.
     #[error("no memory for an adapter of {bytes} bytes")]
     Memory {
@@ -229,6 +232,7 @@ impl Error {
             | Self::InFile { .. }
             | Self::Gguf { .. }
             | Self::Empty { .. }
+            | Self::Combination
             | Self::Memory { .. } => self,
             other => Self::InFile { path: path.to_owned(), source: Box::new(other) },
         }

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod combine;
 mod error;
 mod file;
 mod format;

@@ -19,6 +19,7 @@ pub struct LowRank {
 }
 
 /// `B` of one update and target.
+#[derive(Debug)]
 pub(crate) struct Expansion {
     /// The product of the site.
     pub(crate) target: usize,
@@ -45,6 +46,15 @@ impl LowRank {
         self.shrink.rows()
     }
 
+    pub(crate) fn expansions(&self) -> &[Expansion] {
+        &self.expansions
+    }
+
+    /// `B` of an update, transposed and scaled: `[rank, outputs]`.
+    pub(crate) fn rows(&self, expansion: &Expansion) -> &[f32] {
+        bytemuck::cast_slice(&self.memory.as_ref()[expansion.rows.clone()])
+    }
+
     /// Values in a row of the product `target` of its site; `None` if that is not changed.
     pub fn outputs(&self, target: usize) -> Option<usize> {
         let expansion = self.expansions.iter().find(|expansion| expansion.target == target)?;
@@ -64,9 +74,9 @@ impl LowRank {
         let n_rows = shrunk.len() / rank;
         let n_columns = out.len() / n_rows.max(1);
         for expansion in self.expansions.iter().filter(|expansion| expansion.target == target) {
-            let Expansion { weights, outputs, rows, .. } = expansion;
+            let Expansion { weights, outputs, .. } = expansion;
             let weights = MatrixView::new(&shrunk[weights.start..], n_rows, weights.len(), rank);
-            let rows: &[f32] = &bytemuck::cast_slice(&self.memory.as_ref()[rows.clone()])[column..];
+            let rows = &self.rows(expansion)[column..];
             let rows = MatrixView::new(rows, weights.cols(), n_columns, *outputs);
             kernels.add_product(out, weights, rows);
         }

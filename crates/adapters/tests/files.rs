@@ -342,3 +342,42 @@ fn its_memory_is_the_pools_and_comes_back() {
     drop(held);
     assert_eq!(pool.stats().used_pages, 0);
 }
+
+#[test]
+fn combined_adapters_are_those_of_files_added_up() {
+    let file = LoraFile::open(folder(&config(), &tensors()).path()).unwrap();
+    let (pool, request) = (pool(), Request::default());
+    let of = |scales: &[f32]| {
+        let parts: Vec<Part<'_>> = scales.iter().map(|&scale| Part { file: &file, scale }).collect();
+        Adapter::new(&base(), &parts, &pool, &request).unwrap()
+    };
+    let outputs = |adapter: &Adapter| {
+        let (kernels, site) = (Kernels::detect().unwrap(), adapter.at(1, Site::AttentionInput).unwrap());
+        let (shrunk, mut out) = ([1.0, -2.0, 3.0, 0.5], [1.0; 8]);
+        site.expand(&kernels, 0, &shrunk[..site.rank()], 0, &mut out);
+        (out, site.shrink().bytes().to_vec())
+    };
+    let (whole, half) = (of(&[1.0]), of(&[0.5]));
+    let sum = Adapter::combined(&[(&whole, 0.25), (&half, -1.0)], &pool, &request).unwrap();
+    assert_eq!(outputs(&sum), outputs(&of(&[0.25, -0.5])));
+    let digests = [&whole, &half, &sum].map(|adapter| *adapter.digest());
+    assert!(digests[0] != digests[1] && digests[0] != digests[2]);
+    let again = Adapter::combined(&[(&whole, 0.25), (&half, -1.0)], &pool, &request).unwrap();
+    let other = Adapter::combined(&[(&whole, 0.5), (&half, -1.0)], &pool, &request).unwrap();
+    assert!(again.digest() == sum.digest() && other.digest() != sum.digest());
+
+    let foreign = Adapter::new(
+        &BaseModel { n_layers: 3, ..base() },
+        &[Part { file: &file, scale: 1.0 }],
+        &pool,
+        &request,
+    )
+    .unwrap();
+    for parts in [&[][..], &[(&whole, 1.0), (&foreign, 1.0)]] {
+        assert!(matches!(Adapter::combined(parts, &pool, &request), Err(Error::Combination)));
+    }
+    let infinite = Adapter::combined(&[(&whole, f32::MAX)], &pool, &request);
+    assert!(matches!(infinite, Err(Error::NotFinite { .. })), "{infinite:?}");
+    drop((whole, half, sum, again, other, foreign));
+    assert_eq!(pool.stats().used_pages, 0);
+}

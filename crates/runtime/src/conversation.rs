@@ -8,7 +8,7 @@ use crate::cancel::CancelToken;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::request::{Completion, GenerateRequest, SequenceSize};
-use crate::step::SessionId;
+use crate::session_table::SessionId;
 
 impl Engine {
     /// Starts an empty conversation.

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use ruvllm_kv_cache::KvStore;
+use ruvllm_kv_cache::{KvPolicy, KvStore};
 use ruvllm_memory::PressurePolicy;
 use ruvllm_models::{Compute, Model};
 
 use crate::codec::TextCodec;
+use crate::error::{Error, Result};
 use crate::prefix::PrefixCache;
 use crate::quality::QualityMemory;
 use crate::speculation::{DraftModel, Speculation};
@@ -23,6 +24,8 @@ pub(crate) struct Core {
     /// Largest number of tokens in a sequence, prompt and output together.
     pub(crate) context: usize,
     pub(crate) kv: KvStore,
+    /// Stores of the other policies that requests may name.
+    pub(crate) request_kv: Vec<KvStore>,
     pub(crate) prefixes: Option<Arc<PrefixCache>>,
     /// Pressure policy of requests that name none.
     pub(crate) pressure: PressurePolicy,
@@ -33,4 +36,22 @@ pub(crate) struct Core {
     pub(crate) draft: Option<DraftModel>,
     /// Setting of requests that name none.
     pub(crate) speculation: Speculation,
+}
+
+impl Core {
+    /// Store of a policy besides the engine's own; `None` for that.
+    ///
+    /// # Errors
+    /// [`Error::KvPolicyNotOpened`].
+    pub(crate) fn store_of(&self, policy: Option<&KvPolicy>) -> Result<Option<KvStore>> {
+        let config = self.model.config();
+        let policy = policy.map(|policy| policy.for_model(config.n_heads > config.n_kv_heads));
+        match policy.filter(|policy| policy != self.kv.policy()) {
+            None => Ok(None),
+            Some(policy) => match self.request_kv.iter().find(|store| *store.policy() == policy) {
+                Some(store) => Ok(Some(store.clone())),
+                None => Err(Error::KvPolicyNotOpened { policy: policy.to_string() }),
+            },
+        }
+    }
 }

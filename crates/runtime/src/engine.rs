@@ -24,8 +24,10 @@ use crate::plan::{self, ModelSize, Plan};
 use crate::prefix::{PrefixCache, PrefixStatistics, fingerprint};
 use crate::quality::QualityMemory;
 use crate::request::Prompt;
+use crate::scaled_adapter::AdapterSums;
+use crate::session_table::{SessionId, SessionTable};
 use crate::speculation::DraftModel;
-use crate::step::{SessionId, StepStatistics, StepThread};
+use crate::step::{StepStatistics, StepThread};
 
 /// A loaded model, ready to run.
 ///
@@ -37,11 +39,15 @@ pub struct Engine {
     steps: OnceLock<StepThread>,
     /// Number of the next session.
     sessions: AtomicU64,
+    /// Sessions by tenant and id.
+    pub(crate) session_table: SessionTable,
     /// Recipe of the quantization at load time, if any.
     pub(crate) quantize: Option<Recipe>,
     plan: Plan,
     /// Adapter of requests that name none.
     pub(crate) adapter: Option<Arc<Adapter>>,
+    /// Sums of adapters that requests use.
+    pub(crate) sums: AdapterSums,
     pub(crate) source: ModelSource,
     /// Embedding defaults from the model's files.
     pub(crate) embedding: EmbeddingDefaults,
@@ -134,7 +140,7 @@ impl Engine {
         };
         let plan = Plan::new(&machine, &ModelSize::new(model.config(), weights_bytes), options);
         let fingerprint = || fingerprint(checkpoint, options.quantize);
-        let kv = plan::new_kv_store(&model, fingerprint, options, &plan)?;
+        let (kv, request_kv) = plan::new_kv_store(&model, fingerprint, options, &plan)?;
         let folder_key = options.prefix_key.as_ref();
         let prefixes = PrefixCache::open(&options.prefixes, folder_key, fingerprint, model.config(), &kv)?;
         let quality = QualityMemory::new(prefixes.as_deref().and_then(PrefixCache::quality_files));
@@ -149,6 +155,7 @@ impl Engine {
             scheduling: options.scheduling.clone(),
             context: plan.context.value,
             kv,
+            request_kv,
             prefixes,
             pressure: options.pressure,
             quality,
@@ -160,9 +167,11 @@ impl Engine {
             core: Arc::new(core),
             steps: OnceLock::new(),
             sessions: AtomicU64::new(0),
+            session_table: SessionTable::new(options.session_ttl, options.session_quota),
             quantize: options.quantize,
             plan,
             adapter: None,
+            sums: AdapterSums::default(),
             source: source.clone(),
             embedding,
             load_time: started.elapsed(),

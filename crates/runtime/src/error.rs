@@ -53,6 +53,34 @@ pub enum Error {
     /// The engine was dropped, or its thread stopped, while the request ran.
     #[error("the engine stopped while the request ran")]
     EngineStopped,
+    /// A request with an id failed.
+    #[error("request {id:?} failed")]
+    InRequest {
+        /// [`GenerateRequest::id`](crate::GenerateRequest::id).
+        id: Box<str>,
+        /// Error of the request.
+        #[source]
+        source: Box<Self>,
+    },
+    /// A session cannot be used as asked.
+    #[error("cannot use the session")]
+    Session(#[source] crate::session_table::SessionError),
+    /// The backend does not keep sessions.
+    #[error("the backend {backend} keeps no sessions; use the native engine")]
+    SessionBackend {
+        /// Name of the backend.
+        backend: String,
+    },
+    /// The id of a request or a session is empty or too long.
+    #[error("the id of the {of} has {bytes} bytes, expected 1 to {most}")]
+    IdLength {
+        /// `request` or `session`.
+        of: &'static str,
+        /// Length of the id.
+        bytes: usize,
+        /// Largest length.
+        most: usize,
+    },
     /// The model could not be opened: there is no valid GGUF file or Hugging Face folder.
     #[error("cannot open {name}")]
     Open {
@@ -104,6 +132,12 @@ pub enum Error {
         /// Error of the adapter's reader or the model.
         #[source]
         source: ruvllm_models::Error,
+    },
+    /// The scale of an adapter is NaN or infinite.
+    #[error("the scale of an adapter is {scale}, expected a finite number")]
+    AdapterScale {
+        /// The scale.
+        scale: f32,
     },
     /// The backend does not support adapters.
     #[error("the backend {backend} cannot compute with an adapter; use the native engine")]
@@ -337,6 +371,15 @@ pub enum Error {
         #[source]
         source: ruvllm_models::Error,
     },
+    /// The request names a KV policy that the engine was not opened with.
+    #[error(
+        "the engine has no store for keys and values as {policy}; add the policy to \
+         EngineOptions::request_kv"
+    )]
+    KvPolicyNotOpened {
+        /// The requested policy.
+        policy: String,
+    },
     /// The KV calibration was made from another model.
     #[error("the calibration of keys and values was made from another model; calibrate this one")]
     CalibrationModel,
@@ -445,6 +488,22 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error without [`InRequest`](Self::InRequest) around it.
+    pub fn cause(&self) -> &Self {
+        match self {
+            Self::InRequest { source, .. } => source.cause(),
+            error => error,
+        }
+    }
+
+    /// The error as that of a request with an id, if it has one.
+    pub(crate) fn in_request(self, id: Option<&str>) -> Self {
+        match id {
+            Some(id) => Self::InRequest { id: id.into(), source: Box::new(self) },
+            None => self,
+        }
+    }
+
     /// KV shortage behind this error; `None` for other errors and for a tenant's quota.
     pub fn kv_shortage(&self) -> Option<KvShortage> {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
@@ -466,6 +525,7 @@ impl Error {
     /// would help.
     pub fn kv_memory_short(&self) -> bool {
         match self {
+            Self::InRequest { source, .. } => source.kv_memory_short(),
             Self::KvBudget { .. } | Self::KvBudgetTooSmall { .. } => true,
             Self::Cache { source, .. } | Self::Forward { source, .. } | Self::Adapter { source } => {
                 source.is_memory_short()

@@ -2,14 +2,16 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::cancel::CancelToken;
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::options::check_pressure;
 use crate::request::{Completion, GenerateRequest};
 use crate::sequence::SequenceSpec;
-use crate::step::{Facts, Inbox, Job, Outlet, Prepared, RequestHandle, SessionId};
+use crate::session_table::SessionId;
+use crate::step::{Facts, Inbox, Job, Outlet, Prepared, RequestHandle};
 
 impl Engine {
     /// Generates text for a prompt or a [`GenerateRequest`] and returns the result at the end.
@@ -46,7 +48,7 @@ impl Engine {
     ///
     /// # Errors
     /// Errors of [`submit`](Self::submit) before anything is computed, then
-    /// [`Error`](crate::Error)`::{Refused, DeadlineExceeded, Cache, Forward, NoCandidate, Decode,
+    /// [`Error`]`::{Refused, DeadlineExceeded, Cache, Forward, NoCandidate, Decode,
     /// EngineStopped}` from the run.
     pub fn generate_with(
         &self,
@@ -65,10 +67,11 @@ impl Engine {
     /// Time to first token counts from here.
     ///
     /// # Errors
-    /// [`Error::PromptTooLong`](crate::Error::PromptTooLong), and those of
+    /// [`Error`]`::{PromptTooLong, IdLength, KvPolicyNotOpened, Session, SpillWithoutFolder}`,
+    /// those of [`combine_adapters`](Self::combine_adapters),
     /// [`encode_prompt`](Self::encode_prompt), [`Sampler::new`](crate::Sampler::new) and
-    /// [`StopMatcher::new`](crate::StopMatcher::new);
-    /// [`Error::StepThread`](crate::Error::StepThread). Those of the run come from the handle.
+    /// [`StopMatcher::new`](crate::StopMatcher::new); [`Error::StepThread`]. Those of the run come
+    /// from the handle. Errors of a request with an id are in [`Error::InRequest`].
     ///
     /// # Examples
     /// ```no_run
@@ -94,7 +97,89 @@ impl Engine {
         session: Option<SessionId>,
         cancel: &CancelToken,
     ) -> Result<RequestHandle> {
+        let mut handles = self.submit_choices(request, 1, session, cancel)?;
+        handles.pop().ok_or(Error::EngineStopped)
+    }
+
+    /// Submits a request `n` times, 1 to 128, as choices of one prompt: it is computed once, and
+    /// the sequences share its keys and values. Choice `i` samples with the seed of the request
+    /// plus `i` and gives what that request gives alone; choice 0 is the request itself.
+    ///
+    /// Each handle is independent: when one is dropped, the others go on.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for another `n`; otherwise as [`submit`](Self::submit).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let engine = ruvllm::Engine::open("model.gguf")?;
+    /// for (index, choice) in engine.submit_many("Once upon a time", 3)?.into_iter().enumerate() {
+    ///     println!("{index}: {}", choice.wait()?.text);
+    /// }
+    /// # Ok::<(), ruvllm::Error>(())
+    /// ```
+    pub fn submit_many(&self, request: impl Into<GenerateRequest>, n: usize) -> Result<Vec<RequestHandle>> {
+        self.submit_choices(&request.into(), n, None, &CancelToken::new())
+    }
+
+    /// Generates `best_of` choices as [`submit_many`](Self::submit_many) does and returns the `n`
+    /// with the highest [mean log-probability](Completion::mean_logprob) of their tokens, the
+    /// highest first, equal ones in the order of their seeds. A choice without tokens comes last.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for an `n` of 0 or a `best_of` below `n` or above 128; otherwise as
+    /// [`generate_with`](Self::generate_with), where the first choice that fails decides.
+    pub fn generate_best(
+        &self,
+        request: impl Into<GenerateRequest>,
+        n: usize,
+        best_of: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Completion>> {
+        check_choices(n)?;
+        if !(n..=MOST_CHOICES).contains(&best_of) {
+            let expected = "at least as many as are returned, and at most 128";
+            return Err(Error::InvalidOption { name: "best_of", value: best_of, expected });
+        }
+        let mut request = request.into();
+        request.logprobs.get_or_insert(0);
+        let handles = self.submit_choices(&request, best_of, None, cancel)?;
+        let mut choices =
+            handles.into_iter().map(RequestHandle::wait).collect::<Result<Vec<Completion>>>()?;
+        let rank = |choice: &Completion| choice.mean_logprob().unwrap_or(f64::NEG_INFINITY);
+        choices.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
+        choices.truncate(n);
+        Ok(choices)
+    }
+
+    /// Submits choices of one prompt; they go on with the sequence of the session, if it has one.
+    fn submit_choices(
+        &self,
+        request: &GenerateRequest,
+        n: usize,
+        session: Option<SessionId>,
+        cancel: &CancelToken,
+    ) -> Result<Vec<RequestHandle>> {
+        let submitted = self.submit_unnamed(request, n, session, cancel);
+        // An id that is refused is not repeated.
+        submitted.map_err(|error| match error {
+            Error::IdLength { .. } => error,
+            error => error.in_request(request.id.as_deref()),
+        })
+    }
+
+    /// As [`submit_choices`](Self::submit_choices); errors are without the id.
+    fn submit_unnamed(
+        &self,
+        request: &GenerateRequest,
+        n: usize,
+        session: Option<SessionId>,
+        cancel: &CancelToken,
+    ) -> Result<Vec<RequestHandle>> {
+        check_choices(n)?;
         let core = self.core();
+        request.check()?;
+        let kv = core.store_of(request.kv.as_ref())?;
         let pressure = request.pressure.unwrap_or(core.pressure);
         check_pressure(pressure, core.prefixes.as_ref().is_some_and(|prefixes| prefixes.has_files()))?;
         let facts = Facts {
@@ -103,28 +188,71 @@ impl Engine {
             context: core.context,
             model_context: self.config().context_length,
         };
-        let prepared = Prepared::new(facts, request, cancel)?;
+        let mut choices = vec![Prepared::new(&facts, request, cancel)?];
+        let first_seed = choices[0].seed();
+        for index in 1..n as u64 {
+            let seed = first_seed.wrapping_add(index);
+            let sampling = request.sampling.clone().with_seed(Some(seed));
+            choices.push(choices[0].choice(&facts, request, &sampling)?);
+        }
         let spec = SequenceSpec {
             tenant: request.tenant.clone(),
-            adapter: request.adapter.as_ref().or(self.adapter()).cloned(),
+            adapter: match &*request.adapters {
+                [] => self.adapter().cloned(),
+                adapters => Some(self.combine_adapters(adapters)?),
+            },
+            kv,
             pressure,
-            capacity: if session.is_some() { core.context } else { prepared.capacity() },
+            capacity: if session.is_some() || request.session.is_some() {
+                core.context
+            } else {
+                choices[0].capacity()
+            },
             caches_prefix: request.cache_prefix,
+            min_cache_tokens: request.min_cache_tokens,
             shared_tokens: request.shared_tokens,
         };
-        let inbox = Arc::new(Inbox::default());
-        let parser = prepared.parser();
-        // The end of this request is not that of others with the caller's token.
-        let cancel = cancel.child();
-        self.steps()?.submit(Job {
-            prepared,
-            spec,
-            session,
-            priority: request.priority,
-            deadline: request.deadline,
-            cancel: cancel.clone(),
-            outlet: Outlet::new(Arc::clone(&inbox)),
-        });
-        Ok(RequestHandle::new(inbox, cancel.clone(), parser))
+        let steps = self.steps()?;
+        // A conversation keeps its sequence itself.
+        let mut record = if session.is_some() { None } else { self.session_of(request)? };
+        if let Some(record) = &record {
+            let store = spec.kv.as_ref().unwrap_or(&core.kv);
+            let key = core.prefixes.as_ref().filter(|_| spec.caches_prefix).map(|prefixes| {
+                prefixes.key_for(store, spec.tenant.path(), spec.capacity, spec.adapter.as_deref())
+            });
+            record.begin(&self.last_message(&request.prompt), key, SystemTime::now());
+        }
+        let (mut jobs, mut handles) = (Vec::with_capacity(n), Vec::with_capacity(n));
+        for prepared in choices {
+            let inbox = Arc::new(Inbox::default());
+            // The end of this request is not that of others with the caller's token.
+            let cancel = cancel.child();
+            let (record, parser) = (record.take(), prepared.parser());
+            jobs.push(Job {
+                prepared,
+                spec: spec.clone(),
+                session: record.as_ref().map(|record| record.number).or(session),
+                record,
+                priority: request.priority,
+                deadline: request.deadline,
+                cancel: cancel.clone(),
+                outlet: Outlet::new(Arc::clone(&inbox), request.id.as_deref()),
+            });
+            handles.push(RequestHandle::new(inbox, cancel, parser));
+        }
+        steps.submit(jobs);
+        Ok(handles)
+    }
+}
+
+/// Most choices of a request.
+const MOST_CHOICES: usize = 128;
+
+/// # Errors
+/// [`Error::InvalidOption`].
+fn check_choices(n: usize) -> Result<()> {
+    match n {
+        1..=MOST_CHOICES => Ok(()),
+        value => Err(Error::InvalidOption { name: "n", value, expected: "1 to 128" }),
     }
 }

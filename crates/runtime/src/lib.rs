@@ -3,7 +3,9 @@
 //! # Main types
 //! ```text
 //! ModelSource + EngineOptions ──open──▶ Engine ──generate(Prompt or GenerateRequest)──▶ Completion
-//!                              (load)     ├──stream──────▶ TextStream: Chunk, Chunk, ...
+//!                              (load)     ├──submit──────▶ RequestHandle: Chunk, Chunk, ...
+//!                                         ├──submit_many─▶ Vec<RequestHandle>: choices of one prompt
+//!                                         ├──sessions────▶ Sessions: state by tenant and id, across restarts
 //!                                         ├──generate_with(request, CancelToken, on_text)──▶ Completion
 //!                                         ├──conversation▶ Conversation: requests that go on from one another
 //!                                         │  ToolLoop: runs a model's tool calls with closures, on either of them
@@ -54,9 +56,12 @@ mod prefix;
 mod quality;
 mod request;
 mod sampler;
+mod scaled_adapter;
 mod segments;
 mod sequence;
 mod session;
+mod session_table;
+mod sessions;
 mod setters;
 mod speculation;
 mod step;
@@ -122,6 +127,9 @@ pub use crate::request::{Completion, FinishReason, GenerateRequest, KvQuality, P
 pub use crate::sampler::{
     DryBreakers, Logprobs, Sampler, SamplerOrder, SamplerState, SamplerStep, SamplingParams, TokenLogprob,
 };
+pub use crate::scaled_adapter::ScaledAdapter;
+pub use crate::session_table::SessionError;
+pub use crate::sessions::{SessionInfo, Sessions};
 pub use crate::speculation::Speculation;
 pub use crate::step::{Chunk, RequestHandle, StepStatistics};
 pub use crate::stop::StopMatcher;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use gguf_rs_lite::{FileMemory, Gguf};
 use ruvllm_kernels::Isa;
@@ -163,6 +164,11 @@ pub struct EngineOptions {
     pub isa: Option<Isa>,
     /// KV-cache policy; `None` = F16, or `q8` if F16 leaves room for too few tokens.
     pub kv: Option<KvPolicy>,
+    /// KV-cache policies besides [`kv`](Self::kv) that requests may name
+    /// ([`GenerateRequest::kv`](crate::GenerateRequest::kv)). They share its budget and its prefix
+    /// cache, in blocks of as many tokens as the longest group of all policies needs. Policies with
+    /// `nuq3` tiers are refused here. Default: none.
+    pub request_kv: Vec<KvPolicy>,
     /// KV calibration of the model ([`Engine::calibrate_kv`](crate::Engine::calibrate_kv)), for
     /// policies with `nuq3` tiers.
     pub kv_calibration: Option<Arc<KvCalibration>>,
@@ -178,6 +184,11 @@ pub struct EngineOptions {
     /// Key of a prefix folder that other users own or may write to. Files written with another key
     /// are ignored; without a key such a folder is refused. Default: none.
     pub prefix_key: Option<FolderKey>,
+    /// Time after its last use at which a session ([`Engine::sessions`](crate::Engine::sessions))
+    /// ends. Default: never.
+    pub session_ttl: Option<Duration>,
+    /// Largest number of sessions of a tenant without a quota of its own. Default 1024.
+    pub session_quota: usize,
     /// Context length in tokens, prompt and output together, at most the model's. `None` = the
     /// model's, as far as memory allows.
     pub context: Option<usize>,
@@ -232,11 +243,14 @@ setters! {
         some with_quantize(quantize: Recipe);
         some with_isa(isa: Isa);
         some with_kv(kv: KvPolicy);
+        set with_request_kv(request_kv: Vec<KvPolicy>);
         some with_kv_calibration(kv_calibration: Arc<KvCalibration>);
         some with_kv_budget(kv_budget: usize);
         set with_pressure(pressure: PressurePolicy);
         set with_prefixes(prefixes: PrefixCaching);
         some with_prefix_key(prefix_key: FolderKey);
+        some with_session_ttl(session_ttl: Duration);
+        set with_session_quota(session_quota: usize);
         some with_context(context: usize);
         set with_prefill_chunk(prefill_chunk: usize);
         some with_tokenizer(tokenizer: PathBuf);
@@ -261,11 +275,14 @@ impl Default for EngineOptions {
             quantize: None,
             isa: None,
             kv: None,
+            request_kv: Vec::new(),
             kv_calibration: None,
             kv_budget: None,
             pressure: PressurePolicy::default(),
             prefixes: PrefixCaching::default(),
             prefix_key: None,
+            session_ttl: None,
+            session_quota: 1024,
             context: None,
             prefill_chunk: 512,
             tokenizer: None,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ruvllm_adapters::Adapter;
+use ruvllm_kv_cache::KvPolicy;
 use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_text::TokenId;
 use ruvllm_text::chat::Message;
@@ -11,7 +12,9 @@ use ruvllm_text::tool_call::{ToolCall, ToolCallFormat};
 
 #[cfg(feature = "structured-output")]
 use crate::constraint::Constraint;
-use crate::sampler::SamplingParams;
+use crate::error::{Error, Result};
+use crate::sampler::{Logprobs, SamplingParams};
+use crate::scaled_adapter::ScaledAdapter;
 use crate::setters::setters;
 use crate::speculation::Speculation;
 use crate::tools::{OutputParser, ParsedText, ToolChoice};
@@ -74,12 +77,20 @@ impl From<String> for Prompt {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct GenerateRequest {
+    /// Name that the caller gives the request, 1 to 256 bytes: it comes back in
+    /// [`Completion::id`] and in [`Error::InRequest`]. Nothing else depends on it. Default: none.
+    pub id: Option<String>,
     /// The prompt.
     pub prompt: Prompt,
     /// Maximum number of tokens to generate; 0 = none, `None` = up to the context length.
     pub max_tokens: Option<usize>,
     /// Sampling parameters.
     pub sampling: SamplingParams,
+    /// Log-probabilities of each generated token and of so many most likely ones, 0 to 128, in
+    /// [`Chunk::logprobs`](crate::Chunk::logprobs) and [`Completion::logprobs`]. They are those of
+    /// the model: log-softmax of the raw logits, before constraint, penalties, bias, filters and
+    /// temperature. Tokens that a constraint forces are then computed one by one. Default: none.
+    pub logprobs: Option<usize>,
     /// Stop sequences: texts that end the generation and are not part of the output.
     pub stop: Vec<String>,
     /// Continues after EOS and end-of-turn tokens, for measurements.
@@ -91,13 +102,31 @@ pub struct GenerateRequest {
     /// First tokens of the prompt, in whole blocks, whose prefix is shared by all tenants. For
     /// system prompts that are no secret: TTFT shows that one was sent before. Default: 0.
     pub shared_tokens: usize,
-    /// Adapter of this request, loaded with [`Engine::load_adapter`](crate::Engine::load_adapter)
-    /// by the same engine. Default: [`Engine::adapter`](crate::Engine::adapter).
-    pub adapter: Option<Arc<Adapter>>,
+    /// Id of the session that the request goes on with and leaves its sequence in, 1 to 256 bytes;
+    /// made if the tenant has none: see [`Sessions`](crate::Sessions). Of several choices the first
+    /// one does. Default: none.
+    pub session: Option<String>,
+    /// Adapters of this request with their scales, loaded with
+    /// [`Engine::load_adapter`](crate::Engine::load_adapter) by the same engine; their updates add
+    /// up. Empty (default): [`Engine::adapter`](crate::Engine::adapter).
+    ///
+    /// Several adapters, or a scale other than 1, take memory for their sum
+    /// ([`Engine::combine_adapters`](crate::Engine::combine_adapters)), which requests with the
+    /// same adapters and scales share while one of them runs.
+    pub adapters: Vec<ScaledAdapter>,
+    /// KV-cache policy of the sequence: the engine's
+    /// ([`Engine::kv_policy`](crate::Engine::kv_policy)), or one of
+    /// [`EngineOptions::request_kv`](crate::EngineOptions::request_kv). Prefix hits come from
+    /// sequences of the same policy. Default: the engine's.
+    pub kv: Option<KvPolicy>,
     /// Policy under memory pressure. Default: the engine's.
     pub pressure: Option<PressurePolicy>,
     /// Reads prefixes from the prefix cache and leaves them in it. Default: true.
     pub cache_prefix: bool,
+    /// Shortest prefix that is reused, in tokens: [`Completion::cached_tokens`] is 0 or at least
+    /// this. A shorter hit, in the prefix cache or in the kept sequence of a conversation, is
+    /// computed again; after preemption the limit does not apply. Default: 0.
+    pub min_cache_tokens: usize,
     /// Priority among waiting requests; higher goes first. Default: 0.
     pub priority: i32,
     /// Time from which on the result is worthless: the request ends with
@@ -128,16 +157,21 @@ impl GenerateRequest {
     /// limit.
     pub fn new(prompt: impl Into<Prompt>) -> Self {
         Self {
+            id: None,
             prompt: prompt.into(),
             max_tokens: None,
             sampling: SamplingParams::default(),
+            logprobs: None,
             stop: Vec::new(),
             ignore_eos: false,
             tenant: Tenant::root(),
             shared_tokens: 0,
-            adapter: None,
+            session: None,
+            adapters: Vec::new(),
+            kv: None,
             pressure: None,
             cache_prefix: true,
+            min_cache_tokens: 0,
             priority: 0,
             deadline: None,
             speculation: None,
@@ -164,12 +198,15 @@ setters! {
         set with_prompt(prompt: Prompt);
         some with_max_tokens(max_tokens: usize);
         set with_sampling(sampling: SamplingParams);
+        some with_logprobs(logprobs: usize);
         set with_ignore_eos(ignore_eos: bool);
         set with_tenant(tenant: Tenant);
         set with_shared_tokens(shared_tokens: usize);
-        some with_adapter(adapter: Arc<Adapter>);
+        set with_adapters(adapters: Vec<ScaledAdapter>);
+        some with_kv(kv: KvPolicy);
         some with_pressure(pressure: PressurePolicy);
         set with_cache_prefix(cache_prefix: bool);
+        set with_min_cache_tokens(min_cache_tokens: usize);
         set with_priority(priority: i32);
         some with_deadline(deadline: Instant);
         set with_tool_choice(tool_choice: ToolChoice);
@@ -195,11 +232,44 @@ impl GenerateRequest {
         self
     }
 
+    /// Sets [`id`](Self::id).
+    #[must_use]
+    pub fn with_id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// Sets [`session`](Self::session).
+    #[must_use]
+    pub fn with_session(mut self, id: impl Into<String>) -> Self {
+        self.session = Some(id.into());
+        self
+    }
+
+    /// Sets [`adapters`](Self::adapters) to one adapter as it was loaded, or to none.
+    #[must_use]
+    pub fn with_adapter(mut self, adapter: impl Into<Option<Arc<Adapter>>>) -> Self {
+        self.adapters = adapter.into().map(ScaledAdapter::from).into_iter().collect();
+        self
+    }
+
     /// Sets the sampling seed: [`SamplingParams::seed`].
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
         self.sampling.seed = Some(seed);
         self
+    }
+
+    /// Checks what needs no model.
+    ///
+    /// # Errors
+    /// [`Error::IdLength`], [`Error::InvalidOption`].
+    pub(crate) fn check(&self) -> Result<()> {
+        if let Some(value) = self.logprobs.filter(|&top_n| top_n > MOST_LOGPROBS) {
+            return Err(Error::InvalidOption { name: "logprobs", value, expected: "at most 128" });
+        }
+        self.session.as_deref().map_or(Ok(()), |id| check_id("session", id))?;
+        self.id.as_deref().map_or(Ok(()), |id| check_id("request", id))
     }
 }
 
@@ -224,6 +294,23 @@ impl From<Prompt> for GenerateRequest {
 impl From<&Self> for GenerateRequest {
     fn from(request: &Self) -> Self {
         request.clone()
+    }
+}
+
+/// Most log-probabilities at a position besides that of the token.
+const MOST_LOGPROBS: usize = 128;
+
+/// Largest number of bytes in the id of a request or a session.
+const ID_BYTES: usize = 256;
+
+/// Checks the length of an id; `of` names its owner.
+///
+/// # Errors
+/// [`Error::IdLength`].
+pub(crate) fn check_id(of: &'static str, id: &str) -> Result<()> {
+    match id.len() {
+        1..=ID_BYTES => Ok(()),
+        bytes => Err(Error::IdLength { of, bytes, most: ID_BYTES }),
     }
 }
 
@@ -288,12 +375,17 @@ pub struct KvQuality {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Completion {
+    /// [`GenerateRequest::id`].
+    pub id: Option<String>,
     /// Generated text: the pieces that the callback got, joined. Tool calls are part of it:
     /// [`content`](Self::content) is the text without them.
     pub text: String,
     /// Generated token ids, without EOS. After a stop sequence: up to and including the token that
     /// completed it.
     pub tokens: Vec<TokenId>,
+    /// Log-probabilities at the positions of [`tokens`](Self::tokens), as many; empty unless
+    /// [`GenerateRequest::logprobs`] asks for them.
+    pub logprobs: Vec<Logprobs>,
     /// Tokens of the encoded prompt.
     pub prompt_tokens: usize,
     /// Prompt tokens served from the prefix cache or an earlier turn.
@@ -348,6 +440,14 @@ impl Completion {
         if self.finish_reason == FinishReason::Stop && !self.tool_calls.is_empty() {
             self.finish_reason = FinishReason::ToolCalls;
         }
+    }
+}
+
+impl Completion {
+    /// Mean log-probability of the generated tokens; `None` without [`logprobs`](Self::logprobs).
+    pub fn mean_logprob(&self) -> Option<f64> {
+        let sum: f64 = self.logprobs.iter().map(|logprobs| logprobs.token.logprob).sum();
+        (!self.logprobs.is_empty()).then(|| sum / self.logprobs.len() as f64)
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use ruvllm_adapters::Adapter;
-use ruvllm_kv_cache::Sequence;
+use ruvllm_kv_cache::{KvStore, Sequence};
 use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_models::{Compute, LogitsRows, Model, Segment, Workspace};
 use ruvllm_text::TokenId;
@@ -23,12 +23,16 @@ pub(crate) struct SequenceSpec {
     pub(crate) tenant: Tenant,
     /// Adapter of all tokens.
     pub(crate) adapter: Option<Arc<Adapter>>,
+    /// Store of keys and values; `None` for the engine's.
+    pub(crate) kv: Option<KvStore>,
     /// Policy under memory pressure.
     pub(crate) pressure: PressurePolicy,
     /// Largest number of tokens.
     pub(crate) capacity: usize,
     /// True if prefixes are read from the prefix cache and left in it.
     pub(crate) caches_prefix: bool,
+    /// Shortest prefix that is reused, in tokens.
+    pub(crate) min_cache_tokens: usize,
     /// Tokens at the beginning whose prefix all tenants may use.
     pub(crate) shared_tokens: usize,
 }
@@ -39,10 +43,14 @@ pub(crate) struct NativeSequence {
     /// Token ids whose keys and values are there.
     tokens: Vec<TokenId>,
     spec: SequenceSpec,
+    /// Layers of the model.
+    n_layers: usize,
     /// Whole blocks at the last [`settle`](Self::settle).
     settled: usize,
     /// Cached prefix that the sequence began with, pinned as long as it lives.
     reused: Reused,
+    /// Tokens in whole blocks of the sequence that this is a fork of.
+    forked: usize,
     /// Sliding-window size in tokens; older blocks are released.
     window: Option<usize>,
     /// Quality samples; present if the KV policy needs them.
@@ -58,6 +66,19 @@ struct Watch {
     query: Vec<f32>,
 }
 
+impl Watch {
+    /// Watch of a sequence whose target begins with what others have learned; `None` if its policy
+    /// needs none.
+    fn new(cache: &mut Sequence, n_layers: usize, learned: Option<&QualityMemory>) -> Option<Self> {
+        let (policy, block_tokens) = (*cache.store().policy(), cache.store().block_tokens());
+        let mut quality = QualityWatch::new(&policy, block_tokens, n_layers, cache.capacity())?;
+        if let Some(memory) = learned {
+            quality.resume(memory, cache);
+        }
+        Some(Self { layer: quality.layer(), quality, query: Vec::new() })
+    }
+}
+
 impl NativeSequence {
     /// An empty sequence. Its quality target begins with what other sequences of the tenant have
     /// learned.
@@ -66,27 +87,49 @@ impl NativeSequence {
     /// [`Error::Cache`] for a capacity beyond the context, or a tenant of another pool.
     pub(crate) fn new(core: &Core, spec: &SequenceSpec, learned: Option<&QualityMemory>) -> Result<Self> {
         let capacity = spec.capacity;
-        let store = core.kv.for_tenant(&spec.tenant).map_err(ruvllm_models::Error::from);
+        let store = spec.kv.as_ref().unwrap_or(&core.kv);
+        let store = store.for_tenant(&spec.tenant).map_err(ruvllm_models::Error::from);
         let mut cache = store
             .and_then(|store| core.model.new_sequence(&store, capacity))
             .map_err(|source| Error::Cache { tokens: capacity, source })?;
-        let (policy, block_tokens) = (cache.store().policy(), cache.store().block_tokens());
-        let quality = QualityWatch::new(policy, block_tokens, core.model.config().n_layers, capacity);
-        let watch = quality.map(|mut quality| {
-            if let Some(memory) = learned {
-                quality.resume(memory, &mut cache);
-            }
-            Watch { layer: quality.layer(), quality, query: Vec::new() }
-        });
+        let n_layers = core.model.config().n_layers;
+        let watch = Watch::new(&mut cache, n_layers, learned);
         Ok(Self {
             cache,
             tokens: Vec::new(),
             spec: spec.clone(),
             settled: 0,
+            n_layers,
+            forked: 0,
             reused: Reused::default(),
             window: core.model.config().longest_window(),
             watch,
         })
+    }
+
+    /// A second sequence with the same tokens and properties, whose blocks both share until one
+    /// writes to them. Its quality target begins as that of a new sequence.
+    pub(crate) fn fork(&mut self, learned: &QualityMemory) -> Self {
+        let mut cache = self.cache.fork();
+        let block_tokens = cache.store().block_tokens();
+        let watch = Watch::new(&mut cache, self.n_layers, Some(learned));
+        Self {
+            forked: cache.len() / block_tokens * block_tokens,
+            cache,
+            tokens: self.tokens.clone(),
+            spec: self.spec.clone(),
+            n_layers: self.n_layers,
+            settled: self.settled,
+            // The fork holds the blocks itself, so that it needs no pin.
+            reused: Reused::unpinned(self.reused.tokens),
+            window: self.window,
+            watch,
+        }
+    }
+
+    /// Tokens whose memory is that of the sequence that this is a fork of.
+    pub(crate) fn shared_tokens(&self) -> usize {
+        self.forked
     }
 
     /// Keeps tokens that no later query sees, so that the sequence can be cut back to any length.
@@ -114,12 +157,14 @@ impl NativeSequence {
         self.watch.as_ref().and_then(|watch| watch.quality.report())
     }
 
-    /// True if a request with these properties may go on with this sequence: same tenant, adapter
-    /// and choice of RoPE frequencies.
+    /// True if a request with these properties may go on with this sequence: same tenant, adapter,
+    /// KV policy and choice of RoPE frequencies.
     pub(crate) fn is_for(&self, spec: &SequenceSpec) -> bool {
         let digest = |adapter: &Arc<Adapter>| *adapter.digest();
+        let policy = |spec: &SequenceSpec| spec.kv.as_ref().map(|kv| *kv.policy());
         self.spec.tenant.path() == spec.tenant.path()
             && self.spec.capacity >= spec.capacity
+            && policy(&self.spec) == policy(spec)
             && self.spec.adapter.as_ref().map(digest) == spec.adapter.as_ref().map(digest)
     }
 
@@ -151,7 +196,13 @@ impl NativeSequence {
     ) -> Result<usize> {
         let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) else { return Ok(0) };
         self.reused = prefixes
-            .begin(&compute.kernels, &mut self.cache, self.spec.adapter.as_deref(), prompt)
+            .begin(
+                &compute.kernels,
+                &mut self.cache,
+                self.spec.adapter.as_deref(),
+                prompt,
+                self.spec.min_cache_tokens,
+            )
             .map_err(|source| Error::Cache { tokens: prompt.len(), source: source.into() })?;
         self.tokens.extend_from_slice(&prompt[..self.reused.tokens]);
         Ok(self.reused.tokens)
@@ -170,12 +221,11 @@ impl NativeSequence {
         }
     }
 
-    /// Stores the sequence as a prefix of later sequences.
-    pub(crate) fn keep(&mut self, prefixes: Option<&PrefixCache>) {
-        if let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) {
-            let adapter = self.spec.adapter.as_deref();
-            prefixes.keep(&mut self.cache, adapter, &self.tokens, self.spec.shared_tokens);
-        }
+    /// Stores the sequence as a prefix of later sequences; true if the prefix cache has it whole.
+    pub(crate) fn keep(&mut self, prefixes: Option<&PrefixCache>) -> bool {
+        let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) else { return false };
+        let adapter = self.spec.adapter.as_deref();
+        prefixes.keep(&mut self.cache, adapter, &self.tokens, self.spec.shared_tokens)
     }
 
     /// Stores the state of the quality target as the start of the tenant's later sequences.
@@ -190,7 +240,9 @@ impl NativeSequence {
     /// # Errors
     /// [`Error::Cache`] if tokens before `len` were released.
     pub(crate) fn truncate(&mut self, len: usize) -> Result<()> {
-        self.settled = self.settled.min(len / self.cache.store().block_tokens());
+        let block_tokens = self.cache.store().block_tokens();
+        self.settled = self.settled.min(len / block_tokens);
+        self.forked = self.forked.min(len / block_tokens * block_tokens);
         self.cache.truncate(len).map_err(|source| Error::Cache { tokens: len, source: source.into() })?;
         self.tokens.truncate(len);
         Ok(())

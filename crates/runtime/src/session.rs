@@ -29,9 +29,11 @@ impl<'e> Session<'e> {
         let spec = SequenceSpec {
             tenant: Tenant::root(),
             adapter: engine.adapter().cloned(),
+            kv: None,
             pressure: core.pressure,
             capacity,
             caches_prefix: true,
+            min_cache_tokens: 0,
             shared_tokens: 0,
         };
         let sequence = NativeSequence::new(core, &spec, None)?;

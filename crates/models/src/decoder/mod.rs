@@ -105,6 +105,20 @@ impl Model {
         Ok(KvStore::new(self.config.kv_shape(), &self.complete(policy), pool)?)
     }
 
+    /// As [`kv_store`](Self::kv_store), in blocks of `block_tokens` tokens.
+    ///
+    /// # Errors
+    /// As `kv_store`; [`Error::KvCache`] if a block would not hold whole groups of the policy.
+    pub fn kv_store_of_blocks(
+        &self,
+        policy: &KvPolicy,
+        pool: &PagePool,
+        block_tokens: usize,
+    ) -> Result<KvStore> {
+        let shape = self.config.kv_shape();
+        Ok(KvStore::with_block_tokens(shape, &self.complete(policy), pool, block_tokens)?)
+    }
+
     /// Bytes of the smallest pool, in pages of `page_bytes` bytes, that holds a block of keys and
     /// values in each tier of `policy`.
     ///

@@ -8,7 +8,7 @@ use super::{InferenceBackend, measure};
 use crate::cancel::CancelToken;
 use crate::error::Result;
 use crate::request::{Completion, GenerateRequest};
-use crate::step::SessionId;
+use crate::session_table::SessionId;
 
 /// The one session of a conversation.
 const SESSION: SessionId = SessionId(0);

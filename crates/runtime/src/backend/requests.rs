@@ -12,7 +12,8 @@ use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::request::{Completion, GenerateRequest};
 use crate::sequence::SequenceSpec;
-use crate::step::{Facts, Inbox, Job, Outlet, Prepared, RequestHandle, SessionExecutor, SessionId, StepLoop};
+use crate::session_table::SessionId;
+use crate::step::{Facts, Inbox, Job, Outlet, Prepared, RequestHandle, SessionExecutor, StepLoop};
 
 /// The step loop over a backend's sequences.
 pub(super) struct Requests<'b, B: InferenceBackend + ?Sized> {
@@ -27,7 +28,7 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         (config.step_tokens, config.max_running) = (usize::MAX, 1);
         let open = Box::new(|capacity| backend.session(capacity));
         let executor = SessionExecutor::new(open, backend.prefill_chunk());
-        Self { backend, steps: StepLoop::new(executor, backend.codec(), Arc::default(), config) }
+        Self { backend, steps: StepLoop::new(executor, backend.codec(), None, Arc::default(), config) }
     }
 
     /// Runs a request to its end, or until `on_text` breaks.
@@ -42,7 +43,11 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
         let backend = self.backend;
-        if request.adapter.is_some() {
+        request.check()?;
+        if request.session.is_some() {
+            return Err(Error::SessionBackend { backend: backend.name().to_owned() });
+        }
+        if !request.adapters.is_empty() {
             return Err(Error::AdapterBackend { backend: backend.name().to_owned() });
         }
         let facts = Facts {
@@ -51,21 +56,23 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
             context: backend.context_length(),
             model_context: backend.config().context_length,
         };
-        let prepared = Prepared::new(facts, request, cancel)?;
+        let prepared = Prepared::new(&facts, request, cancel)?;
         let spec = SequenceSpec {
             tenant: Tenant::root(),
             adapter: None,
+            kv: None,
             pressure: PressurePolicy::default(),
             capacity: if session.is_some() { backend.context_length() } else { prepared.capacity() },
             caches_prefix: false,
+            min_cache_tokens: 0,
             shared_tokens: 0,
         };
         let inbox = Arc::new(Inbox::default());
         let (priority, deadline) = (request.priority, request.deadline);
-        let outlet = Outlet::new(Arc::clone(&inbox));
+        let outlet = Outlet::new(Arc::clone(&inbox), request.id.as_deref());
         let cancel = cancel.child();
         let mut handle = RequestHandle::new(inbox, cancel.clone(), prepared.parser());
-        self.steps.submit(Job { prepared, spec, session, priority, deadline, cancel, outlet });
+        self.steps.submit(Job { prepared, spec, session, record: None, priority, deadline, cancel, outlet });
         while !self.steps.is_idle() {
             self.steps.iterate();
             if handle.drain(on_text)?.is_break() {

@@ -67,24 +67,46 @@ fn check_kv(
     } else {
         KvStore::new(config.kv_shape(), &for_model(policy, config), &pool).map(drop)
     };
-    built.map_err(|source| Error::KvPolicy { policy: policy.to_string(), source: source.into() })
+    built.map_err(|source| Error::KvPolicy { policy: policy.to_string(), source: source.into() })?;
+    let block_tokens = block_tokens(policy, options);
+    for policy in &options.request_kv {
+        check_budget(config, policy, plan.kv_budget.value)?;
+        KvStore::with_block_tokens(config.kv_shape(), &for_model(policy, config), &pool, block_tokens)
+            .map_err(|source| Error::KvPolicy { policy: policy.to_string(), source: source.into() })?;
+    }
+    Ok(())
 }
 
-/// Creates the page pool of a plan and the KV store on it.
+/// Tokens of a block of the policy and of those that requests may name.
+fn block_tokens(policy: &KvPolicy, options: &EngineOptions) -> usize {
+    let others = options.request_kv.iter().map(KvPolicy::block_tokens);
+    others.fold(policy.block_tokens(), usize::max)
+}
+
+/// Creates the page pool of a plan and the KV stores on it: of the plan's policy, and of those that
+/// requests may name.
 pub(crate) fn new_kv_store(
     model: &Model,
     fingerprint: impl FnOnce() -> [u8; 32],
     options: &EngineOptions,
     plan: &Plan,
-) -> Result<KvStore> {
+) -> Result<(KvStore, Vec<KvStore>)> {
     check_calibration(options, fingerprint)?;
     let policy = &plan.kv.value;
     let pool = kv_pool(model.config(), policy, plan.kv_budget.value)?;
+    let block_tokens = block_tokens(policy, options);
+    let failed = |policy: &KvPolicy, source| Error::KvPolicy { policy: policy.to_string(), source };
     let store = match &options.kv_calibration {
         Some(calibration) => model.calibrated_kv_store(policy, &pool, calibration.clone()),
-        None => model.kv_store(policy, &pool),
+        None => model.kv_store_of_blocks(policy, &pool, block_tokens),
     };
-    store.map_err(|source| Error::KvPolicy { policy: policy.to_string(), source })
+    let store = store.map_err(|source| failed(policy, source))?;
+    let others = options.request_kv.iter().map(|policy| {
+        check_budget(model.config(), policy, plan.kv_budget.value)?;
+        model.kv_store_of_blocks(policy, &pool, store.block_tokens()).map_err(|source| failed(policy, source))
+    });
+    let others = others.collect::<Result<_>>()?;
+    Ok((store, others))
 }
 
 /// Refuses a calibration of another model.
@@ -97,6 +119,13 @@ fn check_calibration(options: &EngineOptions, fingerprint: impl FnOnce() -> [u8;
 
 /// A page pool of `budget` bytes for keys and values.
 pub(crate) fn kv_pool(config: &ModelConfig, policy: &KvPolicy, budget: usize) -> Result<PagePool> {
+    let page_bytes = check_budget(config, policy, budget)?;
+    let config = PoolConfig { page_bytes, ..PoolConfig::new(budget) };
+    PagePool::new(config).map_err(|source| Error::KvBudget { budget, source })
+}
+
+/// Refuses a budget without room for a block of each tier; returns the page size.
+fn check_budget(config: &ModelConfig, policy: &KvPolicy, budget: usize) -> Result<usize> {
     let page_bytes = if budget < SMALL_BUDGET { SMALL_PAGE } else { PAGE };
     let least_bytes = KvStore::least_bytes(config.kv_shape(), &for_model(policy, config), page_bytes)
         .map_err(|source| Error::KvPolicy { policy: policy.to_string(), source: source.into() })?;
@@ -104,8 +133,7 @@ pub(crate) fn kv_pool(config: &ModelConfig, policy: &KvPolicy, budget: usize) ->
         let policy = policy.to_string();
         return Err(Error::KvBudgetTooSmall { budget, policy, page_bytes, least_bytes });
     }
-    let config = PoolConfig { page_bytes, ..PoolConfig::new(budget) };
-    PagePool::new(config).map_err(|source| Error::KvBudget { budget, source })
+    Ok(page_bytes)
 }
 
 /// The policy, completed for the model (grouped-query attention or not).

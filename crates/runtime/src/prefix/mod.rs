@@ -3,6 +3,7 @@
 //! Under memory pressure the page pool selects prefixes to evict (ADR-0028), which are spilled to
 //! files if there is a folder. Stored prefixes are read back or recomputed, whichever is faster.
 
+mod archive;
 mod cost;
 mod fingerprint;
 mod report;
@@ -22,7 +23,7 @@ use ruvllm_kv_cache::prefix::{
     PrefixStore, PrefixTree, Scope, TreeStatistics,
     store::{Entry, StoreStatistics},
 };
-use ruvllm_kv_cache::{Block, KvFormats, KvStore, Sequence};
+use ruvllm_kv_cache::{Block, KvFormats, KvPolicy, KvStore, Sequence};
 use ruvllm_memory::{Demand, Offer, OwnerId, PagePool, PressureOwner, Release, Rung, Use};
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
@@ -75,6 +76,8 @@ pub(crate) struct PrefixCache {
     files: Option<Files>,
     /// Prefix key of the root tenant.
     key: PrefixKey,
+    /// Policy of the engine's store, whose format `key` has.
+    policy: KvPolicy,
     /// Sequence capacity above which the model uses its second RoPE frequencies (`LongRoPE`);
     /// `None` if it has one set.
     long_above: Option<usize>,
@@ -122,6 +125,13 @@ pub(crate) struct Reused {
     pub(crate) tokens: usize,
     /// Pins the prefix: no eviction while it is in use.
     _pin: Option<PrefixPin>,
+}
+
+impl Reused {
+    /// A hit whose blocks are held otherwise.
+    pub(crate) fn unpinned(tokens: usize) -> Self {
+        Self { tokens, _pin: None }
+    }
 }
 
 impl PrefixCache {
@@ -178,19 +188,30 @@ impl PrefixCache {
                 cost: Arc::clone(&cost),
             };
             let tree = PrefixTree::with_leaves(kv.block_tokens(), leaves);
-            Self { tree, files, key, long_above, cost, recomputed_tokens: AtomicU64::new(0), reports }
+            let policy = *kv.policy();
+            Self { tree, files, key, policy, long_above, cost, recomputed_tokens: AtomicU64::new(0), reports }
         })
     }
 
     /// Key of a sequence's prefixes. It covers everything besides the tokens that keys and values
     /// depend on, adapter and tenant included. Tenants never share prefixes under this key.
     fn key_of(&self, sequence: &Sequence, adapter: Option<&Adapter>) -> PrefixKey {
-        self.key_for(sequence.store().tenant().path(), sequence.capacity(), adapter)
+        self.key_for(sequence.store(), sequence.store().tenant().path(), sequence.capacity(), adapter)
     }
 
-    /// Key of the prefixes of a tenant's sequences of so large a capacity.
-    pub(crate) fn key_for(&self, tenant: &str, capacity: usize, adapter: Option<&Adapter>) -> PrefixKey {
+    /// Key of the prefixes of a sequence with these properties.
+    pub(crate) fn key_for(
+        &self,
+        store: &KvStore,
+        tenant: &str,
+        capacity: usize,
+        adapter: Option<&Adapter>,
+    ) -> PrefixKey {
         let mut key = self.key.clone();
+        // Stores of several policies share the tree; the engine's own format is in the key already.
+        if store.policy() != &self.policy {
+            key.kv_format = kv_format(store).into();
+        }
         key.adapter = adapter.map(|adapter| AdapterVersion { id: hex(adapter.digest()).into(), version: 0 });
         key.scope = Scope::Tenant(tenant.into());
         if self.long_above.is_some_and(|length| capacity > length) {
@@ -211,7 +232,8 @@ impl PrefixCache {
     }
 
     /// Appends the longest cached prefix of `tokens`, of the tenant or shared by all, to an empty
-    /// sequence. At least the last token is left to compute.
+    /// sequence. At least the last token is left to compute. Nothing if that is fewer than `least`
+    /// tokens; stored blocks are then not read back.
     ///
     /// # Errors
     /// If the sequence is not empty or has no room for the tokens.
@@ -221,14 +243,19 @@ impl PrefixCache {
         sequence: &mut Sequence,
         adapter: Option<&Adapter>,
         tokens: &[TokenId],
+        least: usize,
     ) -> Result<Reused, ruvllm_kv_cache::Error> {
         let key = self.key_of(sequence, adapter);
         let mut found = self.tree.lookup(&key, tokens);
         let mut pin = found.pin.take();
-        if let Some(inserted) = self.read_back(sequence.store(), &key, tokens, &found.blocks) {
+        if let Some(inserted) = self.read_back(sequence.store(), &key, tokens, &found.blocks, least) {
             // Shares the blocks in the tree, as the next request will.
             found = self.tree.lookup(&key, tokens);
             pin = inserted.pin;
+        }
+        let partial_tokens = found.partial.as_ref().map_or(0, |partial| partial.tokens);
+        if found.tokens + partial_tokens < least {
+            return Ok(Reused::default());
         }
         sequence.append_shared(&found.blocks)?;
         let mut n_tokens = found.tokens;
@@ -244,16 +271,18 @@ impl PrefixCache {
 
     /// Inserts the blocks of a sequence into the prefix tree of its tenant. The full blocks of the
     /// first `shared_tokens` are inserted for all tenants too. Files get full blocks only: reading
-    /// a part of a block would cost as much as computing it.
+    /// a part of a block would cost as much as computing it. False if the sequence has no beginning
+    /// any more.
     pub(crate) fn keep(
         &self,
         sequence: &mut Sequence,
         adapter: Option<&Adapter>,
         tokens: &[TokenId],
         shared_tokens: usize,
-    ) {
+    ) -> bool {
         let files = self.files.as_ref().filter(|files| files.at_once);
         self.insert(sequence, adapter, tokens, shared_tokens, files);
+        sequence.released() == 0
     }
 
     /// As [`keep`](Self::keep), in memory alone: the sequence runs on and is kept at its end.
@@ -301,19 +330,24 @@ impl PrefixCache {
         }
     }
 
-    /// Loads the stored blocks after `known` into the tree, unless recomputing is faster.
+    /// Loads the stored blocks after `known` into the tree, unless recomputing is faster or all of
+    /// them are fewer than `least` tokens.
     fn read_back(
         &self,
         kv: &KvStore,
         key: &PrefixKey,
         tokens: &[TokenId],
         known: &[Block],
+        least: usize,
     ) -> Option<Inserted<Block>> {
         let store = &self.files.as_ref()?.store;
         let block_tokens = self.tree.block_tokens();
         let found = store.find(key, tokens, known.len());
         found.warnings.iter().for_each(|warning| self.reports.add_error(warning));
         let (n_tokens, bytes) = (found.chain.len() * block_tokens, bytes_of(&found.chain));
+        if known.len() * block_tokens + n_tokens < least {
+            return None;
+        }
         if !self.cost.reading_is_quicker(bytes, n_tokens) {
             self.cost.forgive_reading();
             self.recomputed_tokens.fetch_add(n_tokens as u64, Relaxed);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use ruvllm_kv_cache::KvStore;
 use ruvllm_kv_cache::prefix::PrefixKey;
 use ruvllm_text::TokenId;
 
@@ -86,6 +87,8 @@ impl Drafter for PromptLookup {
 /// Continuations in the prefix cache: tokens that earlier requests with the same beginning had.
 pub(super) struct PrefixContinuation {
     prefixes: Arc<PrefixCache>,
+    /// Store of sequences whose request names no policy.
+    kv: KvStore,
     known: HashMap<Lane, Known>,
 }
 
@@ -102,8 +105,8 @@ impl PrefixContinuation {
     /// Tokens until the next look-up where there was no continuation.
     const PATIENCE: usize = 32;
 
-    pub(super) fn new(prefixes: Arc<PrefixCache>) -> Self {
-        Self { prefixes, known: HashMap::new() }
+    pub(super) fn new(prefixes: Arc<PrefixCache>, kv: KvStore) -> Self {
+        Self { prefixes, kv, known: HashMap::new() }
     }
 }
 
@@ -114,8 +117,9 @@ impl Drafter for PrefixContinuation {
         }
         let prefixes = &self.prefixes;
         let known = self.known.entry(ask.lane).or_insert_with(|| {
-            let SequenceSpec { tenant, adapter, capacity, .. } = ask.spec;
-            let key = prefixes.key_for(tenant.path(), *capacity, adapter.as_deref());
+            let SequenceSpec { tenant, adapter, capacity, kv, .. } = ask.spec;
+            let store = kv.as_ref().unwrap_or(&self.kv);
+            let key = prefixes.key_for(store, tenant.path(), *capacity, adapter.as_deref());
             Known { key, next: Vec::new(), again_at: 0 }
         });
         known.next.clear();

@@ -70,7 +70,8 @@ impl<'c> Speculator<'c> {
     pub(crate) fn new(core: &'c Core) -> Self {
         let mut drafters: Vec<Box<dyn Drafter + 'c>> = vec![Box::new(PromptLookup::default())];
         if let Some(prefixes) = &core.prefixes {
-            drafters.push(Box::new(PrefixContinuation::new(std::sync::Arc::clone(prefixes))));
+            drafters
+                .push(Box::new(PrefixContinuation::new(std::sync::Arc::clone(prefixes), core.kv.clone())));
         }
         if let Some(draft) = &core.draft {
             drafters.push(Box::new(ModelDrafter::new(draft, &core.compute)));

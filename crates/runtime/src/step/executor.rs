@@ -94,6 +94,8 @@ pub(crate) enum Outcome {
 #[derive(Debug, Default)]
 pub(crate) struct SequenceReport {
     pub(crate) size: SequenceSize,
+    /// True if the sequence is stored as a prefix from its beginning to its end.
+    pub(crate) is_kept: bool,
     /// Outcome of the quality target.
     pub(crate) kv_quality: Option<KvQuality>,
     /// Tokens that were dropped for lack of memory.
@@ -120,6 +122,10 @@ pub(crate) trait Executor {
     /// # Errors
     /// Errors of the backend; the sequence is released then.
     fn resume(&mut self, id: SequenceId, spec: &SequenceSpec, prompt: &[TokenId]) -> Result<Option<usize>>;
+
+    /// Makes the idle sequence `new_id` of the tokens of `id`, whose blocks both share until one
+    /// writes to them. False if there is no sequence `id` or the executor cannot do it.
+    fn fork(&mut self, id: SequenceId, new_id: SequenceId) -> bool;
 
     /// Computes a step. Fills `outcomes` with one for each part, and passes the logits of the parts
     /// that want some and were computed to the end.

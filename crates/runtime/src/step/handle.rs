@@ -12,10 +12,11 @@ use super::inbox::{Inbox, Pieces};
 use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::request::{Completion, FinishReason};
+use crate::sampler::Logprobs;
 use crate::tools::OutputParser;
 
 /// A piece of generated text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Chunk {
     /// Whole characters that belong to no stop sequence; never empty.
@@ -23,6 +24,9 @@ pub struct Chunk {
     /// Ids generated since the chunk before: mostly one; more if text was held back, none for held
     /// back text at the end.
     pub tokens: Vec<TokenId>,
+    /// Log-probabilities at the positions of `tokens`, as many; empty unless
+    /// [`GenerateRequest::logprobs`](crate::GenerateRequest::logprobs) asks for them.
+    pub logprobs: Vec<Logprobs>,
 }
 
 impl fmt::Display for Chunk {
@@ -102,8 +106,8 @@ impl RequestHandle {
         self.has_ended
     }
 
-    /// Calls `notify` from the engine's thread whenever a piece or the result has arrived, and now
-    /// if something is there: the way to wake an async task, which then calls
+    /// Calls `notify` from a thread of the engine whenever a piece or the result has arrived, and
+    /// now if something is there: the way to wake an async task, which then calls
     /// [`try_next`](Self::try_next). It must be quick, and must not call the engine.
     pub fn on_arrival(&self, notify: impl Fn() + Send + Sync + 'static) {
         self.inbox.set_notify(Arc::new(notify));
@@ -139,6 +143,7 @@ impl RequestHandle {
         let (text, tokens) = self.given;
         completion.text.truncate(text);
         completion.tokens.truncate(tokens);
+        completion.logprobs.truncate(tokens);
         completion.finish_reason = FinishReason::Cancelled;
         if let Some(parser) = self.parser {
             completion.parse(parser);
@@ -206,7 +211,12 @@ impl RequestHandle {
     }
 
     fn chunk(&self, (text, tokens): (Range<usize>, Range<usize>)) -> Chunk {
-        Chunk { text: self.pieces.text[text].to_owned(), tokens: self.pieces.tokens[tokens].to_vec() }
+        let Pieces { text: all, tokens: ids, logprobs, .. } = &self.pieces;
+        Chunk {
+            text: all[text].to_owned(),
+            logprobs: logprobs.get(tokens.clone()).unwrap_or_default().to_vec(),
+            tokens: ids[tokens].to_vec(),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use ruvllm_text::TokenId;
 
 use crate::error::{Error, Result};
 use crate::request::Completion;
+use crate::sampler::Logprobs;
 
 /// Callback for the arrival of text or of the result.
 type Notify = Arc<dyn Fn() + Send + Sync>;
@@ -20,6 +21,8 @@ type Notify = Arc<dyn Fn() + Send + Sync>;
 pub(super) struct Pieces {
     pub(super) text: String,
     pub(super) tokens: Vec<TokenId>,
+    /// One for each of `tokens`, if the request asks for them; else empty.
+    pub(super) logprobs: Vec<Logprobs>,
     /// Ends of the pieces in `text` and `tokens`.
     pub(super) ends: Vec<(usize, usize)>,
 }
@@ -28,6 +31,7 @@ impl Pieces {
     fn clear(&mut self) {
         self.text.clear();
         self.tokens.clear();
+        self.logprobs.clear();
         self.ends.clear();
     }
 }
@@ -50,10 +54,12 @@ struct State {
 }
 
 impl Inbox {
-    /// Puts a piece of text and the ids that were generated since the last one.
-    pub(super) fn push(&self, text: &str, tokens: &[TokenId]) {
+    /// Puts a piece of text, the ids that were generated since the last one, and their
+    /// log-probabilities if the request asks for them.
+    pub(super) fn push(&self, text: &str, tokens: &[TokenId], logprobs: &[Logprobs]) {
         let mut state = self.state.lock();
-        let Pieces { text: all, tokens: ids, ends } = &mut state.pieces;
+        let Pieces { text: all, tokens: ids, logprobs: all_logprobs, ends } = &mut state.pieces;
+        all_logprobs.extend_from_slice(logprobs);
         all.push_str(text);
         ids.extend_from_slice(tokens);
         ends.push((all.len(), ids.len()));

@@ -24,7 +24,7 @@ mod thread;
 
 pub use self::handle::{Chunk, RequestHandle};
 pub(crate) use self::inbox::Inbox;
-pub(crate) use self::request::{Facts, Job, Outlet, Prepared, SessionId};
+pub(crate) use self::request::{Facts, Job, Outlet, Prepared};
 pub(crate) use self::sessions::SessionExecutor;
 pub(crate) use self::statistics::StepCounters;
 pub use self::statistics::StepStatistics;

@@ -137,13 +137,20 @@ impl Executor for NativeExecutor<'_> {
     fn resume(&mut self, id: SequenceId, spec: &SequenceSpec, prompt: &[TokenId]) -> Result<Option<usize>> {
         let Some(mut sequence) = self.sequences.remove(&id) else { return Ok(None) };
         let reusable = if sequence.is_for(spec) { sequence.reusable(prompt) } else { 0 };
-        if reusable == 0 {
+        if reusable == 0 || reusable < spec.min_cache_tokens {
             return Ok(None);
         }
         sequence.truncate(reusable)?;
         sequence.adopt(spec);
         self.sequences.insert(id, sequence);
         Ok(Some(reusable))
+    }
+
+    fn fork(&mut self, id: SequenceId, new_id: SequenceId) -> bool {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return false };
+        let fork = sequence.fork(&self.core.quality);
+        self.sequences.insert(new_id, Box::new(fork));
+        true
     }
 
     /// One pass for all parts. When it fails as a whole, such as for an adapter of another model,
@@ -193,10 +200,11 @@ impl Executor for NativeExecutor<'_> {
 
     fn finish(&mut self, id: SequenceId) -> SequenceReport {
         let Some(sequence) = self.sequences.get_mut(&id) else { return SequenceReport::default() };
-        sequence.keep(self.core.prefixes.as_deref());
+        let is_kept = sequence.keep(self.core.prefixes.as_deref());
         sequence.remember_quality(&self.core.quality);
         SequenceReport {
             size: SequenceSize { tokens: sequence.len(), bytes: sequence.cache().bytes() },
+            is_kept,
             kv_quality: sequence.kv_quality(),
             dropped_tokens: sequence.dropped_tokens(),
         }
@@ -208,7 +216,10 @@ impl Executor for NativeExecutor<'_> {
 
     fn free_tokens(&self) -> usize {
         let block_tokens = self.core.kv.block_tokens();
-        let used = self.sequences.values().map(|sequence| sequence.len().next_multiple_of(block_tokens));
+        let used = self
+            .sequences
+            .values()
+            .map(|sequence| sequence.len().next_multiple_of(block_tokens) - sequence.shared_tokens());
         self.capacity_tokens.saturating_sub(used.sum())
     }
 }

@@ -1,9 +1,11 @@
 //! A request in the step loop: its token ids, its sampler and the text that comes of them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ruvllm_kernels::Kernels;
+use ruvllm_scheduler::RequestId;
 use ruvllm_text::TokenId;
 use ruvllm_text::tokenizer::TokenStream;
 
@@ -14,8 +16,9 @@ use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::guide::Guide;
 use crate::request::{Completion, FinishReason, GenerateRequest, Timings};
-use crate::sampler::Sampler;
+use crate::sampler::{Logprobs, Sampler, SamplingParams};
 use crate::sequence::SequenceSpec;
+use crate::session_table::{Record, SessionId};
 use crate::speculation::{Ask, Speculation};
 use crate::stop::StopMatcher;
 use crate::tools::{OutputParser, RequestTools, prompt_of};
@@ -38,6 +41,7 @@ pub(crate) struct Facts<'b> {
 pub(crate) struct Prepared {
     started: Instant,
     sampler: Sampler,
+    logprobs: Option<usize>,
     guide: Guide,
     matcher: StopMatcher,
     prompt: Vec<TokenId>,
@@ -49,6 +53,27 @@ pub(crate) struct Prepared {
     parser: Option<OutputParser>,
     speculation: Option<Speculation>,
     temperature: f32,
+}
+
+/// Rules of the output of one choice.
+struct Rules {
+    sampler: Sampler,
+    guide: Guide,
+    matcher: StopMatcher,
+    tools: Option<RequestTools>,
+}
+
+impl Rules {
+    /// # Errors
+    /// Errors of the sampling parameters, the constraint, the tools and the stop sequences.
+    fn new(facts: &Facts<'_>, request: &GenerateRequest, sampling: &SamplingParams) -> Result<Self> {
+        request.speculation.map_or(Ok(()), Speculation::check)?;
+        let sampler = Sampler::new(facts.kernels, sampling, facts.codec.sampled_ids())?;
+        let tools = RequestTools::new(facts.codec, request)?;
+        let guide = Guide::new(facts.codec, request, tools.as_ref())?;
+        let matcher = StopMatcher::new(request.stop.iter().cloned())?;
+        Ok(Self { sampler, guide, matcher, tools })
+    }
 }
 
 /// Token limits of a generation.
@@ -65,32 +90,60 @@ impl Prepared {
     ///
     /// # Errors
     /// Errors of [`Engine::generate_with`](crate::Engine::generate_with) before the run.
-    pub(crate) fn new(facts: Facts<'_>, request: &GenerateRequest, cancel: &CancelToken) -> Result<Self> {
+    pub(crate) fn new(facts: &Facts<'_>, request: &GenerateRequest, cancel: &CancelToken) -> Result<Self> {
         let started = Instant::now();
-        request.speculation.map_or(Ok(()), Speculation::check)?;
-        let Facts { codec, kernels, context, model_context } = facts;
-        let mut sampler = Sampler::new(kernels, &request.sampling, codec.sampled_ids())?;
-        let tools = RequestTools::new(codec, request)?;
-        let guide = Guide::new(codec, request, tools.as_ref())?;
-        let matcher = StopMatcher::new(request.stop.iter().cloned())?;
-        let prompt = codec.encode_prompt_until(&prompt_of(request), cancel)?;
+        // Checked before the prompt is encoded, which may take long.
+        let rules = Rules::new(facts, request, &request.sampling)?;
+        let prompt = facts.codec.encode_prompt_until(&prompt_of(request), cancel)?;
+        let (context, model_context) = (facts.context, facts.model_context);
         if prompt.len() > context {
             return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });
         }
+        Ok(Self::with_prompt(started, facts, request, prompt, rules))
+    }
+
+    /// The same request with its sampling parameters changed to those given: another choice.
+    ///
+    /// # Errors
+    /// Errors of the sampler and of the constraint.
+    pub(crate) fn choice(
+        &self,
+        facts: &Facts<'_>,
+        request: &GenerateRequest,
+        sampling: &SamplingParams,
+    ) -> Result<Self> {
+        let rules = Rules::new(facts, request, sampling)?;
+        Ok(Self::with_prompt(self.started, facts, request, self.prompt.clone(), rules))
+    }
+
+    fn with_prompt(
+        started: Instant,
+        facts: &Facts<'_>,
+        request: &GenerateRequest,
+        prompt: Vec<TokenId>,
+        rules: Rules,
+    ) -> Self {
+        let Rules { mut sampler, guide, matcher, tools } = rules;
         prompt.iter().for_each(|&token| sampler.accept(token));
-        Ok(Self {
+        Self {
             started,
             sampler,
+            logprobs: request.logprobs,
             guide,
             matcher,
             parser: tools.map(|tools| tools.parser(&prompt)),
             prompt,
             continues: TextCodec::continues(&request.prompt),
-            limit: Limit { tokens: request.max_tokens.unwrap_or(usize::MAX), context },
+            limit: Limit { tokens: request.max_tokens.unwrap_or(usize::MAX), context: facts.context },
             ignore_eos: request.ignore_eos,
             speculation: request.speculation,
             temperature: request.sampling.temperature,
-        })
+        }
+    }
+
+    /// Sampling seed.
+    pub(crate) fn seed(&self) -> u64 {
+        self.sampler.seed()
     }
 
     /// Parameters of the parser of tool calls.
@@ -104,16 +157,14 @@ impl Prepared {
     }
 }
 
-/// Number of a session: requests that go on from one another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct SessionId(pub(crate) u64);
-
 /// A request on its way to the step loop.
 pub(crate) struct Job {
     pub(crate) prepared: Prepared,
     pub(crate) spec: SequenceSpec,
     /// Session that keeps the sequence afterwards.
     pub(crate) session: Option<SessionId>,
+    /// The caller's session that the state of the sequence is written to.
+    pub(crate) record: Option<Arc<Record>>,
     pub(crate) priority: i32,
     /// Time from which on the result is worthless.
     pub(crate) deadline: Option<Instant>,
@@ -122,21 +173,25 @@ pub(crate) struct Job {
 }
 
 /// The step loop's end of a mailbox: dropped without a result, it reports a stopped engine.
-pub(crate) struct Outlet(Arc<Inbox>);
+pub(crate) struct Outlet {
+    inbox: Arc<Inbox>,
+    /// The caller's id of the request.
+    id: Option<Box<str>>,
+}
 
 impl Outlet {
-    pub(crate) fn new(inbox: Arc<Inbox>) -> Self {
-        Self(inbox)
+    pub(crate) fn new(inbox: Arc<Inbox>, id: Option<&str>) -> Self {
+        Self { inbox, id: id.map(Into::into) }
     }
 
     pub(super) fn end(&self, result: Result<Completion>) {
-        self.0.end(result);
+        self.inbox.end(result.map_err(|error| error.in_request(self.id.as_deref())));
     }
 }
 
 impl Drop for Outlet {
     fn drop(&mut self) {
-        self.0.end(Err(Error::EngineStopped));
+        self.end(Err(Error::EngineStopped));
     }
 }
 
@@ -159,7 +214,15 @@ pub(super) struct Request<'c> {
     pub(super) sequence: SequenceId,
     pub(super) spec: SequenceSpec,
     pub(super) session: Option<SessionId>,
+    pub(super) record: Option<Arc<Record>>,
+    pub(super) priority: i32,
+    pub(super) deadline: Option<Instant>,
     pub(super) cancel: CancelToken,
+    /// Other choices of the same prompt: they begin as forks of this sequence once the prompt is
+    /// computed. The scheduler does not know them before.
+    pub(super) followers: Vec<RequestId>,
+    /// True while the sequence exists without having started: a fork.
+    pub(super) is_forked: bool,
     /// Token ids of the prompt, then the generated ones.
     tokens: Vec<TokenId>,
     prompt_tokens: usize,
@@ -169,6 +232,13 @@ pub(super) struct Request<'c> {
     cached: Option<usize>,
     sampler: Sampler,
     guide: Guide,
+    /// Forced tokens that are still to be appended, one in each step: their log-probabilities need
+    /// the logits before them.
+    forced: VecDeque<TokenId>,
+    /// Number of most likely tokens in an entry of `logprobs`; `None` if these are not asked for.
+    top_logprobs: Option<usize>,
+    /// At the positions of the generated tokens.
+    logprobs: Vec<Logprobs>,
     output: Output<'c>,
     limit: Limit,
     ignore_eos: bool,
@@ -185,8 +255,8 @@ pub(super) struct Request<'c> {
 
 impl<'c> Request<'c> {
     pub(super) fn new(codec: &'c TextCodec, sequence: SequenceId, job: Job) -> Self {
-        let Job { prepared, spec, session, cancel, outlet, .. } = job;
-        let Prepared { started, sampler, guide, matcher, prompt, continues, .. } = prepared;
+        let Job { prepared, spec, session, record, priority, deadline, cancel, outlet } = job;
+        let Prepared { started, sampler, logprobs, guide, matcher, prompt, continues, .. } = prepared;
         let Prepared { limit, ignore_eos, parser, speculation, temperature, .. } = prepared;
         let stream = codec.stream(continues);
         Self {
@@ -194,13 +264,21 @@ impl<'c> Request<'c> {
             sequence,
             spec,
             session,
+            record,
+            priority,
+            deadline,
             cancel,
+            followers: Vec::new(),
+            is_forked: false,
             prompt_tokens: prompt.len(),
             tokens: prompt,
             computed: 0,
             cached: None,
             sampler,
             guide,
+            forced: VecDeque::new(),
+            top_logprobs: logprobs,
+            logprobs: Vec::new(),
             output: Output { stream: Some(stream), matcher, piece: String::new(), text: String::new() },
             limit,
             ignore_eos,
@@ -264,6 +342,8 @@ impl<'c> Request<'c> {
     pub(super) fn start(&mut self, cached: usize) {
         self.computed = cached;
         self.cached.get_or_insert(cached);
+        // A limit on prefixes of others, not on the own tokens after preemption.
+        self.spec.min_cache_tokens = 0;
         self.clock.start();
     }
 
@@ -292,6 +372,8 @@ impl<'c> Request<'c> {
             }
             row = appended.len();
         };
+        // The end of generation is no token of the output.
+        self.logprobs.truncate(self.generated());
         let appended = self.tokens.len() - start;
         self.drafted = [self.drafted[0] + draft.len(), self.drafted[1] + kept];
         Ok(Sampled { end, tokens: appended, kept, is_first: start == self.prompt_tokens })
@@ -301,14 +383,26 @@ impl<'c> Request<'c> {
     /// in one pass. The reason if the output has ended.
     fn sample_row(&mut self, logits: &[f32]) -> Result<Option<FinishReason>> {
         let position = self.tokens.len();
-        let logits = self.guide.mask(&logits[..self.codec.sampled_ids()])?;
-        let token = self.sampler.sample(logits, position)?;
+        let logits = &logits[..self.codec.sampled_ids()];
+        let forced = self.forced.pop_front();
+        let token = match forced {
+            Some(token) => token,
+            None => self.sampler.sample(self.guide.mask(logits)?, position)?,
+        };
+        if let Some(top_n) = self.top_logprobs {
+            self.logprobs.push(self.sampler.logprobs(logits, token, top_n)?);
+        }
         let mut end = self.take(token)?;
-        if end.is_none() {
-            for token in self.guide.forced() {
-                end = self.take(token)?;
-                if end.is_some() {
-                    break;
+        if end.is_none() && forced.is_none() {
+            let forced = self.guide.forced();
+            if self.top_logprobs.is_some() {
+                self.forced.extend(forced);
+            } else {
+                for token in forced {
+                    end = self.take(token)?;
+                    if end.is_some() {
+                        break;
+                    }
                 }
             }
         }
@@ -344,7 +438,8 @@ impl<'c> Request<'c> {
     fn deliver(&mut self) {
         if !self.output.piece.is_empty() {
             let first = self.prompt_tokens + self.named;
-            self.outlet.0.push(&self.output.piece, &self.tokens[first..]);
+            let logprobs = self.logprobs.get(self.named..).unwrap_or_default();
+            self.outlet.inbox.push(&self.output.piece, &self.tokens[first..], logprobs);
             self.named = self.generated();
         }
     }
@@ -357,6 +452,7 @@ impl<'c> Request<'c> {
         self.deliver();
         let cached = self.cached.unwrap_or(0);
         let mut completion = Completion {
+            id: self.outlet.id.as_deref().map(str::to_owned),
             timings: self.clock.timings(self.prompt_tokens.saturating_sub(cached)),
             seed: self.sampler.seed(),
             text: self.output.text,
@@ -369,6 +465,7 @@ impl<'c> Request<'c> {
             accepted_tokens: self.drafted[1],
             sequence: self.cached.map(|_| report.size),
             tokens: self.tokens.split_off(self.prompt_tokens),
+            logprobs: self.logprobs,
             tool_calls: Vec::new(),
             parsed: None,
         };

@@ -92,6 +92,11 @@ impl Executor for SessionExecutor<'_> {
         Ok(Some(kept))
     }
 
+    /// Backends cannot copy a sequence.
+    fn fork(&mut self, _: SequenceId, _: SequenceId) -> bool {
+        false
+    }
+
     fn step(&mut self, step: &Step, outcomes: &mut Vec<Outcome>, logits: &mut Logits<'_>) {
         outcomes.clear();
         for (index, part) in step.parts().iter().enumerate() {
@@ -184,6 +189,8 @@ mod tests {
             let spec = SequenceSpec {
                 tenant: Tenant::root(),
                 adapter: None,
+                kv: None,
+                min_cache_tokens: 0,
                 pressure: PressurePolicy::default(),
                 capacity: 16,
                 caches_prefix: false,

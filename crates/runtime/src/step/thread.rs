@@ -6,14 +6,16 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
 
 use super::native::NativeExecutor;
-use super::request::{Job, SessionId};
+use super::request::Job;
 use super::step_loop::StepLoop;
 use crate::core::Core;
+use crate::session_table::SessionId;
 use crate::speculation::Speculator;
 
 /// Message to the thread.
 enum Command {
-    Submit(Box<Job>),
+    /// Requests of one prompt.
+    Submit(Vec<Job>),
     /// Releases the sequence of a session, then drops the sender.
     EndSession(SessionId, Sender<()>),
 }
@@ -37,9 +39,9 @@ impl StepThread {
         Ok(Self { commands: Some(commands), thread: Some(thread) })
     }
 
-    /// Hands a job over. Its outlet reports a thread that has stopped.
-    pub(crate) fn submit(&self, job: Job) {
-        self.send(Command::Submit(Box::new(job)));
+    /// Hands the jobs of one prompt over. Their outlets report a thread that has stopped.
+    pub(crate) fn submit(&self, jobs: Vec<Job>) {
+        self.send(Command::Submit(jobs));
     }
 
     /// Releases the sequence of a session and waits for that.
@@ -74,7 +76,8 @@ fn run(core: &Core, commands: &Receiver<Command>) {
     let (executor, counters) = (NativeExecutor::new(core), Arc::clone(&core.counters));
     let mut config = core.scheduling.clone();
     (config.step_tokens, config.block_tokens) = (core.prefill_chunk, core.kv.block_tokens());
-    let mut steps = StepLoop::new(executor, &core.codec, counters, config).with_drafts(Speculator::new(core));
+    let mut steps = StepLoop::new(executor, &core.codec, Some(&core.compute.pool), counters, config)
+        .with_drafts(Speculator::new(core));
     loop {
         let received = if steps.is_idle() {
             commands.recv().map_err(|_| TryRecvError::Disconnected)
@@ -82,7 +85,7 @@ fn run(core: &Core, commands: &Receiver<Command>) {
             commands.try_recv()
         };
         match received {
-            Ok(Command::Submit(job)) => steps.submit(*job),
+            Ok(Command::Submit(jobs)) => steps.submit_choices(jobs),
             Ok(Command::EndSession(session, _done)) => steps.end_session(session),
             Err(TryRecvError::Empty) => steps.iterate(),
             Err(TryRecvError::Disconnected) => return,

@@ -41,8 +41,10 @@ impl Generator for Script {
         self.requests.push(request.clone());
         let is_stopped = on_text(text).is_break() || cancel.is_cancelled();
         let mut completion = Completion {
+            id: None,
             text: text.to_owned(),
             tokens: vec![0; 10],
+            logprobs: Vec::new(),
             prompt_tokens: 1,
             cached_tokens: 0,
             finish_reason: if is_stopped { FinishReason::Cancelled } else { FinishReason::Stop },

@@ -1,19 +1,28 @@
 //! The loop that computes all requests, step by step, in one thread.
 
+mod drafts;
+mod sampling;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
+use ruvllm_kernels::ThreadPool;
 use ruvllm_scheduler::{Config, RequestId, Scheduler, TenantId, Work};
 use ruvllm_text::TokenId;
 
+use self::sampling::{Task, sample_all};
 use super::executor::{Executor, Outcome, SequenceId, SequenceReport, Step};
-use super::request::{Job, Request, Sampled, SessionId};
+use super::request::{Job, Request, Sampled};
 use super::statistics::StepCounters;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::request::FinishReason;
+use crate::session_table::SessionId;
 use crate::speculation::{Ask, Speculator};
 
 /// Tokens whose hash tells the scheduler that prompts may share a prefix.
@@ -24,9 +33,14 @@ pub(crate) struct StepLoop<'c, X> {
     executor: X,
     codec: &'c TextCodec,
     scheduler: Scheduler,
-    requests: HashMap<RequestId, Request<'c>>,
+    /// Threads that sample; `None` samples in the loop's own.
+    pool: Option<&'c ThreadPool>,
+    // Boxed, because those of a step move to their tasks and back.
+    requests: HashMap<RequestId, Box<Request<'c>>>,
     /// Sequences of sessions whose last request has ended, the longest idle first.
-    idle: VecDeque<(SessionId, SequenceId)>,
+    idle: VecDeque<Idle>,
+    /// Requests whose sequence is a fork that has not started; some may have by now.
+    forks: VecDeque<RequestId>,
     tenants: HashMap<Box<str>, TenantId>,
     /// Number of the next request, and of the sequence that it begins.
     next: u64,
@@ -34,12 +48,20 @@ pub(crate) struct StepLoop<'c, X> {
     epoch: Instant,
     counters: Arc<StepCounters>,
     speculator: Speculator<'c>,
-    scratch: Scratch,
+    scratch: Scratch<'c>,
+}
+
+/// Sequence of a session whose last request has ended.
+struct Idle {
+    session: SessionId,
+    sequence: SequenceId,
+    /// Number of its tokens.
+    tokens: usize,
 }
 
 /// Lists of an iteration, kept for their memory.
 #[derive(Default)]
-struct Scratch {
+struct Scratch<'c> {
     work: Vec<Work>,
     step: Step,
     outcomes: Vec<Outcome>,
@@ -52,6 +74,7 @@ struct Scratch {
     /// Outcome of sampling for each part of the step; `None` if it sampled nothing.
     sampled: Vec<Option<Result<Sampled>>>,
     ended: Vec<RequestId>,
+    tasks: Vec<Mutex<Task<'c>>>,
 }
 
 impl<'c, X: Executor> StepLoop<'c, X> {
@@ -59,16 +82,19 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     pub(crate) fn new(
         executor: X,
         codec: &'c TextCodec,
+        pool: Option<&'c ThreadPool>,
         counters: Arc<StepCounters>,
         config: Config,
     ) -> Self {
         Self {
             speculator: Speculator::off(),
             executor,
+            pool,
             codec,
             scheduler: Scheduler::new(config),
             requests: HashMap::new(),
             idle: VecDeque::new(),
+            forks: VecDeque::new(),
             tenants: HashMap::new(),
             next: 0,
             epoch: Instant::now(),
@@ -94,39 +120,85 @@ impl<'c, X: Executor> StepLoop<'c, X> {
 
     /// Takes a request into the queue, or reports why not.
     pub(crate) fn submit(&mut self, job: Job) {
-        let (id, sequence) = (RequestId(self.next), SequenceId(self.next));
-        self.next += 1;
-        let tenant = self.tenant(job.spec.tenant.path());
-        let (priority, deadline) = (job.priority, job.deadline);
-        let request = Request::new(self.codec, sequence, job);
-        if request.max_new_tokens() == 0 {
-            return request.finish(FinishReason::Length, &SequenceReport::default());
-        }
-        let asked = ruvllm_scheduler::Request {
-            id,
-            tenant,
-            priority,
-            deadline: deadline.map(|deadline| deadline.saturating_duration_since(self.epoch)),
-            prompt_tokens: request.prompt_tokens(),
-            max_new_tokens: request.max_new_tokens(),
-            prefix: prefix_hash(&request),
-        };
-        match self.scheduler.submit(self.now(), asked) {
-            Ok(()) => {
-                self.requests.insert(id, request);
+        self.submit_choices([job]);
+    }
+
+    /// Takes requests of one prompt: the first computes it, the others go on from there.
+    pub(crate) fn submit_choices(&mut self, jobs: impl IntoIterator<Item = Job>) {
+        let mut ids = Vec::new();
+        for job in jobs {
+            let (id, sequence) = (RequestId(self.next), SequenceId(self.next));
+            self.next += 1;
+            let request = Request::new(self.codec, sequence, job);
+            if request.max_new_tokens() == 0 {
+                request.finish(FinishReason::Length, &SequenceReport::default());
+            } else {
+                self.requests.insert(id, Box::new(request));
+                ids.push(id);
             }
-            Err(refusal) => request.fail(Error::Refused(refusal)),
+        }
+        self.lead(&ids);
+    }
+
+    /// The first of these requests that the queue takes computes the prompt, the others follow it.
+    fn lead(&mut self, mut ids: &[RequestId]) {
+        while let Some((&id, followers)) = ids.split_first() {
+            if self.enqueue(id) {
+                if let Some(request) = self.requests.get_mut(&id) {
+                    request.followers.extend_from_slice(followers);
+                }
+                return;
+            }
+            ids = followers;
         }
     }
 
-    /// Number of a tenant for the scheduler.
-    fn tenant(&mut self, path: &str) -> TenantId {
-        if let Some(&id) = self.tenants.get(path) {
-            return id;
+    /// Gives a request to the scheduler; a refusal ends it. False if there is none any more.
+    fn enqueue(&mut self, id: RequestId) -> bool {
+        let Some(request) = self.requests.get(&id) else { return false };
+        let asked = ruvllm_scheduler::Request {
+            id,
+            tenant: tenant(&mut self.tenants, request.spec.tenant.path()),
+            priority: request.priority,
+            deadline: request.deadline.map(|deadline| deadline.saturating_duration_since(self.epoch)),
+            prompt_tokens: request.prompt_tokens(),
+            max_new_tokens: request.max_new_tokens(),
+            prefix: prefix_hash(request),
+        };
+        let refusal = self.scheduler.submit(self.now(), asked).err();
+        if let Some(refusal) = refusal
+            && let Some(request) = self.requests.remove(&id)
+        {
+            self.executor.release(request.sequence);
+            request.fail(Error::Refused(refusal));
+            return false;
         }
-        let id = TenantId(u32::try_from(self.tenants.len()).unwrap_or(u32::MAX));
-        self.tenants.insert(path.into(), id);
-        id
+        true
+    }
+
+    /// Lets the other choices of a prompt that has been computed begin, as forks of its sequence.
+    fn release_followers(&mut self, id: RequestId) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let (source, followers) = (request.sequence, std::mem::take(&mut request.followers));
+        for follower in followers {
+            let Some(request) = self.requests.get_mut(&follower) else { continue };
+            request.is_forked = self.executor.fork(source, request.sequence);
+            if self.enqueue(follower) {
+                self.forks.push_back(follower);
+            }
+        }
+    }
+
+    /// Takes the memory of a fork that has not started; false if there is none.
+    fn park_fork(&mut self) -> bool {
+        while let Some(id) = self.forks.pop_front() {
+            if let Some(request) = self.requests.get_mut(&id).filter(|request| request.is_forked) {
+                request.is_forked = false;
+                self.executor.park(request.sequence);
+                return true;
+            }
+        }
+        false
     }
 
     /// Releases the sequence that a session keeps, if it has one.
@@ -138,8 +210,8 @@ impl<'c, X: Executor> StepLoop<'c, X> {
 
     /// The idle sequence of a session, which is idle no longer.
     fn take_idle(&mut self, session: SessionId) -> Option<SequenceId> {
-        let index = self.idle.iter().position(|(kept, _)| *kept == session)?;
-        self.idle.remove(index).map(|(_, sequence)| sequence)
+        let index = self.idle.iter().position(|idle| idle.session == session)?;
+        self.idle.remove(index).map(|idle| idle.sequence)
     }
 
     /// One step: ends what was cancelled or is too late, starts requests, computes, samples.
@@ -177,7 +249,11 @@ impl<'c, X: Executor> StepLoop<'c, X> {
 
     /// Starts waiting requests as memory allows.
     fn admit(&mut self) {
-        while let Some(id) = self.scheduler.admit(self.now(), self.executor.free_tokens()) {
+        loop {
+            // Idle sequences yield to any request.
+            let idle = self.idle.iter().fold(0, |sum: usize, idle| sum.saturating_add(idle.tokens));
+            let free_tokens = self.executor.free_tokens().saturating_add(idle);
+            let Some(id) = self.scheduler.admit(self.now(), free_tokens) else { return };
             match self.start(id) {
                 Ok(cached) => self.scheduler.started(id, cached),
                 Err(error) => self.fail(id, error),
@@ -192,7 +268,8 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         let kept = session.and_then(|session| self.take_idle(session));
         let Some(request) = self.requests.get_mut(&id) else { return Ok(0) };
         let mut cached = None;
-        if let Some(sequence) = kept {
+        let forked = std::mem::take(&mut request.is_forked).then_some(request.sequence);
+        if let Some(sequence) = forked.or(kept) {
             cached = self.executor.resume(sequence, &request.spec, request.tokens())?;
             if cached.is_some() {
                 request.sequence = sequence;
@@ -206,54 +283,9 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         Ok(cached)
     }
 
-    /// Drafts the next tokens of the requests that decode.
-    fn speculate(&mut self, scratch: &mut Scratch) {
-        let Scratch { work, asking, asks, drafts, .. } = scratch;
-        asking.clear();
-        if self.speculator.is_off() {
-            return;
-        }
-        let mut questions = recycle(std::mem::take(asks));
-        for (index, &Work { id, tokens, samples }) in work.iter().enumerate() {
-            let request = &self.requests[&id];
-            if samples && tokens == 1 && !request.is_prefilling() {
-                let room = self.executor.draft_room(request.sequence);
-                asking.push(index);
-                questions.push(request.ask(self.speculator.setting(), room));
-            }
-        }
-        self.speculator.draft(&questions, questions.len(), drafts);
-        *asks = recycle(questions);
-        for (index, draft) in asking.iter().zip(drafts).filter(|(_, draft)| !draft.is_empty()) {
-            if let Some(request) = self.requests.get_mut(&work[*index].id) {
-                request.trim(draft);
-            }
-        }
-    }
-
-    /// Tells the policy of the drafts how long the step took, if nothing but drafts and the tokens
-    /// before them was in it.
-    fn observe_drafts(&mut self, scratch: &Scratch, time: Duration) {
-        let Scratch { work, step, asking, sampled, drafted, .. } = scratch;
-        let mut accepted = 0;
-        for (&drafted, (part, sampled)) in drafted.iter().zip(step.parts().iter().zip(sampled)) {
-            if let Some(Ok(sampled)) = sampled
-                && drafted > 0
-            {
-                accepted += sampled.kept;
-                self.speculator.verified(part.sequence.0, drafted, sampled.kept);
-            }
-        }
-        let drafted = drafted.iter().sum();
-        self.counters.count_draft(drafted, accepted);
-        if asking.len() == work.len() && sampled.iter().all(Option::is_some) {
-            self.speculator.observe(work.len(), [drafted, accepted], time);
-        }
-    }
-
     /// Computes the planned work with its drafts and samples.
-    fn compute(&mut self, scratch: &mut Scratch) {
-        let Scratch { work, step, outcomes, sampled, asking, drafts, drafted, .. } = scratch;
+    fn compute(&mut self, scratch: &mut Scratch<'c>) {
+        let Scratch { work, step, outcomes, sampled, asking, drafts, drafted, tasks, .. } = scratch;
         step.clear();
         sampled.clear();
         drafted.clear();
@@ -268,25 +300,35 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             step.push_draft(draft.map_or(&[], Vec::as_slice));
             sampled.push(None);
         }
-        let (requests, vocab_size) = (&mut self.requests, self.codec.vocab_size());
-        self.executor.step(step, outcomes, &mut |parts, mut logits| {
-            for &index in parts {
-                let part = &step.parts()[index];
-                let rows;
-                (rows, logits) = logits.split_at(part.rows * vocab_size);
-                if let Some(request) = requests.get_mut(&work[index].id) {
-                    let draft = &step.tokens(part)[work[index].tokens..];
-                    let outcome = request.sample(rows, draft);
-                    let kept = outcome.as_ref().map_or(0, |sampled| sampled.kept);
-                    request.computed += work[index].tokens + kept;
-                    sampled[index] = Some(outcome);
+        let (requests, vocab_size, pool) = (&mut self.requests, self.codec.vocab_size(), self.pool);
+        self.executor.step(step, outcomes, &mut |parts, logits| {
+            let mut end = 0;
+            for &part in parts {
+                let start = end;
+                end += step.parts()[part].rows * vocab_size;
+                let Work { id, tokens, .. } = work[part];
+                if let Some(request) = requests.remove(&id) {
+                    tasks.push(Mutex::new(Task {
+                        id,
+                        request,
+                        part,
+                        tokens,
+                        rows: start..end,
+                        outcome: None,
+                    }));
                 }
+            }
+            sample_all(pool, tasks, step, logits);
+            for task in tasks.drain(..) {
+                let Task { id, request, part, outcome, .. } = task.into_inner();
+                sampled[part] = outcome;
+                requests.insert(id, request);
             }
         });
     }
 
     /// Tells the scheduler what was computed; ends and preempts requests.
-    fn settle(&mut self, scratch: &mut Scratch) {
+    fn settle(&mut self, scratch: &mut Scratch<'c>) {
         let Scratch { work, step, outcomes, sampled, drafted, .. } = scratch;
         let mut short = None;
         let parts = work.iter().zip(step.parts()).zip(&*drafted);
@@ -313,8 +355,14 @@ impl<'c, X: Executor> StepLoop<'c, X> {
                             }
                             self.scheduler.advanced(work.id, tokens, 0);
                         }
-                        Some(Ok(Sampled { end: Some(reason), .. })) => self.finish(work.id, reason),
                         Some(Ok(sampled)) => {
+                            if sampled.is_first {
+                                self.release_followers(work.id);
+                            }
+                            if let Some(reason) = sampled.end {
+                                self.finish(work.id, reason);
+                                continue;
+                            }
                             self.scheduler.advanced(work.id, tokens, sampled.tokens);
                             if sampled.is_first {
                                 self.executor.prefilled(part.sequence);
@@ -330,27 +378,13 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         }
     }
 
-    /// Drops the tokens of a draft that were not sampled.
-    fn drop_rejected(
-        &mut self,
-        sequence: SequenceId,
-        drafted: usize,
-        sampled: Option<&Result<Sampled>>,
-        id: RequestId,
-    ) -> Result<()> {
-        match (sampled, self.requests.get(&id)) {
-            (Some(Ok(sampled)), Some(request)) if sampled.kept < drafted => {
-                self.executor.truncate(sequence, request.computed)
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Makes memory free for a request: an idle session ends, or a request waits again. A request
     /// that is alone fails.
     fn yield_memory(&mut self, id: RequestId, error: Error) {
-        if let Some((_, sequence)) = self.idle.pop_front() {
-            self.executor.park(sequence);
+        if let Some(idle) = self.idle.pop_front() {
+            self.executor.park(idle.sequence);
+        } else if self.park_fork() {
+            // The request has another try in the next step.
         } else if self.scheduler.running() > 1 {
             self.preempt(self.scheduler.victim(id));
         } else {
@@ -371,14 +405,22 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     /// Ends a request with a result.
     fn finish(&mut self, id: RequestId, reason: FinishReason) {
         self.scheduler.finished(id);
-        let Some(request) = self.requests.remove(&id) else { return };
+        let Some(mut request) = self.requests.remove(&id) else { return };
         self.speculator.end(request.sequence.0);
         self.counters.count_end();
+        self.lead(&std::mem::take(&mut request.followers));
         let report = self.executor.finish(request.sequence);
+        let tokens = report.size.tokens;
+        // The sequence of a named session is in the prefix cache, if there is one.
+        let stays = tokens > 0
+            && request.record.as_ref().is_none_or(|record| {
+                let known = &request.tokens()[..tokens.min(request.tokens().len())];
+                record.end(known, SystemTime::now()) && !report.is_kept
+            });
         match request.session {
-            Some(session) if report.size.tokens > 0 => {
+            Some(session) if stays => {
                 self.end_session(session);
-                self.idle.push_back((session, request.sequence));
+                self.idle.push_back(Idle { session, sequence: request.sequence, tokens });
             }
             _ => self.executor.release(request.sequence),
         }
@@ -388,25 +430,29 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     /// Ends a request with an error; its session begins anew.
     fn fail(&mut self, id: RequestId, error: Error) {
         self.scheduler.finished(id);
-        if let Some(request) = self.requests.remove(&id) {
+        if let Some(mut request) = self.requests.remove(&id) {
             self.speculator.end(request.sequence.0);
             self.counters.count_end();
+            self.lead(&std::mem::take(&mut request.followers));
             self.executor.release(request.sequence);
             request.fail(error);
         }
     }
 }
 
-/// Empties a list and changes the lifetime of its elements, as
-/// [`segments::recycle`](crate::segments::recycle).
-fn recycle<'a>(mut asks: Vec<Ask<'_>>) -> Vec<Ask<'a>> {
-    asks.clear();
-    asks.into_iter().map(|_| unreachable!("the list is empty")).collect()
-}
-
 /// True if another request could make the memory free that is short.
 fn is_shortage(error: &Error) -> bool {
     matches!(error, Error::Forward { source, .. } if source.is_memory_short())
+}
+
+/// Number of a tenant for the scheduler.
+fn tenant(tenants: &mut HashMap<Box<str>, TenantId>, path: &str) -> TenantId {
+    if let Some(&id) = tenants.get(path) {
+        return id;
+    }
+    let id = TenantId(u32::try_from(tenants.len()).unwrap_or(u32::MAX));
+    tenants.insert(path.into(), id);
+    id
 }
 
 /// Hash of the beginning of a prompt; `None` for one that is shorter than that.
@@ -416,115 +462,4 @@ fn prefix_hash(request: &Request<'_>) -> Option<u64> {
     tokens.hash(&mut hasher);
     request.spec.tenant.path().hash(&mut hasher);
     Some(hasher.finish())
-}
-
-#[cfg(test)]
-mod tests {
-    use ruvllm_memory::{PressurePolicy, Tenant};
-    use ruvllm_testkit::{Random, model_data};
-
-    use super::*;
-    use crate::cancel::CancelToken;
-    use crate::prefix::PrefixCaching;
-    use crate::request::{GenerateRequest, Prompt};
-    use crate::sampler::SamplingParams;
-    use crate::sequence::SequenceSpec;
-    use crate::step::native::NativeExecutor;
-    use crate::step::{Facts, Inbox, Outlet, Prepared, RequestHandle};
-    use crate::{Engine, EngineOptions, Speculation};
-
-    fn engine(prefixes: PrefixCaching) -> Engine {
-        let options = EngineOptions::default()
-            .with_threads(2)
-            .with_kv("f32".parse::<ruvllm_kv_cache::KvPolicy>().expect("a policy"))
-            .with_prefixes(prefixes);
-        Engine::open_with(model_data("tiny/llama/model-F16.gguf"), &options).expect("the model loads")
-    }
-
-    fn request(index: u64) -> GenerateRequest {
-        let mut random = Random::new(index);
-        let tokens = (0..1 + random.below(90)).map(|_| random.below(500) as u32).collect();
-        GenerateRequest::new(Prompt::Tokens(tokens))
-            .with_max_tokens(1 + random.below(30))
-            .with_sampling(SamplingParams::default().with_seed(Some(index)))
-    }
-
-    fn submit<'c>(
-        engine: &'c Engine,
-        steps: &mut StepLoop<'c, NativeExecutor<'c>>,
-        request: &GenerateRequest,
-    ) -> RequestHandle {
-        let core = engine.core();
-        let cancel = CancelToken::new();
-        let facts = Facts {
-            codec: &core.codec,
-            kernels: core.compute.kernels,
-            context: core.context,
-            model_context: core.context,
-        };
-        let prepared = Prepared::new(facts, request, &cancel).expect("a valid request");
-        let spec = SequenceSpec {
-            tenant: Tenant::root(),
-            adapter: None,
-            pressure: PressurePolicy::default(),
-            capacity: prepared.capacity(),
-            caches_prefix: true,
-            shared_tokens: 0,
-        };
-        let inbox = Arc::new(Inbox::default());
-        let outlet = Outlet::new(Arc::clone(&inbox));
-        let handle = RequestHandle::new(inbox, cancel.clone(), None);
-        let (session, priority, deadline) = (None, 0, None);
-        steps.submit(Job { prepared, spec, session, priority, deadline, cancel, outlet });
-        handle
-    }
-
-    #[test]
-    fn preemption_in_every_step_changes_no_output() {
-        for (prefixes, drafts) in
-            [(PrefixCaching::Off, 0), (PrefixCaching::Memory, 0), (PrefixCaching::Off, 3)]
-        {
-            let requests: Vec<GenerateRequest> = (0..24).map(request).collect();
-            let other = engine(PrefixCaching::Off);
-            let alone: Vec<_> =
-                requests.iter().map(|request| other.generate(request).expect("text")).collect();
-            let engine = engine(prefixes);
-            let (core, counters) = (engine.core(), Arc::new(StepCounters::default()));
-            let mut config = Config::default();
-            // Chunks of few tokens, so that requests yield in the middle of their prompts too.
-            (config.step_tokens, config.block_tokens) = (48, core.kv.block_tokens());
-            let executor = NativeExecutor::new(core);
-            let mut steps = StepLoop::new(executor, &core.codec, Arc::clone(&counters), config);
-            let requests: Vec<GenerateRequest> = if drafts > 0 {
-                steps = steps.with_drafts(Speculator::new(core));
-                requests.into_iter().map(|r| r.with_speculation(Speculation::Fixed(drafts))).collect()
-            } else {
-                requests
-            };
-            let handles: Vec<_> =
-                requests.iter().map(|request| submit(&engine, &mut steps, request)).collect();
-            let mut random = Random::new(7);
-            let mut iterations = 0;
-            while !steps.is_idle() {
-                steps.iterate();
-                iterations += 1;
-                assert!(iterations < 100_000, "the requests make progress");
-                let mut running: Vec<RequestId> = (steps.requests.iter())
-                    .filter(|(_, request)| request.computed > 0)
-                    .map(|(&id, _)| id)
-                    .collect();
-                running.sort_unstable();
-                // In every step a third of them yield; the last two may end.
-                for _ in 0..running.len() / 3 {
-                    steps.preempt(running.swap_remove(random.below(running.len())));
-                }
-            }
-            assert!(counters.read().preemptions > 50, "{:?}", counters.read());
-            assert_eq!(counters.read().drafted_tokens > 0, drafts > 0, "{:?}", counters.read());
-            for (handle, expected) in handles.into_iter().zip(alone) {
-                let found = handle.wait().expect("text");
-                assert_eq!((found.tokens, found.text), (expected.tokens, expected.text));
-            }
-        }
-    }
 }

@@ -1,0 +1,81 @@
+//! Drafts of a step: asked for before it, judged after it.
+
+use std::time::Duration;
+
+use ruvllm_scheduler::{RequestId, Work};
+
+use super::{Scratch, StepLoop};
+use crate::error::Result;
+use crate::speculation::Ask;
+use crate::step::executor::{Executor, SequenceId};
+use crate::step::request::Sampled;
+
+impl<'c, X: Executor> StepLoop<'c, X> {
+    /// Drafts the next tokens of the requests that decode.
+    pub(super) fn speculate(&mut self, scratch: &mut Scratch<'c>) {
+        let Scratch { work, asking, asks, drafts, .. } = scratch;
+        asking.clear();
+        if self.speculator.is_off() {
+            return;
+        }
+        let mut questions = recycle(std::mem::take(asks));
+        for (index, &Work { id, tokens, samples }) in work.iter().enumerate() {
+            let request = &self.requests[&id];
+            if samples && tokens == 1 && !request.is_prefilling() {
+                let room = self.executor.draft_room(request.sequence);
+                asking.push(index);
+                questions.push(request.ask(self.speculator.setting(), room));
+            }
+        }
+        self.speculator.draft(&questions, questions.len(), drafts);
+        *asks = recycle(questions);
+        for (index, draft) in asking.iter().zip(drafts).filter(|(_, draft)| !draft.is_empty()) {
+            if let Some(request) = self.requests.get_mut(&work[*index].id) {
+                request.trim(draft);
+            }
+        }
+    }
+
+    /// Tells the policy of the drafts how long the step took, if nothing but drafts and the tokens
+    /// before them was in it.
+    pub(super) fn observe_drafts(&mut self, scratch: &Scratch<'c>, time: Duration) {
+        let Scratch { work, step, asking, sampled, drafted, .. } = scratch;
+        let mut accepted = 0;
+        for (&drafted, (part, sampled)) in drafted.iter().zip(step.parts().iter().zip(sampled)) {
+            if let Some(Ok(sampled)) = sampled
+                && drafted > 0
+            {
+                accepted += sampled.kept;
+                self.speculator.verified(part.sequence.0, drafted, sampled.kept);
+            }
+        }
+        let drafted = drafted.iter().sum();
+        self.counters.count_draft(drafted, accepted);
+        if asking.len() == work.len() && sampled.iter().all(Option::is_some) {
+            self.speculator.observe(work.len(), [drafted, accepted], time);
+        }
+    }
+
+    /// Drops the tokens of a draft that were not sampled.
+    pub(super) fn drop_rejected(
+        &mut self,
+        sequence: SequenceId,
+        drafted: usize,
+        sampled: Option<&Result<Sampled>>,
+        id: RequestId,
+    ) -> Result<()> {
+        match (sampled, self.requests.get(&id)) {
+            (Some(Ok(sampled)), Some(request)) if sampled.kept < drafted => {
+                self.executor.truncate(sequence, request.computed)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Empties a list and changes the lifetime of its elements, as
+/// [`segments::recycle`](crate::segments::recycle).
+fn recycle<'a>(mut asks: Vec<Ask<'_>>) -> Vec<Ask<'a>> {
+    asks.clear();
+    asks.into_iter().map(|_| unreachable!("the list is empty")).collect()
+}
