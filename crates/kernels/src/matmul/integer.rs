@@ -108,8 +108,9 @@ pub(crate) struct IntegerProduct<'a> {
 thread_local! {
     /// Panels of this thread: allocated by its first product, grown to the longest row.
     static PANEL: RefCell<Vec<PanelStep>> = const { RefCell::new(Vec::new()) };
-    /// Accumulators of row products of this thread, grown to the largest number of tokens.
-    static SUMS: RefCell<Vec<RowSums>> = const { RefCell::new(Vec::new()) };
+    /// Accumulators of row products of this thread; no heap, as a thread may join any warm step.
+    static SUMS: RefCell<[RowSums; MAX_SUMS_OF_ROWS]> =
+        const { RefCell::new([RowSums([[0.0; LANES]; 2]); MAX_SUMS_OF_ROWS]) };
 }
 
 /// Computes the outputs of `rows` for all tokens.
@@ -131,6 +132,8 @@ where
 
 /// Largest number of tokens of row products of any instruction set.
 pub(crate) const MAX_ROWS_TOKENS: usize = 32;
+/// Accumulators of 16 rows with as many tokens.
+const MAX_SUMS_OF_ROWS: usize = MAX_ROWS_TOKENS * PANEL_ROWS / 2;
 
 #[inline(always)]
 fn row_by_row<L, B>(leaf: L, product: &IntegerProduct<'_>, blocks: &[B], rows: Range<usize>)
@@ -146,9 +149,6 @@ where
     }
     let mut out = [[0.0; PANEL_ROWS]; MAX_ROWS_TOKENS];
     SUMS.with_borrow_mut(|sums| {
-        if sums.len() < L::TOKENS.min(x.len()) * L::SUMS {
-            sums.resize(L::TOKENS.min(x.len()) * L::SUMS, RowSums::zeroed());
-        }
         for (start, blocks) in rows.clone().step_by(PANEL_ROWS).zip(blocks.chunks(block_rows)) {
             let n_rows = PANEL_ROWS.min(rows.end - start);
             for (first, x) in (0..).step_by(L::TOKENS).zip(x.chunks(L::TOKENS)) {

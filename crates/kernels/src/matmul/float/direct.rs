@@ -10,39 +10,28 @@
 //! A wide vector holds the eight lanes of rows `r` and `r + 8`, multiplied by the values of a token
 //! in both halves.
 
-use std::cell::RefCell;
 use std::ops::Range;
 
 use bytemuck::Zeroable;
 
 use super::pack::{DIRECT_SLAB, packed_slab, pieces};
 use super::tile::{Pair, direct_pairs};
-use super::{FloatFormat, FloatProduct, chunks, load_tail};
+use super::{FloatFormat, FloatProduct, MAX_DIRECT_TOKENS, chunks, load_tail};
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 
 /// Rows whose outputs are reduced together.
 const BLOCK_ROWS: usize = 2 * LANES;
 
-thread_local! {
-    /// Sums of a block of this thread, grown to the largest number of tokens.
-    static SUMS: RefCell<Vec<Pair>> = const { RefCell::new(Vec::new()) };
-}
-
 /// Computes the outputs of `rows` for all tokens.
 #[inline(always)]
 pub(super) fn product<L: WideLanes, F: FloatFormat>(l: L, product: &FloatProduct<'_>, rows: Range<usize>) {
     let n_pairs = product.tokens().div_ceil(2);
-    // Taken and put back: see `blocked.rs`.
-    let mut sums = SUMS.take();
-    if sums.len() < LANES * 2 * n_pairs {
-        sums.resize(LANES * 2 * n_pairs, Pair::zeroed());
-    }
+    let mut sums = [Pair::zeroed(); LANES * MAX_DIRECT_TOKENS];
     for rows in pieces(rows, BLOCK_ROWS) {
         let block = Block { product, rows, n_pairs };
         block.multiply::<L, F>(l, &mut sums[..LANES * 2 * n_pairs]);
         block.finish(l, &sums);
     }
-    SUMS.set(sums);
 }
 
 /// Up to [`BLOCK_ROWS`] rows with all tokens.
