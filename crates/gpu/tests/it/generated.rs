@@ -185,11 +185,10 @@ fn sums_have_an_order_of_their_own() {
             assert!(!source.contains(forbidden), "{}: {forbidden}", kernel.name());
         }
         let shared = match kernel {
-            Kernel::Product(_) => true,
+            Kernel::Product(_) | Kernel::Cooperative(_) => true,
             Kernel::Rows(r) => r.quantize || matches!(r.op, RowOp::RmsNorm(_) | RowOp::AddRmsNorm(_)),
             Kernel::Attention(a) => a.output == AttentionOutput::Quantized,
             Kernel::MergeSplits(m) => m.quantize,
-            Kernel::Cooperative(_) => true,
             _ => false,
         };
         assert_eq!(source.contains("subgroup"), target.subgroup.is_some() && shared, "{}", kernel.name());
