@@ -51,7 +51,10 @@ fn bash_offers_every_command() {
     }
     assert_eq!(offered(script.text(), "ruvllm perpl"), BTreeSet::from([String::new()]));
     let measures = offered(script.text(), "ruvllm eval ");
-    assert!(["perplexity", "passkey", "logits"].iter().all(|name| measures.contains(*name)), "{measures:?}");
+    assert!(
+        ["perplexity", "passkey", "logits", "tools"].iter().all(|name| measures.contains(*name)),
+        "{measures:?}"
+    );
     assert!(offered(script.text(), "ruvllm generate --kv-").contains("--kv-budget"));
 }
 

@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 21] = [
+pub(crate) const COMMANDS: [&[&str]; 22] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -12,6 +12,7 @@ pub(crate) const COMMANDS: [&[&str]; 21] = [
     &["template"],
     &["eval", "perplexity"],
     &["eval", "passkey"],
+    &["eval", "tools"],
     &["eval", "logits"],
     &["bench"],
     &["convert"],

@@ -140,7 +140,14 @@ enum State {
 /// parser.finish(&mut events);
 /// assert_eq!(events[0], ToolCallEvent::Content("Let me see.".to_owned()));
 /// assert!(matches!(&events[1], ToolCallEvent::Begin { index: 0, name, .. } if name == "now"));
-/// assert!(matches!(&events[2], ToolCallEvent::Arguments { delta, .. } if delta == "{\"zone\": \"U"));
+/// let arguments: String = events
+///     .iter()
+///     .filter_map(|event| match event {
+///         ToolCallEvent::Arguments { delta, .. } => Some(delta.as_str()),
+///         _ => None,
+///     })
+///     .collect();
+/// assert_eq!(arguments, "{\"zone\": \"UTC\"}");
 /// ```
 #[derive(Debug, Clone)]
 pub struct ToolCallParser {
