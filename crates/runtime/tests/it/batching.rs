@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ruvllm::{
     Adapter, AdapterSource, CancelToken, Completion, Constraint, Engine, EngineOptions, Error, FinishReason,
-    GenerateRequest, PrefixCaching, PressurePolicy, Prompt, Refusal, RequestHandle, SamplingParams,
+    GenerateRequest, KvPolicy, PrefixCaching, PressurePolicy, Prompt, Refusal, RequestHandle, SamplingParams,
     SchedulerConfig, Tenant,
 };
 use ruvllm_testkit::{Random, is_full_run, model_data};
@@ -16,9 +16,19 @@ use crate::common::{greedy, load, tiny_options, tiny_path};
 /// Requests of a run.
 const REQUESTS: usize = 64;
 
+/// KV policies of requests, besides the engine's.
+fn policies() -> Vec<KvPolicy> {
+    ["f16", "bf16"].map(|policy| policy.parse().expect("a policy")).into()
+}
+
+/// Options with the KV policies that requests may name.
+fn options(prefixes: PrefixCaching) -> EngineOptions {
+    tiny_options().with_prefixes(prefixes).with_request_kv(policies())
+}
+
 /// Pages of 64 KiB and a budget that holds about a third of all sequences of a run.
 fn narrow_options(prefixes: PrefixCaching) -> EngineOptions {
-    tiny_options().with_prefixes(prefixes).with_kv_budget(4 << 20).with_context(400)
+    options(prefixes).with_kv_budget(4 << 20).with_context(400)
 }
 
 fn adapter(engine: &Engine) -> Arc<Adapter> {
@@ -26,8 +36,8 @@ fn adapter(engine: &Engine) -> Arc<Adapter> {
     engine.load_adapter(&[source]).expect("an adapter of the tiny model")
 }
 
-/// Requests of mixed lengths, samplings, stop sequences, tenants, adapters and constraints. Some
-/// prompts begin alike.
+/// Requests of mixed lengths, samplings, stop sequences, tenants, adapters, KV policies and
+/// constraints. Some prompts begin alike.
 fn requests(seed: u64, tenants: &[Tenant], adapter: &Arc<Adapter>) -> Vec<GenerateRequest> {
     let mut random = Random::new(seed);
     let prefixes: Vec<Vec<u32>> =
@@ -56,6 +66,10 @@ fn requests(seed: u64, tenants: &[Tenant], adapter: &Arc<Adapter>) -> Vec<Genera
                 ),
                 _ => request,
             };
+            let request = match random.below(6) {
+                policy @ 0..2 => request.with_kv(policies()[policy]),
+                _ => request,
+            };
             if random.below(3) == 0 { request.with_adapter(Arc::clone(adapter)) } else { request }
         })
         .collect()
@@ -68,7 +82,7 @@ fn tenants(engine: &Engine) -> Vec<Tenant> {
 
 /// Results of the requests one after another, in an engine without prefixes.
 fn alone(seed: u64) -> Vec<Completion> {
-    let engine = load(tiny_path(), &tiny_options().with_prefixes(PrefixCaching::Off));
+    let engine = load(tiny_path(), &options(PrefixCaching::Off));
     let requests = requests(seed, &tenants(&engine), &adapter(&engine));
     requests.iter().map(|request| engine.generate(request).expect("text")).collect()
 }
