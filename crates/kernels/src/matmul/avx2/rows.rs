@@ -80,13 +80,28 @@ pub(super) fn rows<B: Group>(
     let ahead = if at_once < n_groups { 2 * blocks_per_row * size_of::<B>() } else { PREFETCH_BYTES };
     sums.fill(Zeroable::zeroed());
     let sums: &mut [[f32; LANES]] = bytemuck::cast_slice_mut(sums);
-    for first in (0..n_groups).step_by(at_once) {
-        let rows = blocks.chunks_exact(blocks_per_row).zip(sums.chunks_exact_mut(x.len()));
-        for (row, sums) in rows {
-            for i in first..n_groups.min(first + at_once) {
-                let group = &row[i * blocks_per_group..(i + 1) * blocks_per_group];
-                prefetch(group, ahead);
-                all_tokens(group, x, i, sums);
+    match x {
+        [x] => {
+            let x = &x.groups(B::ORDER)[..n_groups];
+            for (row, sums) in blocks.chunks_exact(blocks_per_row).zip(&mut *sums) {
+                let mut acc = _mm256_setzero_ps();
+                for (group, x) in row.chunks_exact(blocks_per_group).zip(x) {
+                    prefetch(group, ahead);
+                    acc = add_group(&unpack(group), x, acc);
+                }
+                store_f32(sums, acc);
+            }
+        }
+        _ => {
+            for first in (0..n_groups).step_by(at_once) {
+                let rows = blocks.chunks_exact(blocks_per_row).zip(sums.chunks_exact_mut(x.len()));
+                for (row, sums) in rows {
+                    for i in first..n_groups.min(first + at_once) {
+                        let group = &row[i * blocks_per_group..(i + 1) * blocks_per_group];
+                        prefetch(group, ahead);
+                        all_tokens(group, x, i, sums);
+                    }
+                }
             }
         }
     }
@@ -111,24 +126,44 @@ pub(super) fn rows<B: Group>(
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline(never)]
 fn all_tokens<B: Group>(group: &[B], x: &[Q8Token<'_>], i: usize, sums: &mut [[f32; LANES]]) {
+    let group = unpack(group);
+    for (x, sums) in x.iter().zip(sums) {
+        store_f32(sums, add_group(&group, &x.groups(B::ORDER)[i], load_f32(sums)));
+    }
+}
+
+/// A group of one row in registers.
+struct Unpacked<B: Group> {
+    weights: B::Weights,
+    scales: __m256,
+    mins: __m256,
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn unpack<B: Group>(group: &[B]) -> Unpacked<B> {
     // SAFETY: this function enables the features.
     let (weights, (scales, mins)) = unsafe { (B::quants(group), B::scales(group)) };
-    for (x, sums) in x.iter().zip(sums) {
-        let x = &x.groups(B::ORDER)[i];
+    Unpacked { weights, scales, mins }
+}
+
+/// Adds the products of a group with one token to the accumulators.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn add_group<B: Group>(group: &Unpacked<B>, x: &Q8Group, acc: __m256) -> __m256 {
+    // SAFETY: this function enables the features.
+    let isum = unsafe { B::dot(&group.weights, x) };
+    let scale = _mm256_mul_ps(group.scales, load_f32(&x.scales));
+    let mut after = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(isum), acc);
+    if B::HALF_MINS {
         // SAFETY: this function enables the features.
-        let isum = unsafe { B::dot(&weights, x) };
-        let scale = _mm256_mul_ps(scales, load_f32(&x.scales));
-        let mut after = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(isum), load_f32(sums));
-        if B::HALF_MINS {
-            // SAFETY: this function enables the features.
-            let imin = unsafe { B::min_dot(&weights, x) };
-            let min = _mm256_mul_ps(mins, load_f32(&x.scales));
-            after = _mm256_fnmadd_ps(min, _mm256_cvtepi32_ps(imin), after);
-        } else if B::HAS_MIN {
-            after = _mm256_fnmadd_ps(mins, load_f32(&x.sums), after);
-        }
-        store_f32(sums, after);
+        let imin = unsafe { B::min_dot(&group.weights, x) };
+        let min = _mm256_mul_ps(group.mins, load_f32(&x.scales));
+        after = _mm256_fnmadd_ps(min, _mm256_cvtepi32_ps(imin), after);
+    } else if B::HAS_MIN {
+        after = _mm256_fnmadd_ps(group.mins, load_f32(&x.sums), after);
     }
+    after
 }
 
 /// Integer dot products of a group in the order [`Order::Pieces`].

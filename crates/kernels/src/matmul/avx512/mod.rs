@@ -5,6 +5,7 @@
 
 mod expand;
 mod group;
+mod one_token;
 mod rows;
 mod tile;
 mod vector;

@@ -6,12 +6,16 @@
 //! once, and meets all tokens: no panel is written to memory, and a token's values are loaded once
 //! for four rows. Eight consecutive products end in the lanes of their accumulators, without a
 //! horizontal sum; the accumulators, two per token and row pair, rest in the first-level cache.
+//!
+//! With one token (decode) nothing is reused, and the accumulators stay in registers:
+//! `one_token.rs`.
 
 use std::arch::x86_64::*;
 
 use bytemuck::Zeroable;
 
 use super::group::WideGroup;
+use super::one_token::one_token;
 use super::tile::offset;
 use super::vector::{load_f32, store};
 use crate::lanes::{Avx512Lanes, LANES, Vectors, WideLanes};
@@ -24,11 +28,11 @@ use crate::matmul::scalar::accumulate;
 use crate::quant::QuantBlock;
 
 /// Row pairs that are unpacked together: more would not fit in the registers.
-const PAIRS: usize = 2;
+pub(super) const PAIRS: usize = 2;
 
 /// A group of eight sub-blocks of two rows in registers.
 #[derive(Clone, Copy)]
-struct Weights {
+pub(super) struct Weights {
     /// Unsigned; vector `i` holds piece `i` of every sub-block.
     quants: [__m512i; 8],
     scales: __m512,
@@ -52,9 +56,43 @@ pub(super) fn rows<B: WideGroup>(
     let blocks_per_group = LANES / B::SUB_BLOCKS;
     let n_groups = blocks_per_row / blocks_per_group;
     let n_rows = blocks.len() / blocks_per_row;
-    let at_once = (X_BYTES / (x.len() * size_of::<Q8Group>())).max(1);
     sums.fill(Zeroable::zeroed());
+    match x {
+        [x] => one_token(blocks, &x.groups(Order::Pieces)[..n_groups], blocks_per_row, sums),
+        _ => several_tokens(blocks, x, blocks_per_row, sums.as_chunks_mut().0),
+    }
     let (sums, _) = sums.as_chunks_mut::<PAIRS>();
+    let (tail, n_tokens) = (n_groups * blocks_per_group, x.len());
+    for (t, (x, out)) in x.iter().zip(out).enumerate() {
+        let mut acc = [_mm512_setzero_ps(); LANES];
+        for (pair, acc) in acc.iter_mut().enumerate() {
+            let RowSums(sums) = &mut sums[pair / PAIRS * n_tokens + t][pair % PAIRS];
+            if tail < blocks_per_row {
+                for (row, sums) in [pair, pair + LANES].into_iter().zip(&mut *sums) {
+                    if row < n_rows {
+                        let blocks = &blocks[row * blocks_per_row..][tail..blocks_per_row];
+                        accumulate(blocks, n_groups * LANES, x, sums);
+                    }
+                }
+            }
+            *acc = load_f32(sums);
+        }
+        store(out, _mm512_castps_si512(lanes.wide().sums(acc)));
+    }
+}
+
+/// Adds the products of whole groups to the accumulators of up to 16 rows.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn several_tokens<B: WideGroup>(
+    blocks: &[B],
+    x: &[Q8Token<'_>],
+    blocks_per_row: usize,
+    sums: &mut [[RowSums; PAIRS]],
+) {
+    let blocks_per_group = LANES / B::SUB_BLOCKS;
+    let (n_rows, n_groups) = (blocks.len() / blocks_per_row, blocks_per_row / blocks_per_group);
+    let at_once = (X_BYTES / (x.len() * size_of::<Q8Group>())).max(1);
     for first in (0..n_groups).step_by(at_once) {
         for (quad, sums) in sums.chunks_exact_mut(x.len()).enumerate() {
             if quad * PAIRS >= n_rows {
@@ -80,29 +118,12 @@ pub(super) fn rows<B: WideGroup>(
             }
         }
     }
-    let (tail, n_tokens) = (n_groups * blocks_per_group, x.len());
-    for (t, (x, out)) in x.iter().zip(out).enumerate() {
-        let mut acc = [_mm512_setzero_ps(); LANES];
-        for (pair, acc) in acc.iter_mut().enumerate() {
-            let RowSums(sums) = &mut sums[pair / PAIRS * n_tokens + t][pair % PAIRS];
-            if tail < blocks_per_row {
-                for (row, sums) in [pair, pair + LANES].into_iter().zip(&mut *sums) {
-                    if row < n_rows {
-                        let blocks = &blocks[row * blocks_per_row..][tail..blocks_per_row];
-                        accumulate(blocks, n_groups * LANES, x, sums);
-                    }
-                }
-            }
-            *acc = load_f32(sums);
-        }
-        store(out, _mm512_castps_si512(lanes.wide().sums(acc)));
-    }
 }
 
 /// Unpacks a group of two rows into registers.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
-fn weights<B: WideGroup>(low: &[B], high: &[B]) -> Weights {
+pub(super) fn weights<B: WideGroup>(low: &[B], high: &[B]) -> Weights {
     // SAFETY: this function enables the features.
     let (quants, [(low_scales, low_mins), (high_scales, high_mins)]) =
         unsafe { ([B::wide_quants(low), B::wide_quants(high)], [B::scales(low), B::scales(high)]) };
@@ -142,20 +163,31 @@ fn all_tokens<B: QuantBlock>(
 ) {
     let weights = *weights;
     for (x, sums) in x.iter().zip(sums) {
-        add_group::<B>(&weights, &x.groups(Order::Pieces)[i], sums);
+        let mut acc = [_mm512_setzero_ps(); PAIRS];
+        for p in 0..PAIRS {
+            acc[p] = load_f32(&sums[p].0);
+        }
+        acc = add_group::<B, PAIRS>(&weights, &x.groups(Order::Pieces)[i], acc);
+        for p in 0..PAIRS {
+            store(&mut sums[p], _mm512_castps_si512(acc[p]));
+        }
     }
 }
 
-/// Adds the products with one token to its accumulators.
+/// Adds the products of a group of row pairs with one token to the accumulators.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
-fn add_group<B: QuantBlock>(weights: &[Weights; PAIRS], x: &Q8Group, sums: &mut [RowSums; PAIRS]) {
+pub(super) fn add_group<B: QuantBlock, const N: usize>(
+    weights: &[Weights; N],
+    x: &Q8Group,
+    mut acc: [__m512; N],
+) -> [__m512; N] {
     let halves = twice(load_half(&x.halves));
     let isum = if B::HALF_SCALES {
         let first = products(weights, x, 0, start(halves, [-offset::<B>(), 0]));
         let second = products(weights, x, 4, start(halves, [0, -offset::<B>()]));
-        let mut isum = [_mm512_setzero_ps(); PAIRS];
-        for p in 0..PAIRS {
+        let mut isum = [_mm512_setzero_ps(); N];
+        for p in 0..N {
             let [first_scale, second_scale] = weights[p].half_scales;
             // Exact, as the integers would be: a product is below 2^23, the sum of two below 2^24.
             // The zero that is added makes zeros positive, as those of integers are.
@@ -167,16 +199,16 @@ fn add_group<B: QuantBlock>(weights: &[Weights; PAIRS], x: &Q8Group, sums: &mut 
     } else {
         let first = products(weights, x, 0, start(halves, [-offset::<B>(); 2]));
         let all = products(weights, x, 4, first);
-        let mut isum = [_mm512_setzero_ps(); PAIRS];
-        for p in 0..PAIRS {
+        let mut isum = [_mm512_setzero_ps(); N];
+        for p in 0..N {
             isum[p] = _mm512_cvtepi32_ps(all[p]);
         }
         isum
     };
     let x_scales = twice_f32(&x.scales);
-    for p in 0..PAIRS {
+    for p in 0..N {
         let scale = _mm512_mul_ps(weights[p].scales, x_scales);
-        let mut after = _mm512_fmadd_ps(scale, isum[p], load_f32(&sums[p].0));
+        let mut after = _mm512_fmadd_ps(scale, isum[p], acc[p]);
         if B::HALF_MINS {
             let imin = _mm512_dpwssd_epi32(_mm512_setzero_si512(), halves, weights[p].half_mins);
             let scale = _mm512_mul_ps(weights[p].mins, x_scales);
@@ -184,33 +216,34 @@ fn add_group<B: QuantBlock>(weights: &[Weights; PAIRS], x: &Q8Group, sums: &mut 
         } else if B::HAS_MIN {
             after = _mm512_fnmadd_ps(weights[p].mins, twice_f32(&x.sums), after);
         }
-        store(&mut sums[p], _mm512_castps_si512(after));
+        acc[p] = after;
     }
+    acc
 }
 
 /// Initial sums: the sums of a token's halves times `offsets`, the same for all rows.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
-fn start(halves: __m512i, offsets: [i16; 2]) -> [__m512i; PAIRS] {
+fn start<const N: usize>(halves: __m512i, offsets: [i16; 2]) -> [__m512i; N] {
     let zero = _mm512_setzero_si512();
     if offsets == [0; 2] {
-        return [zero; PAIRS];
+        return [zero; N];
     }
-    [_mm512_dpwssd_epi32(zero, halves, _mm512_set1_epi32(bytemuck::cast(offsets))); PAIRS]
+    [_mm512_dpwssd_epi32(zero, halves, _mm512_set1_epi32(bytemuck::cast(offsets))); N]
 }
 
 /// Adds the products of four pieces, from piece `first` on.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
-fn products(
-    weights: &[Weights; PAIRS],
+fn products<const N: usize>(
+    weights: &[Weights; N],
     x: &Q8Group,
     first: usize,
-    mut isum: [__m512i; PAIRS],
-) -> [__m512i; PAIRS] {
+    mut isum: [__m512i; N],
+) -> [__m512i; N] {
     for i in first..first + 4 {
         let x = twice(load_half(&x.quants[i]));
-        for p in 0..PAIRS {
+        for p in 0..N {
             isum[p] = _mm512_dpbusd_epi32(isum[p], weights[p].quants[i], x);
         }
     }

@@ -16,6 +16,9 @@ use crate::quant::{
 
 /// Unpacking of eight sub-blocks: one quant block of 256 values, or eight of 32.
 pub(super) trait WideGroup: Group {
+    /// True if one row at a time is the fastest with one token.
+    const ROW_ALONE: bool = false;
+
     /// Stored quants in value order, signed ones plus [`SIGN_BIAS`]: sub-blocks `2j` and `2j + 1`
     /// in vector `j`.
     ///
@@ -59,6 +62,8 @@ fn unpacked<B: Group>(group: &[B]) -> [__m512i; 4] {
 }
 
 impl WideGroup for Q8_0 {
+    const ROW_ALONE: bool = true;
+
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     #[inline]
     unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
