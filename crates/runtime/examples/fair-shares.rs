@@ -1,7 +1,8 @@
 //! TTFT of a tenant alone and beside one that sends ten times as many requests.
 //!
 //! ```text
-//! cargo run --release -p ruvllm --example fair-shares -- MODEL [SECONDS] [ROUNDS] [LATENCY_MS]
+//! cargo run --release -p ruvllm --example fair-shares -- MODEL [SECONDS] [ROUNDS] [LATENCY_MS] \
+//!     [PROMPT_TOKENS] [NEW_TOKENS]
 //! ```
 //! Requests arrive at random times (Poisson). The small tenant keeps the engine busy for a quarter
 //! of the time, so that both together send more than it can serve. Rounds alternate: alone, beside.
@@ -15,8 +16,14 @@ use ruvllm::{
 };
 use ruvllm_testkit::Random;
 
-const PROMPT_TOKENS: usize = 400;
-const NEW_TOKENS: usize = 32;
+/// Lengths of a request, in tokens.
+#[derive(Clone, Copy)]
+struct Lengths {
+    prompt: usize,
+    new: usize,
+}
+
+const USAGE: &str = "usage: fair-shares MODEL [SECONDS] [ROUNDS] [LATENCY_MS] [PROMPT_TOKENS] [NEW_TOKENS]";
 
 /// Share of the time that the small tenant alone keeps the engine busy.
 const LOAD: f64 = 0.25;
@@ -26,13 +33,16 @@ const FACTOR: f64 = 10.0;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = args().skip(1);
-    let model = arguments.next().ok_or("usage: fair-shares MODEL [SECONDS] [ROUNDS] [LATENCY_MS]")?;
+    let model = arguments.next().ok_or(USAGE)?;
     let seconds: f64 = arguments.next().map_or(Ok(30.0), |text| text.parse())?;
     let rounds: u64 = arguments.next().map_or(Ok(3), |text| text.parse())?;
     let mut scheduling = SchedulerConfig::default();
     if let Some(milliseconds) = arguments.next() {
         scheduling.token_latency = Duration::from_millis(milliseconds.parse()?);
     }
+    let prompt = arguments.next().map_or(Ok(400), |text| text.parse())?;
+    let new = arguments.next().map_or(Ok(32), |text| text.parse())?;
+    let lengths = Lengths { prompt, new };
     let options = EngineOptions::default().with_scheduling(scheduling);
     let engine = Engine::open_with(model.as_str(), &options)?;
     let pool = engine.kv_store().pool();
@@ -41,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut random = Random::new(1);
     let started = Instant::now();
     for _ in 0..4 {
-        engine.generate(request(&mut random, &engine, &small))?;
+        engine.generate(request(&mut random, &engine, &small, lengths))?;
     }
     let alone_time = started.elapsed().as_secs_f64() / 4.0;
     let rate = LOAD / alone_time;
@@ -50,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut ttft = [Vec::new(), Vec::new()];
     for round in 0..rounds {
         for (times, factor) in ttft.iter_mut().zip([0.0, FACTOR]) {
-            times.extend(run(&engine, [(&small, rate), (&large, rate * factor)], seconds, round)?);
+            times.extend(run(&engine, [(&small, rate), (&large, rate * factor)], lengths, seconds, round)?);
         }
     }
     println!("| small tenant | requests | TTFT p50, ms | p95, ms |\n|---|---:|---:|---:|");
@@ -63,11 +73,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// A prompt that no other shares.
-fn request(random: &mut Random, engine: &Engine, tenant: &Tenant) -> GenerateRequest {
+fn request(random: &mut Random, engine: &Engine, tenant: &Tenant, lengths: Lengths) -> GenerateRequest {
     let ids = engine.config().vocab_size / 2;
-    let prompt = (0..PROMPT_TOKENS).map(|_| (16 + random.below(ids - 16)) as u32).collect();
+    let prompt = (0..lengths.prompt).map(|_| (16 + random.below(ids - 16)) as u32).collect();
     GenerateRequest::new(Prompt::Tokens(prompt))
-        .with_max_tokens(NEW_TOKENS)
+        .with_max_tokens(lengths.new)
         .with_sampling(SamplingParams::greedy())
         .with_ignore_eos(true)
         .with_tenant(tenant.clone())
@@ -77,6 +87,7 @@ fn request(random: &mut Random, engine: &Engine, tenant: &Tenant) -> GenerateReq
 fn run(
     engine: &Engine,
     tenants: [(&Tenant, f64); 2],
+    lengths: Lengths,
     seconds: f64,
     seed: u64,
 ) -> Result<Vec<f64>, Box<dyn Error>> {
@@ -98,7 +109,7 @@ fn run(
     let mut handles: [Vec<RequestHandle>; 2] = [Vec::new(), Vec::new()];
     for (time, index) in arrivals {
         std::thread::sleep(Duration::from_secs_f64(time).saturating_sub(started.elapsed()));
-        let request = request(&mut random, engine, tenants[index].0);
+        let request = request(&mut random, engine, tenants[index].0, lengths);
         handles[index].push(engine.submit(request)?);
     }
     let [first, second] = handles;

@@ -38,7 +38,8 @@ impl fmt::Display for Chunk {
 /// A submitted request: see [`Engine::submit`](crate::Engine::submit).
 ///
 /// An iterator over the pieces of its text as they are generated: `next` waits for one. The pieces
-/// joined are the completion's text. The request runs whether or not anybody reads.
+/// joined are the completion's text. The request runs whether or not anybody reads. The first piece
+/// is handed over at once; where steps are short, those of 10 ms together.
 /// After an error there are no more pieces. Dropping the handle cancels the request: within one
 /// step its memory is free, and its computed tokens can serve as a prefix of later requests.
 pub struct RequestHandle {

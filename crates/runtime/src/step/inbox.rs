@@ -2,6 +2,8 @@
 //!
 //! Text, ids and borders lie in buffers that change places between both sides, so that a running
 //! request allocates nothing. A caller that does not read holds its own text back and nothing else.
+//! Putting text in and waking the reader are separate: the loop decides when a wake-up is worth its
+//! cost.
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,7 +42,10 @@ impl Pieces {
 #[derive(Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
+    /// A piece or the result is there.
     arrived: Condvar,
+    /// The result is there: who waits for nothing else is not woken by pieces.
+    ended: Condvar,
 }
 
 #[derive(Default)]
@@ -55,7 +60,8 @@ struct State {
 
 impl Inbox {
     /// Puts a piece of text, the ids that were generated since the last one, and their
-    /// log-probabilities if the request asks for them.
+    /// log-probabilities if the request asks for them. A reader that waits sleeps on until
+    /// [`announce`](Self::announce).
     pub(super) fn push(&self, text: &str, tokens: &[TokenId], logprobs: &[Logprobs]) {
         let mut state = self.state.lock();
         let Pieces { text: all, tokens: ids, logprobs: all_logprobs, ends } = &mut state.pieces;
@@ -63,7 +69,6 @@ impl Inbox {
         all.push_str(text);
         ids.extend_from_slice(tokens);
         ends.push((all.len(), ids.len()));
-        self.announce(state);
     }
 
     /// Puts the result; the first one counts.
@@ -71,12 +76,18 @@ impl Inbox {
         let mut state = self.state.lock();
         if !std::mem::replace(&mut state.has_ended, true) {
             state.end = Some(result);
-            self.announce(state);
+            self.ended.notify_one();
+            self.wake(state);
         }
     }
 
-    /// Wakes the reader, with the lock released: a callback may read at once.
-    fn announce(&self, state: MutexGuard<'_, State>) {
+    /// Wakes the reader of pieces.
+    pub(super) fn announce(&self) {
+        self.wake(self.state.lock());
+    }
+
+    /// Wakes the reader of pieces, with the lock released: a callback may read at once.
+    fn wake(&self, state: MutexGuard<'_, State>) {
         let notify = state.notify.clone();
         drop(state);
         self.arrived.notify_one();
@@ -112,7 +123,7 @@ impl Inbox {
     pub(super) fn wait_for_end(&self) -> Result<Completion> {
         let mut state = self.state.lock();
         while state.end.is_none() {
-            self.arrived.wait(&mut state);
+            self.ended.wait(&mut state);
         }
         state.end.take().unwrap_or(Err(Error::EngineStopped))
     }

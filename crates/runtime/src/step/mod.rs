@@ -16,6 +16,7 @@ mod executor;
 mod handle;
 mod inbox;
 mod native;
+mod reader;
 mod request;
 mod sessions;
 mod statistics;

@@ -11,6 +11,7 @@ use ruvllm_text::tokenizer::TokenStream;
 
 use super::executor::{SequenceId, SequenceReport};
 use super::inbox::Inbox;
+use super::reader::Reader;
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
@@ -251,6 +252,7 @@ pub(super) struct Request<'c> {
     outlet: Outlet,
     /// Generated ids that pieces have named.
     named: usize,
+    pub(super) reader: Reader,
 }
 
 impl<'c> Request<'c> {
@@ -289,6 +291,7 @@ impl<'c> Request<'c> {
             clock: Clock::new(started),
             outlet,
             named: 0,
+            reader: Reader::default(),
         }
     }
 
@@ -441,7 +444,16 @@ impl<'c> Request<'c> {
             let logprobs = self.logprobs.get(self.named..).unwrap_or_default();
             self.outlet.inbox.push(&self.output.piece, &self.tokens[first..], logprobs);
             self.named = self.generated();
+            if self.reader.has_first_text() {
+                self.announce(Instant::now());
+            }
         }
+    }
+
+    /// Wakes the reader for the text that has been delivered.
+    pub(super) fn announce(&mut self, now: Instant) {
+        self.outlet.inbox.announce();
+        self.reader.wake(now);
     }
 
     /// Gives the caller the rest of the text and the result.

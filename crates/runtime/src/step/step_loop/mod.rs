@@ -41,6 +41,8 @@ pub(crate) struct StepLoop<'c, X> {
     idle: VecDeque<Idle>,
     /// Requests whose sequence is a fork that has not started; some may have by now.
     forks: VecDeque<RequestId>,
+    /// Requests with text that their readers were not woken for.
+    unread: Vec<RequestId>,
     tenants: HashMap<Box<str>, TenantId>,
     /// Number of the next request, and of the sequence that it begins.
     next: u64,
@@ -95,6 +97,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             requests: HashMap::new(),
             idle: VecDeque::new(),
             forks: VecDeque::new(),
+            unread: Vec::new(),
             tenants: HashMap::new(),
             next: 0,
             epoch: Instant::now(),
@@ -223,6 +226,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         self.admit();
         let mut scratch = std::mem::take(&mut self.scratch);
         self.scheduler.plan(self.now(), &mut scratch.work);
+        self.wake_readers(&scratch.work);
         if !scratch.work.is_empty() {
             self.counters.count_step(scratch.work.len());
             let started = Instant::now();
@@ -235,6 +239,25 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         }
         self.scratch = scratch;
         self.counters.set_load(self.scheduler.waiting(), self.scheduler.running());
+    }
+
+    /// Wakes the readers of text that would wait too long until the end of the planned step.
+    fn wake_readers(&mut self, work: &[Work]) {
+        let prefill = |work: &&Work| self.requests.get(&work.id).is_some_and(|r| r.is_prefilling());
+        let (prompts, prefill_tokens) =
+            work.iter().filter(prefill).fold((0, 0), |(n, tokens), work| (n + 1, tokens + work.tokens));
+        let next_step = match work.is_empty() {
+            true => None,
+            false => self.scheduler.expected_step(prefill_tokens, work.len() - prompts),
+        };
+        let (now, requests) = (Instant::now(), &mut self.requests);
+        self.unread.retain(|id| {
+            let Some(request) = requests.get_mut(id) else { return false };
+            if request.reader.is_due(now, next_step) {
+                request.announce(now);
+            }
+            request.reader.has_text()
+        });
     }
 
     fn end_cancelled(&mut self) {
@@ -301,6 +324,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             sampled.push(None);
         }
         let (requests, vocab_size, pool) = (&mut self.requests, self.codec.vocab_size(), self.pool);
+        let unread = &mut self.unread;
         self.executor.step(step, outcomes, &mut |parts, logits| {
             let mut end = 0;
             for &part in parts {
@@ -308,6 +332,9 @@ impl<'c, X: Executor> StepLoop<'c, X> {
                 end += step.parts()[part].rows * vocab_size;
                 let Work { id, tokens, .. } = work[part];
                 if let Some(request) = requests.remove(&id) {
+                    if !request.reader.has_text() {
+                        unread.push(id);
+                    }
                     tasks.push(Mutex::new(Task {
                         id,
                         request,
