@@ -2,16 +2,18 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::KEY_TILE;
 use super::kv::{Line, as_lines_len, floats, floats_mut};
+use super::work::WorkList;
+use super::{AttentionCall, KEY_TILE};
 
 /// Working memory of [`Kernels::attention`](crate::Kernels::attention), reused between calls.
 ///
 /// No state is carried between calls. Each thread that calls attention needs its own.
 #[derive(Debug, Default)]
 pub struct AttentionScratch {
+    work: WorkList,
     workers: Workers,
-    partials: Vec<Line>, // [query tiles, splits, State::len]
+    partials: Vec<Line>, // [divided tiles, splits, State::len]
 }
 
 /// One [`Worker`] per thread of the pool. Each is used by one thread at a time, so the locks are
@@ -59,40 +61,37 @@ impl AttentionScratch {
         Self::default()
     }
 
-    /// Reserves memory for a call.
-    pub(super) fn reserve(&mut self, threads: usize, rows: usize, padded_dim: usize, partials: usize) {
-        if self.workers.0.len() < threads {
-            self.workers.0.resize_with(threads, Mutex::default);
+    /// Fills the work list, and reserves memory for its tasks.
+    pub(super) fn prepare(&mut self, calls: &[AttentionCall<'_>], threads: usize) {
+        let Self { work, workers, partials } = self;
+        work.fill(calls, threads);
+        if workers.0.len() < threads {
+            workers.0.resize_with(threads, Mutex::default);
         }
-        for worker in &mut self.workers.0[..threads] {
-            worker.get_mut().unwrap_or_else(PoisonError::into_inner).reserve(rows, padded_dim);
+        for worker in &mut workers.0[..threads] {
+            let worker = worker.get_mut().unwrap_or_else(PoisonError::into_inner);
+            worker.reserve(work.rows, work.padded_dim);
         }
-        if self.partials.len() < partials {
-            self.partials.resize(partials, Line::default());
-        }
+        grow(partials, work.partials);
     }
 
     /// Bytes allocated.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let worker = |index| {
-            let worker = self.worker(index);
+            let worker = self.workers.get(index);
             let states = worker.total.lines.len() + worker.split.lines.len();
             let tile = worker.keys.len() + worker.values.len() + worker.scales.len() + worker.scores.len();
             let values = worker.q.len() + worker.factors.len() + worker.slopes.len();
             (states + tile) * size_of::<Line>() + values * size_of::<f32>()
         };
-        self.partials.len() * size_of::<Line>() + (0..self.workers.0.len()).map(worker).sum::<usize>()
+        let workers = (0..self.workers.0.len()).map(worker).sum::<usize>();
+        self.work.bytes() + self.partials.len() * size_of::<Line>() + workers
     }
 
-    /// Working memory of the thread with this index.
-    pub(super) fn worker(&self, index: usize) -> MutexGuard<'_, Worker> {
-        self.workers.get(index)
-    }
-
-    /// Working memory of the threads, and memory of partial results.
-    pub(super) fn parts(&mut self) -> (&Workers, &mut [Line]) {
-        (&self.workers, &mut self.partials)
+    /// Tasks, working memory of the threads, and memory of partial results.
+    pub(super) fn parts(&mut self) -> (&WorkList, &Workers, &mut [Line]) {
+        (&self.work, &self.workers, &mut self.partials)
     }
 }
 
