@@ -1,21 +1,13 @@
 //! Attention of several sequences in one dispatch, and a second one that merges splits.
 
 use super::kv::Line;
-use super::scratch::{State, Worker};
+use super::scratch::Worker;
+use super::state::State;
 use super::task::Task;
 use super::work::Work;
-use super::{AttentionScratch, AttentionShape, KvView};
+use super::{AttentionCall, AttentionScratch};
 use crate::pool::DisjointMut;
 use crate::{Kernels, ThreadPool};
-
-/// One call of a batch: consecutive queries of one sequence.
-#[derive(Debug, Clone)]
-pub struct AttentionCall<'a> {
-    /// Dimensions and options; calls of a batch may differ in all of them.
-    pub shape: AttentionShape,
-    /// Keys and values of the sequence.
-    pub kv: KvView<'a>,
-}
 
 /// Data shared by the tasks of a batch.
 pub(super) struct Batch<'a> {

@@ -28,6 +28,7 @@
 //! | `alibi.rs` | `ALiBi` slopes |
 //! | `kv/` | KV formats: layout, writing, in-place reads |
 //! | `scratch.rs` | working memory reused between calls |
+//! | `state.rs` | state of the online softmax |
 //! | `task.rs` | one task: loops over splits and tiles, merging |
 //! | `products.rs` | the two register-tiled products, `QKᵀ` and `PV` |
 //! | `softmax.rs` | scale, soft cap, bias, mask and online softmax |
@@ -96,11 +97,11 @@ mod products;
 mod scratch;
 mod shape;
 mod softmax;
+mod state;
 mod task;
 mod work;
 
 pub use alibi::alibi_slope;
-pub use batch::AttentionCall;
 use batch::Batch;
 pub use kv::{
     KeyRope, KiviBits, KiviGroup, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole,
@@ -108,8 +109,9 @@ pub use kv::{
 };
 pub(crate) use kv::{convert, read, store};
 pub use scratch::AttentionScratch;
-pub(crate) use scratch::{State, Worker};
-pub use shape::{AttentionShape, Mask};
+pub(crate) use scratch::Worker;
+pub use shape::{AttentionCall, AttentionShape, Mask};
+pub(crate) use state::State;
 pub(crate) use task::{Task, attend, merge};
 
 use crate::pool::DisjointMut;

@@ -29,6 +29,15 @@ pub struct AttentionShape {
     pub alibi: Option<f32>,
 }
 
+/// One call of a batch: consecutive queries of one sequence.
+#[derive(Debug, Clone)]
+pub struct AttentionCall<'a> {
+    /// Dimensions and options; calls of a batch may differ in all of them.
+    pub shape: AttentionShape,
+    /// Keys and values of the sequence.
+    pub kv: KvView<'a>,
+}
+
 /// Keys visible to a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mask {

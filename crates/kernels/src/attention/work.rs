@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use super::scratch::State;
+use super::state::State;
 use super::{AttentionCall, AttentionShape, KEY_TILE, SPLIT_KEYS};
 
 /// Rows (queries times heads of a group) of a query tile, unless one query alone has more.
