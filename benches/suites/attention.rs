@@ -1,16 +1,17 @@
 //! Attention over blocks of keys and values, in the formats that it reads in place: decode and
 //! prefill with the heads of a model of 1 G parameters (32 query heads, 8 key/value heads of 64)
-//! and of 7 G (of 128), a short prompt of 32 heads of 128, one contiguous block against many, and
-//! the three-pass computation that tiles are to be compared with; and what goes in and is
-//! rewritten: one token, 128 positions from format to format.
+//! and of 7 G (of 128), a short prompt of 32 heads of 128, one contiguous block against many,
+//! decode of 16 sequences one by one and in one batch, and the three-pass computation that tiles
+//! are to be compared with; and what goes in and is rewritten: one token, 128 positions from format
+//! to format.
 
 use std::sync::Mutex;
 
 use ruvllm_benches::{Suite, Work, values};
 use ruvllm_kernels::Kernels;
 use ruvllm_kernels::attention::{
-    AttentionScratch, AttentionShape, KeyRope, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut,
-    KvRole, KvScratch, KvView, Mask, NuqCodebooks, NuqContext, SquatCorrection,
+    AttentionCall, AttentionScratch, AttentionShape, KeyRope, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane,
+    KvPlaneMut, KvRole, KvScratch, KvView, Mask, NuqCodebooks, NuqContext, SquatCorrection,
 };
 use ruvllm_kernels::rope::{RopeConfig, RopeLayout};
 
@@ -75,6 +76,10 @@ fn main() {
     }
     attend(&mut suite, case("flash", SMALL, KvFormat::F32, 0, prompt));
     three_passes(&mut suite, SMALL, prompt);
+    for (name, contexts) in [("64", [64; 16]), ("64 to 4096", std::array::from_fn(|i| 64 << (i % 7)))] {
+        let contexts = if suite.is_test() { [40; 16] } else { contexts };
+        decode_of_many(&mut suite, SMALL, name, &contexts);
+    }
     suite.finish();
 }
 
@@ -82,22 +87,73 @@ fn attend(suite: &mut Suite, case: Case) {
     let Case { heads, format, block_tokens, query_start, n_queries, .. } = case;
     let (kernels, pool) = (suite.kernels, suite.pool.clone());
     let len = query_start + n_queries;
-    // Separate blocks for every position: reading one block repeatedly would measure the cache.
     let layout = KvLayout::new(format, heads.n_kv_heads, block_tokens, heads.head_dim)
         .expect("the formats take these heads");
-    let planes: Vec<[KvBuffer; 2]> =
-        (0..len.div_ceil(block_tokens)).map(|_| filled(kernels, &layout, heads)).collect();
+    let planes = planes(kernels, &layout, heads, len);
     let learned = Learned::new(heads, len);
-    let blocks: Vec<KvBlock<'_>> = planes
-        .iter()
-        .map(|[keys, values]| {
-            let plane = |role, bytes| KvPlane::new(layout, role, bytes).with_nuq(learned.context());
-            let (keys, values) = (keys.as_bytes(), values.as_bytes());
-            KvBlock { keys: plane(KvRole::Keys, keys), values: plane(KvRole::Values, values) }
-        })
-        .collect();
+    let blocks = blocks(&planes, layout, &learned);
     let kv = KvView::new(&blocks, len);
-    let shape = AttentionShape {
+    let shape = shape(heads, query_start, n_queries);
+    let q = values(n_queries * heads.n_heads * heads.head_dim);
+    let mut out = vec![0.0; q.len()];
+    let mut scratch = AttentionScratch::new();
+    let id = format!("{format} {} keys={len} queries={n_queries} block={block_tokens}", heads.name);
+    let bytes = (2 * layout.plane_bytes() * len / block_tokens) as u64;
+    suite.measure(case.group, &id, Work { bytes, flops: flops(heads, query_start, n_queries) }, || {
+        kernels.attention(&pool, &shape, &q, &kv, &mut out, &mut scratch);
+    });
+}
+
+/// Decode of sequences with these contexts: a call of each, and one batch.
+fn decode_of_many(suite: &mut Suite, heads: Heads, name: &str, contexts: &[usize]) {
+    let (kernels, pool) = (suite.kernels, suite.pool.clone());
+    let layout = KvLayout::new(KvFormat::F16, heads.n_kv_heads, BLOCK_TOKENS, heads.head_dim)
+        .expect("F16 takes heads of any size");
+    let planes: Vec<_> = contexts.iter().map(|&len| planes(kernels, &layout, heads, len)).collect();
+    let learned = Learned::new(heads, BLOCK_TOKENS);
+    let blocks: Vec<_> = planes.iter().map(|planes| blocks(planes, layout, &learned)).collect();
+    let calls: Vec<AttentionCall<'_>> = (contexts.iter().zip(&blocks))
+        .map(|(&len, blocks)| AttentionCall { shape: shape(heads, len - 1, 1), kv: KvView::new(blocks, len) })
+        .collect();
+    let width = heads.n_heads * heads.head_dim;
+    let q = values(contexts.len() * width);
+    let mut out = vec![0.0; q.len()];
+    let mut scratch = AttentionScratch::new();
+    let keys: usize = contexts.iter().sum();
+    let work = Work {
+        bytes: (2 * layout.plane_bytes() * keys / BLOCK_TOKENS) as u64,
+        flops: contexts.iter().map(|len| flops(heads, len - 1, 1)).sum(),
+    };
+    let id = format!("{} {} sequences of {name} keys", heads.name, contexts.len());
+    suite.measure("many", &format!("{id} one by one"), work, || {
+        let rows = q.chunks_exact(width).zip(out.chunks_exact_mut(width));
+        for (AttentionCall { shape, kv }, (q, out)) in calls.iter().zip(rows) {
+            kernels.attention(&pool, shape, q, kv, out, &mut scratch);
+        }
+    });
+    suite.measure("many", &format!("{id} together"), work, || {
+        kernels.attention_batch(&pool, &calls, &q, &mut out, &mut scratch);
+    });
+}
+
+/// Separate blocks for every position: reading one block repeatedly would measure the cache.
+fn planes(kernels: Kernels, layout: &KvLayout, heads: Heads, len: usize) -> Vec<[KvBuffer; 2]> {
+    (0..len.div_ceil(layout.block_tokens())).map(|_| filled(kernels, layout, heads)).collect()
+}
+
+fn blocks<'a>(planes: &'a [[KvBuffer; 2]], layout: KvLayout, learned: &'a Learned) -> Vec<KvBlock<'a>> {
+    let plane = |role, buffer: &'a KvBuffer| {
+        KvPlane::new(layout, role, buffer.as_bytes()).with_nuq(learned.context())
+    };
+    let block = |[keys, values]: &'a [KvBuffer; 2]| KvBlock {
+        keys: plane(KvRole::Keys, keys),
+        values: plane(KvRole::Values, values),
+    };
+    planes.iter().map(block).collect()
+}
+
+fn shape(heads: Heads, query_start: usize, n_queries: usize) -> AttentionShape {
+    AttentionShape {
         n_heads: heads.n_heads,
         n_kv_heads: heads.n_kv_heads,
         head_dim: heads.head_dim,
@@ -107,15 +163,7 @@ fn attend(suite: &mut Suite, case: Case) {
         mask: Mask::CAUSAL,
         soft_cap: None,
         alibi: None,
-    };
-    let q = values(n_queries * heads.n_heads * heads.head_dim);
-    let mut out = vec![0.0; q.len()];
-    let mut scratch = AttentionScratch::new();
-    let id = format!("{format} {} keys={len} queries={n_queries} block={block_tokens}", heads.name);
-    let bytes = (2 * layout.plane_bytes() * len / block_tokens) as u64;
-    suite.measure(case.group, &id, Work { bytes, flops: flops(heads, query_start, n_queries) }, || {
-        kernels.attention(&pool, &shape, &q, &kv, &mut out, &mut scratch);
-    });
+    }
 }
 
 /// Calibration and RoPE tables for `nuq3`; the other formats ignore them.

@@ -1,7 +1,7 @@
 //! The buffers of a forward pass. They grow to the largest step seen and are then reused, so that a
 //! decode step allocates nothing.
 
-use ruvllm_kernels::attention::{AttentionScratch, KvBlock};
+use ruvllm_kernels::attention::{AttentionCall, AttentionScratch, KvBlock};
 use ruvllm_kernels::matmul::Activations;
 
 use crate::batch::BatchRows;
@@ -45,7 +45,7 @@ pub(crate) struct Buffers {
     pub(crate) update: Vec<f32>,
     pub(crate) adapted: Adapted,
     pub(crate) scratch: AttentionScratch,
-    pub(crate) blocks: BlockList,
+    pub(crate) calls: CallList,
     pub(crate) kept: KeptQueries,
 }
 
@@ -91,25 +91,43 @@ pub(crate) fn resize(buffer: &mut Vec<f32>, n_values: usize, what: &'static str)
     Ok(())
 }
 
-/// The memory of a list of block views, which borrow a different cache at every use.
+/// Memory of the attention calls of a step and of their lists of blocks, which borrow other caches
+/// at every use.
 #[derive(Default)]
-pub(crate) struct BlockList(Vec<KvBlock<'static>>);
+pub(crate) struct CallList {
+    calls: Vec<AttentionCall<'static>>,
+    blocks: Vec<Vec<KvBlock<'static>>>,
+}
 
-impl BlockList {
-    /// An empty list in this memory.
-    pub(crate) fn take<'a>(&mut self) -> Vec<KvBlock<'a>> {
-        recycle(std::mem::take(&mut self.0))
+impl CallList {
+    /// An empty list of calls, and `n_calls` lists of blocks to fill, in this memory.
+    pub(crate) fn take<'v, 'b>(&mut self, n_calls: usize) -> (Vec<AttentionCall<'v>>, Vec<Vec<KvBlock<'b>>>) {
+        self.blocks.resize_with(self.blocks.len().max(n_calls), Vec::new);
+        (recycle_calls(std::mem::take(&mut self.calls)), recycle_blocks(std::mem::take(&mut self.blocks)))
     }
 
-    /// Gives the memory back.
-    pub(crate) fn put(&mut self, blocks: Vec<KvBlock<'_>>) {
-        self.0 = recycle(blocks);
+    /// Gives the memory back; that of the calls first, which borrow the blocks.
+    pub(crate) fn put_calls(&mut self, calls: Vec<AttentionCall<'_>>) {
+        self.calls = recycle_calls(calls);
+    }
+
+    pub(crate) fn put_blocks(&mut self, blocks: Vec<Vec<KvBlock<'_>>>) {
+        self.blocks = recycle_blocks(blocks);
     }
 }
 
 /// Empties a list and changes the lifetime of its elements. Collecting a vector's own iterator into
 /// the same layout reuses the allocation.
-fn recycle<'a>(mut blocks: Vec<KvBlock<'_>>) -> Vec<KvBlock<'a>> {
-    blocks.clear();
-    blocks.into_iter().map(|_| unreachable!("the list is empty")).collect()
+fn recycle_calls<'a>(mut calls: Vec<AttentionCall<'_>>) -> Vec<AttentionCall<'a>> {
+    calls.clear();
+    calls.into_iter().map(|_| unreachable!("the list is empty")).collect()
+}
+
+/// Empties each list, as [`recycle_calls`].
+fn recycle_blocks<'a>(lists: Vec<Vec<KvBlock<'_>>>) -> Vec<Vec<KvBlock<'a>>> {
+    let recycle = |mut blocks: Vec<KvBlock<'_>>| {
+        blocks.clear();
+        blocks.into_iter().map(|_| unreachable!("the list is empty")).collect()
+    };
+    lists.into_iter().map(recycle).collect()
 }

@@ -2,16 +2,19 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::KEY_TILE;
-use super::kv::{Line, as_lines_len, floats, floats_mut};
+use super::kv::{Line, as_lines_len};
+use super::state::State;
+use super::work::WorkList;
+use super::{AttentionCall, KEY_TILE};
 
 /// Working memory of [`Kernels::attention`](crate::Kernels::attention), reused between calls.
 ///
 /// No state is carried between calls. Each thread that calls attention needs its own.
 #[derive(Debug, Default)]
 pub struct AttentionScratch {
+    work: WorkList,
     workers: Workers,
-    partials: Vec<Line>, // [query tiles, splits, State::len]
+    partials: Vec<Line>, // [divided tiles, splits, State::len]
 }
 
 /// One [`Worker`] per thread of the pool. Each is used by one thread at a time, so the locks are
@@ -42,57 +45,43 @@ pub(crate) struct Worker {
     pub(super) split: State,
 }
 
-/// Online softmax state of some rows.
-///
-/// Per row: the largest score, the sum of exponentials relative to it, and the sum of values with
-/// these weights. Empty rows are `-inf, 0, zeros`.
-#[derive(Debug, Default)]
-pub(crate) struct State {
-    rows: usize,
-    padded_dim: usize,
-    lines: Vec<Line>, // [rows, padded_dim] accumulators, [rows] largest scores, [rows] sums
-}
-
 impl AttentionScratch {
     /// Creates empty scratch; the first calls allocate.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reserves memory for a call.
-    pub(super) fn reserve(&mut self, threads: usize, rows: usize, padded_dim: usize, partials: usize) {
-        if self.workers.0.len() < threads {
-            self.workers.0.resize_with(threads, Mutex::default);
+    /// Fills the work list, and reserves memory for its tasks.
+    pub(super) fn prepare(&mut self, calls: &[AttentionCall<'_>], threads: usize) {
+        let Self { work, workers, partials } = self;
+        work.fill(calls, threads);
+        if workers.0.len() < threads {
+            workers.0.resize_with(threads, Mutex::default);
         }
-        for worker in &mut self.workers.0[..threads] {
-            worker.get_mut().unwrap_or_else(PoisonError::into_inner).reserve(rows, padded_dim);
+        for worker in &mut workers.0[..threads] {
+            let worker = worker.get_mut().unwrap_or_else(PoisonError::into_inner);
+            worker.reserve(work.rows, work.padded_dim);
         }
-        if self.partials.len() < partials {
-            self.partials.resize(partials, Line::default());
-        }
+        grow(partials, work.partials);
     }
 
     /// Bytes allocated.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let worker = |index| {
-            let worker = self.worker(index);
-            let states = worker.total.lines.len() + worker.split.lines.len();
+            let worker = self.workers.get(index);
+            let states = worker.total.reserved() + worker.split.reserved();
             let tile = worker.keys.len() + worker.values.len() + worker.scales.len() + worker.scores.len();
             let values = worker.q.len() + worker.factors.len() + worker.slopes.len();
             (states + tile) * size_of::<Line>() + values * size_of::<f32>()
         };
-        self.partials.len() * size_of::<Line>() + (0..self.workers.0.len()).map(worker).sum::<usize>()
+        let workers = (0..self.workers.0.len()).map(worker).sum::<usize>();
+        self.work.bytes() + self.partials.len() * size_of::<Line>() + workers
     }
 
-    /// Working memory of the thread with this index.
-    pub(super) fn worker(&self, index: usize) -> MutexGuard<'_, Worker> {
-        self.workers.get(index)
-    }
-
-    /// Working memory of the threads, and memory of partial results.
-    pub(super) fn parts(&mut self) -> (&Workers, &mut [Line]) {
-        (&self.workers, &mut self.partials)
+    /// Tasks, working memory of the threads, and memory of partial results.
+    pub(super) fn parts(&mut self) -> (&WorkList, &Workers, &mut [Line]) {
+        (&self.work, &self.workers, &mut self.partials)
     }
 }
 
@@ -113,73 +102,13 @@ impl Worker {
         grow(&mut self.values, tile);
         grow(&mut self.scales, as_lines_len(2 * padded_dim));
         grow(&mut self.scores, as_lines_len(rows * KEY_TILE));
-        grow(&mut self.total.lines, State::len(rows, padded_dim));
-        grow(&mut self.split.lines, State::len(rows, padded_dim));
+        self.total.reserve(rows, padded_dim);
+        self.split.reserve(rows, padded_dim);
     }
 }
 
 fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) {
     if buffer.len() < len {
         buffer.resize(len, T::default());
-    }
-}
-
-/// Sections of a [`State`].
-pub(super) struct StateParts<'a> {
-    pub(super) acc: &'a mut [Line],    // [rows, padded_dim]
-    pub(super) largest: &'a mut [f32], // [rows]
-    pub(super) sums: &'a mut [f32],    // [rows]
-}
-
-impl State {
-    /// Lines per state.
-    pub(super) fn len(rows: usize, padded_dim: usize) -> usize {
-        as_lines_len(rows * padded_dim) + as_lines_len(2 * rows)
-    }
-
-    /// Empties all rows; requires reserved memory.
-    pub(super) fn reset(&mut self, rows: usize, padded_dim: usize) {
-        (self.rows, self.padded_dim) = (rows, padded_dim);
-        let parts = self.parts();
-        parts.largest.fill(f32::NEG_INFINITY);
-        parts.sums.fill(0.0);
-        parts.acc.fill(Line::default());
-    }
-
-    pub(super) fn rows(&self) -> usize {
-        self.rows
-    }
-
-    pub(super) fn padded_dim(&self) -> usize {
-        self.padded_dim
-    }
-
-    /// Memory of the rows.
-    pub(super) fn lines(&self) -> &[Line] {
-        &self.lines[..Self::len(self.rows, self.padded_dim)]
-    }
-
-    /// Mutable memory of the rows.
-    pub(super) fn lines_mut(&mut self) -> &mut [Line] {
-        &mut self.lines[..Self::len(self.rows, self.padded_dim)]
-    }
-
-    pub(super) fn parts(&mut self) -> StateParts<'_> {
-        let rows = self.rows;
-        let acc_len = as_lines_len(rows * self.padded_dim);
-        let (acc, rest) = self.lines_mut().split_at_mut(acc_len);
-        let (largest, rest) = floats_mut(rest).split_at_mut(rows);
-        StateParts { acc, largest, sums: &mut rest[..rows] }
-    }
-
-    /// Largest score and sum of weights of one row.
-    pub(super) fn row_sums(&self, row: usize) -> (f32, f32) {
-        let rest = floats(&self.lines()[as_lines_len(self.rows * self.padded_dim)..]);
-        (rest[row], rest[self.rows + row])
-    }
-
-    /// Accumulator of one row.
-    pub(super) fn row(&self, row: usize) -> &[f32] {
-        &floats(&self.lines)[row * self.padded_dim..][..self.padded_dim]
     }
 }

@@ -29,6 +29,15 @@ pub struct AttentionShape {
     pub alibi: Option<f32>,
 }
 
+/// One call of a batch: consecutive queries of one sequence.
+#[derive(Debug, Clone)]
+pub struct AttentionCall<'a> {
+    /// Dimensions and options; calls of a batch may differ in all of them.
+    pub shape: AttentionShape,
+    /// Keys and values of the sequence.
+    pub kv: KvView<'a>,
+}
+
 /// Keys visible to a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mask {
@@ -74,20 +83,19 @@ impl AttentionShape {
         self.keys_of_query(queries.start, len).start..self.keys_of_query(queries.end - 1, len).end
     }
 
+    /// Values of the queries, and of the output; `None` if their number overflows.
+    pub(super) fn n_values(&self) -> Option<usize> {
+        self.n_queries.checked_mul(self.n_heads)?.checked_mul(self.head_dim)
+    }
+
     /// Panics on inconsistent arguments.
     #[track_caller]
-    pub(super) fn check(&self, q: &[f32], kv: &KvView<'_>, out: &[f32]) {
+    pub(super) fn check(&self, kv: &KvView<'_>) {
         assert!(
             self.n_kv_heads > 0 && self.n_heads.is_multiple_of(self.n_kv_heads),
             "attention: {} key/value heads do not divide {} query heads",
             self.n_kv_heads,
             self.n_heads
-        );
-        let heads = self.n_queries.checked_mul(self.n_heads);
-        let values = heads.and_then(|heads| heads.checked_mul(self.head_dim));
-        assert!(
-            values == Some(q.len()) && values == Some(out.len()),
-            "attention: length of queries or output"
         );
         assert!(self.soft_cap.is_none_or(|cap| cap > 0.0), "attention: the soft cap must be positive");
         match self.mask {

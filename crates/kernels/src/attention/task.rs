@@ -8,8 +8,9 @@ use super::kv::{
     with_values,
 };
 use super::products::{Ahead, TILE_ROWS, Weights, scores, weigh};
-use super::scratch::{State, Worker};
+use super::scratch::Worker;
 use super::softmax::{ScoreRule, decay, weights};
+use super::state::State;
 use super::{AttentionShape, KEY_TILE, KvView, Mask, SPLIT_KEYS};
 use crate::lanes::{Fused, Vectors, WideLanes};
 use crate::rows::softmax::shift_for;

@@ -39,6 +39,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -216,6 +217,27 @@ impl ThreadPool {
         self.run(&|worker| {
             while let Some(grains) = chunks.take() {
                 body(worker, grains.start * grain..grains.end.saturating_mul(grain).min(items));
+            }
+        });
+    }
+
+    /// Calls `body` with a worker index of [`run`](Self::run) and each item of `0..items`, which
+    /// threads take one by one in ascending order.
+    ///
+    /// For items of unequal, known lengths, the longest first; taking one costs about 50 ns.
+    pub(crate) fn for_each_in_order(&self, items: usize, body: &(dyn Fn(usize, usize) + Sync)) {
+        if self.threads() == 1 || items <= 1 {
+            (0..items).for_each(|item| body(0, item));
+            return;
+        }
+        let next = AtomicUsize::new(0);
+        self.run(&|worker| {
+            loop {
+                let item = next.fetch_add(1, Ordering::Relaxed);
+                if item >= items {
+                    return;
+                }
+                body(worker, item);
             }
         });
     }

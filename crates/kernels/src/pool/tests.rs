@@ -89,6 +89,22 @@ fn chunks_cover_every_item_once_and_start_at_grains() {
 }
 
 #[test]
+fn items_in_order_are_taken_once_and_ascending() {
+    for threads in [1, 2, 5] {
+        let pool = ThreadPool::new(threads).unwrap();
+        for items in [0, 1, 2, 1000] {
+            let (taken, last) = (counts(items), counts(threads));
+            pool.for_each_in_order(items, &|worker, item| {
+                taken[item].fetch_add(1, Ordering::Relaxed);
+                let before = last[worker].swap(item + 1, Ordering::Relaxed);
+                assert!(before < item + 1, "{item} after {before}");
+            });
+            assert!(all_are(&taken, 1), "{items} items on {threads} threads");
+        }
+    }
+}
+
+#[test]
 fn a_job_inside_a_job_runs_inline() {
     let outer = ThreadPool::new(3).unwrap();
     let other = ThreadPool::new(2).unwrap();

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use ruvllm_adapters::{LowRank, Site};
-use ruvllm_kernels::attention::{AttentionShape, Mask};
+use ruvllm_kernels::attention::{AttentionCall, AttentionShape, Mask};
 use ruvllm_kernels::matmul::{Activations, MatmulJob};
 use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::Sequence;
@@ -51,10 +51,12 @@ impl Layer<'_> {
     ) {
         self.project_attention(buffers, segments, all);
         self.keep_queries(buffers, all);
-        for (segment, &span) in segments.iter_mut().zip(all) {
+        let (keys, values) = (&buffers.keys, &buffers.values);
+        rows::for_each(&self.compute.pool, segments.iter_mut().zip(all), |(segment, span)| {
             let range = span.range(self.config.kv_dim());
-            let (keys, values) = (&buffers.keys[range.clone()], &buffers.values[range]);
-            segment.step.write(&self.compute.kernels, self.index, keys, values);
+            segment.step.write(&self.compute.kernels, self.index, &keys[range.clone()], &values[range]);
+        });
+        for (segment, &span) in segments.iter_mut().zip(all) {
             if segment.step.sequence().wants_queries(self.index) {
                 self.record_queries(buffers, segment, span);
             }
@@ -87,18 +89,36 @@ impl Layer<'_> {
         adapt(compute, adapted, site, normed, &mut [queries, keys, values]);
         self.norm_in_place(queries, config.query_dim(), weights.query_norm.as_deref(), unnormed);
         self.norm_in_place(keys, config.kv_dim(), weights.key_norm.as_deref(), unnormed);
-        for &span in all {
-            let cache = segments[span.segment].step.sequence();
+        self.place(queries, keys, values, segments, all);
+    }
+
+    /// RoPE, attention temperature and Hadamard rotation of all rows, each at its position in its
+    /// sequence, in one dispatch.
+    fn place(
+        &self,
+        queries: &mut [f32],
+        keys: &mut [f32],
+        values: &mut [f32],
+        segments: &[Segment<'_>],
+        all: &[Span],
+    ) {
+        let Layer { config, compute, .. } = self;
+        let kv_dim = config.kv_dim();
+        let queries = queries.chunks_exact_mut(config.query_dim());
+        let kv = keys.chunks_exact_mut(kv_dim).zip(values.chunks_exact_mut(kv_dim));
+        let rows = queries.zip(kv).zip(positions(segments, all));
+        rows::for_each(&compute.pool, rows, |((query, (key, value)), (position, cache))| {
             let rope = self.rope(cache);
-            self.apply_rope(queries, config.n_heads, span, rope);
-            self.scale_queries(queries, span);
-            self.apply_rope(keys, config.n_kv_heads, span, rope);
-            if cache.store().rotated() {
-                self.hadamard_rotate(&mut queries[span.range(config.query_dim())]);
-                self.hadamard_rotate(&mut keys[span.range(config.kv_dim())]);
-                self.hadamard_rotate(&mut values[span.range(config.kv_dim())]);
+            self.apply_rope(query, config.n_heads, position, rope);
+            if let Some(temperature) = &config.decoder.attention_temperature {
+                let factor = temperature.factor(position);
+                query.iter_mut().for_each(|x| *x *= factor);
             }
-        }
+            self.apply_rope(key, config.n_kv_heads, position, rope);
+            if cache.store().rotated() {
+                [query, key, value].into_iter().for_each(|row| self.hadamard_rotate(row));
+            }
+        });
     }
 
     /// Keeps the query of the last token of each segment that is probed in this layer.
@@ -131,26 +151,11 @@ impl Layer<'_> {
         });
     }
 
-    /// Applies RoPE to the heads of the span's rows at their positions.
-    fn apply_rope(&self, heads: &mut [f32], n_heads: usize, span: Span, rope: &RopeTable) {
+    /// Applies RoPE to the heads of one row at `position`.
+    fn apply_rope(&self, row: &mut [f32], n_heads: usize, position: usize, rope: &RopeTable) {
         let Layer { config, compute, .. } = self;
-        let width = n_heads * config.head_dim;
-        let rows = heads[span.range(width)].chunks_exact_mut(width).enumerate();
-        rows::for_each(&compute.pool, rows, |(index, row)| {
-            let position = span.position + index;
-            let layout = config.decoder.rope_layout;
-            compute.kernels.rope(rope, layout, position..position + 1, row, n_heads, config.head_dim);
-        });
-    }
-
-    /// Applies the position-dependent attention temperature.
-    fn scale_queries(&self, queries: &mut [f32], span: Span) {
-        let Some(temperature) = &self.config.decoder.attention_temperature else { return };
-        let width = self.config.query_dim();
-        for (index, row) in queries[span.range(width)].chunks_exact_mut(width).enumerate() {
-            let factor = temperature.factor(span.position + index);
-            row.iter_mut().for_each(|x| *x *= factor);
-        }
+        let layout = config.decoder.rope_layout;
+        compute.kernels.rope(rope, layout, position..position + 1, row, n_heads, config.head_dim);
     }
 
     /// Passes the span's queries, each rotated (RoPE) to a later position, to the cache: SQuat
@@ -158,63 +163,72 @@ impl Layer<'_> {
     pub(super) fn record_queries(&self, buffers: &mut Buffers, segment: &mut Segment<'_>, span: Span) {
         let Layer { config, compute, .. } = self;
         let Compute { kernels, pool } = compute;
-        let (width, layout) = (config.query_dim(), config.decoder.rope_layout);
+        let width = config.query_dim();
         let rope = self.rope(segment.step.sequence());
         let Buffers { queries, later_queries, .. } = buffers;
         later_queries.clear();
         later_queries.extend_from_slice(&queries[span.range(width)]);
         rows::for_each(pool, later_queries.chunks_exact_mut(width).enumerate(), |(index, row)| {
             let distance = spaced(span.position + index, FIRST_POSITIONS);
-            kernels.rope(rope, layout, distance..distance + 1, row, config.n_heads, config.head_dim);
+            self.apply_rope(row, config.n_heads, distance, rope);
         });
         segment.step.observe_queries(kernels, pool, self.index, config.n_heads, later_queries);
     }
 
-    /// Applies the Walsh-Hadamard transform to each head, so that quantization error spreads over
-    /// all dimensions. It is its own inverse and keeps dot products.
-    fn hadamard_rotate(&self, heads: &mut [f32]) {
-        let Layer { config, compute, .. } = self;
-        rows::for_each(&compute.pool, heads.chunks_exact_mut(config.head_dim), |head| {
-            compute.kernels.hadamard(head, config.head_dim);
-        });
+    /// Applies the Walsh-Hadamard transform to each head of a row, so that quantization error
+    /// spreads over all dimensions. It is its own inverse and keeps dot products.
+    fn hadamard_rotate(&self, row: &mut [f32]) {
+        let head_dim = self.config.head_dim;
+        row.chunks_exact_mut(head_dim).for_each(|head| self.compute.kernels.hadamard(head, head_dim));
     }
 
     /// Attention of the first `n_rows` queries, which are those of `wanted`, added to their rows.
     fn attend(&self, buffers: &mut Buffers, segments: &[Segment<'_>], wanted: &[Span], n_rows: usize) {
         let Layer { config, weights, compute, .. } = self;
-        let Buffers { hidden, queries, attended, update, unnormed, adapted, scratch, blocks, .. } = buffers;
+        let Buffers { hidden, queries, attended, update, unnormed, adapted, scratch, calls: list, .. } =
+            buffers;
         let width = config.query_dim();
         let out = attended.resize(n_rows, width);
-        let mut row = 0;
-        for span in wanted {
+        let (mut calls, mut blocks) = list.take(wanted.len());
+        calls.extend(wanted.iter().zip(&mut blocks).map(|(span, blocks)| {
             let step = &segments[span.segment].step;
             let start = span.position - step.sequence().dropped_tokens();
-            let shape = AttentionShape {
-                n_heads: config.n_heads,
-                n_kv_heads: config.n_kv_heads,
-                head_dim: config.head_dim,
-                query_start: start,
-                n_queries: span.len,
-                scale: config.decoder.attention_scale,
-                mask: Mask::Causal { window: config.decoder.window.of_layer(self.index) },
-                soft_cap: config.decoder.attention_soft_cap,
-                alibi: None,
-            };
-            let range = row * width..(row + span.len) * width;
-            let mut views = blocks.take();
-            let kv = step.view(self.index, &mut views).with_len(start + span.len);
-            let (q, out) = (&queries[range.clone()], &mut out[range]);
-            compute.kernels.attention(&compute.pool, &shape, q, &kv, out, scratch);
-            if step.sequence().store().rotated() {
-                self.hadamard_rotate(out);
-            }
-            blocks.put(views);
-            row += span.len;
+            let shape = self.attention_shape(start, span.len);
+            AttentionCall { shape, kv: step.view(self.index, blocks).with_len(start + span.len) }
+        }));
+        compute.kernels.attention_batch(&compute.pool, &calls, &queries[..n_rows * width], out, scratch);
+        list.put_calls(calls);
+        list.put_blocks(blocks);
+        let rotated = |cache: &Sequence| cache.store().rotated();
+        if wanted.iter().any(|span| rotated(segments[span.segment].step.sequence())) {
+            let rows = out.chunks_exact_mut(width).zip(positions(segments, wanted));
+            rows::for_each(&compute.pool, rows, |(row, (_, cache))| {
+                if rotated(cache) {
+                    self.hadamard_rotate(row);
+                }
+            });
         }
         let norm = weights.attention_post_norm.as_deref();
         let stream = Stream { hidden, update, unnormed, adapted };
         let site = runs(segments, wanted, (self.index, Site::AttentionOutput));
         self.add_projection(&weights.attention_output, norm, attended, stream, site);
+    }
+
+    /// Shape of the attention of `n_queries` queries, the first of which has `query_start` keys
+    /// before its own in the view.
+    fn attention_shape(&self, query_start: usize, n_queries: usize) -> AttentionShape {
+        let Layer { config, .. } = self;
+        AttentionShape {
+            n_heads: config.n_heads,
+            n_kv_heads: config.n_kv_heads,
+            head_dim: config.head_dim,
+            query_start,
+            n_queries,
+            scale: config.decoder.attention_scale,
+            mask: Mask::Causal { window: config.decoder.window.of_layer(self.index) },
+            soft_cap: config.decoder.attention_soft_cap,
+            alibi: None,
+        }
     }
 
     /// The feed-forward network of the first `n_rows` rows, which are those of `wanted`, added to
@@ -289,6 +303,17 @@ pub(super) fn project_norm(
         compute.kernels.rms_norm(hidden, weight, config.norm_eps, normed);
     });
     project(compute, normed, jobs);
+}
+
+/// Position and sequence of each row of `spans`, in order.
+fn positions<'a>(
+    segments: &'a [Segment<'_>],
+    spans: &'a [Span],
+) -> impl Iterator<Item = (usize, &'a Sequence)> + Send {
+    spans.iter().flat_map(move |span| {
+        let sequence = segments[span.segment].step.sequence();
+        (span.position..span.position + span.len).map(move |position| (position, sequence))
+    })
 }
 
 /// Moves the rows of `spans`, which ascend, to the front and returns their number.

@@ -1,5 +1,6 @@
 //! Attention against an f64 oracle, and bit-identity in the canonical order.
 
+mod batch;
 mod convert;
 mod fixture;
 mod formats;
