@@ -173,6 +173,14 @@ pub(crate) enum Error {
         /// The flag, without dashes.
         flag: &'static str,
     },
+    /// Flags that do not go together.
+    #[error("{flag}: {reason}")]
+    Conflict {
+        /// The flag.
+        flag: &'static str,
+        /// Fault and remedy.
+        reason: String,
+    },
     /// A language of the output that cannot be used.
     #[error("{flag}: {reason}")]
     Output {
@@ -354,6 +362,7 @@ impl Error {
             | Self::SameFile
             | Self::StdoutTwice
             | Self::StdinTwice { .. }
+            | Self::Conflict { .. }
             | Self::Config { .. } => 2,
             Self::Device(error) if error.is_usage() => 2,
             _ => 1,

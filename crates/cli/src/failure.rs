@@ -103,9 +103,11 @@ const ENGINE: &str = "engine";
 /// Category of an error.
 fn kind(error: &Error) -> &'static str {
     match error {
-        Error::NothingToMeasure | Error::SameFile | Error::StdoutTwice | Error::StdinTwice { .. } => {
-            USAGE_KIND
-        }
+        Error::NothingToMeasure
+        | Error::SameFile
+        | Error::StdoutTwice
+        | Error::StdinTwice { .. }
+        | Error::Conflict { .. } => USAGE_KIND,
         Error::Config { .. } => CONFIG,
         Error::NoSuchModel { .. } | Error::NotPulled { .. } => NOT_FOUND,
         Error::Hub(ruvllm_hub::Error::UnknownModel { .. } | ruvllm_hub::Error::Incomplete { .. }) => {

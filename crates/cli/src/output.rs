@@ -84,6 +84,14 @@ impl TextSink {
         }
     }
 
+    /// Begins a line, unless one has just begun.
+    pub(crate) fn start_line(&mut self) {
+        if !self.ends_line {
+            // A reader that is gone, or a failure, is noted for the next piece of text.
+            let _ = self.push("\n");
+        }
+    }
+
     fn write(&mut self, text: &str) -> ControlFlow<()> {
         if text.is_empty() {
             return ControlFlow::Continue(());

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::chat::{self, ChatArgs};
-use super::{generate, offer};
+use super::generate::{self, Choices};
+use super::offer;
 use crate::error::Result;
 
 /// Text below the flags.
@@ -52,5 +53,5 @@ pub(crate) fn run(mut args: RunArgs, json: bool) -> Result<ExitCode> {
     let tools = generation.tools.read(words.is_some())?;
     let prompt = generate::message(system.as_deref(), generate::text_of(words.as_deref())?)?;
     let request = generate::request_for(prompt, max_tokens.0, generation, language, tools.as_ref());
-    generate::answer(request, tools.as_ref(), generation, json)
+    generate::answer(request, tools.as_ref(), Choices::ONE, generation, json)
 }

@@ -6,6 +6,7 @@ mod bench;
 mod calibrate_kv;
 mod chat;
 mod chat_terminal;
+mod choices;
 mod completions;
 mod config;
 mod console;
