@@ -17,6 +17,7 @@ pub(crate) use engine::{CalibrationArgs, ComputeArgs, LoadingArgs, ModelArgs};
 pub(crate) use generation::GenerationArgs;
 pub(crate) use output::OutputLanguage;
 pub(crate) use sampling::with_breakers;
+pub(crate) use speculation::MeasuredSpeculationArgs;
 pub(crate) use tools::choice as tool_choice;
 pub(crate) use values::{
     ALL_SAMPLERS, KV_HELP, OrDefault, above_zero, at_least_one, breaker, bytes, choices, count, finite,

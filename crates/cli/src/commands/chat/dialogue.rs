@@ -13,7 +13,7 @@ use super::tool_use::{ROUNDS, ToolUse};
 use super::transcript::Transcript;
 use super::window::{Room, oldest_sent};
 use crate::args;
-use crate::commands::generate::GenerationTimings;
+use crate::commands::generate::{GenerationTimings, SpeculationDocument};
 use crate::device::{DeviceConversation, Loaded};
 use crate::error::{Error, Result};
 use crate::output;
@@ -80,6 +80,8 @@ struct TurnDocument {
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
     forgotten_messages: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speculation: Option<SpeculationDocument>,
     timings: GenerationTimings,
 }
 
@@ -93,6 +95,7 @@ impl From<&Turn> for TurnDocument {
             finish_reason: completion.finish_reason.name(),
             seed: drawn.then_some(completion.seed),
             forgotten_messages: *forgotten_messages,
+            speculation: SpeculationDocument::of(completion.drafted_tokens, completion.accepted_tokens),
             timings: completion.timings.into(),
         }
     }
@@ -285,12 +288,13 @@ impl<'e> Dialogue<'e> {
             let Completion { prompt_tokens, cached_tokens, tokens, timings, finish_reason, .. } = completion;
             let speed = |speed: Option<f64>| speed.map_or(String::new(), |speed| format!(" at {speed:.1}/s"));
             text.push_str(&format!(
-                "answer {}: {prompt_tokens} prompt tokens, {cached_tokens} known, {} computed{}; {} generated{}{}; {}\n",
+                "answer {}: {prompt_tokens} prompt tokens, {cached_tokens} known, {} computed{}; {} generated{}{}{}; {}\n",
                 self.turns.len(),
                 prompt_tokens - cached_tokens,
                 speed(timings.prefill_tok_s),
                 tokens.len(),
                 speed(timings.decode_tok_s),
+                drafts(completion),
                 timings.ttft_ms.map_or(String::new(), |ms| format!("; first after {ms:.0} ms")),
                 finish_reason.name(),
             ));
@@ -321,6 +325,16 @@ impl<'e> Dialogue<'e> {
             turns,
             load_ms,
         })
+    }
+}
+
+/// Drafts of an answer, as text; empty without any.
+fn drafts(completion: &Completion) -> String {
+    match completion {
+        Completion { drafted_tokens: 0, .. } => String::new(),
+        Completion { drafted_tokens, accepted_tokens, .. } => {
+            format!(", {accepted_tokens} of {drafted_tokens} drafts accepted")
+        }
     }
 }
 

@@ -56,7 +56,8 @@ for at the terminal; --yes runs all, and elsewhere nothing runs without it.
 After 8 answers with calls in a row the next message goes on.
 
 JSON: {messages: [{role, content}], settings, turns: [{prompt_tokens, cached_tokens, tokens, finish_reason, seed,
-forgotten_messages, timings: {ttft_ms, prefill_tok_s, decode_tok_s}}], load_ms}
+forgotten_messages, speculation: {drafted_tokens, accepted_tokens}, timings: {ttft_ms, prefill_tok_s,
+decode_tok_s}}], load_ms}; speculation is there where tokens were drafted
 
 Examples:
   ruvllm chat

@@ -14,7 +14,7 @@ use ruvllm::{Completion, FinishReason, GenerateRequest, Message, Prompt};
 pub(super) use self::choices::Choices;
 use self::choices::{ChoiceArgs, Shown};
 use self::document::{Contents, Document};
-pub(super) use self::document::GenerationTimings;
+pub(super) use self::document::{GenerationTimings, SpeculationDocument};
 use super::load;
 use crate::args::{self, GenerationArgs, OrDefault, OutputLanguage};
 use crate::device::Defaults;
