@@ -25,6 +25,29 @@ pub(crate) enum Error {
         "no folder for stored prefixes: neither XDG_CACHE_HOME nor HOME is set; name one with --prefix-dir"
     )]
     NoCacheFolder,
+    /// No folder for sessions can be derived from the environment.
+    #[error("no folder for sessions: neither XDG_STATE_HOME nor HOME is set")]
+    NoStateFolder,
+    /// Another process has the session open.
+    #[error(
+        "session {id} is open in another chat; end it, or fork the session: `ruvllm session fork {id} NEW`"
+    )]
+    SessionInUse {
+        /// The session.
+        id: String,
+    },
+    /// There is no session of this id.
+    #[error("there is no session {id}; `ruvllm session list` lists them")]
+    NoSession {
+        /// The session.
+        id: String,
+    },
+    /// A session of this id exists.
+    #[error("session {id} exists; choose another name, or remove it: `ruvllm session rm {id}`")]
+    SessionExists {
+        /// The session.
+        id: String,
+    },
     /// The model argument is neither a GGUF file nor a Hugging Face folder that can be read.
     #[error("cannot open {path}")]
     Open {

@@ -126,6 +126,7 @@ fn kind(error: &Error) -> &'static str {
         | Error::WriteFile { .. }
         | Error::WriteStdout(_)
         | Error::NotReplaced { .. }
+        | Error::SessionExists { .. }
         | Error::Rewrite { .. } => OUTPUT,
         Error::Tokens { .. }
         | Error::ReadFile { .. }
@@ -138,6 +139,7 @@ fn kind(error: &Error) -> &'static str {
         | Error::LongMessage { .. }
         | Error::ChatCommand { .. }
         | Error::NoConversation { .. }
+        | Error::NoSession { .. }
         | Error::Input { .. } => INPUT,
         Error::ScriptLine { source, .. } => kind(source),
         Error::Engine(error) => engine_kind(error),

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::console;
 use crate::error::{Error, Result};
-pub(crate) use crate::units::{bytes, counted, rounded};
+pub(crate) use crate::units::{ago, bytes, counted, rounded};
 use crate::wrap::Wrap;
 
 /// State of the reader of standard output.

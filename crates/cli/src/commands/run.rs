@@ -9,7 +9,7 @@ use clap::Args;
 use super::chat::{self, ChatArgs};
 use super::generate::{self, Choices};
 use super::offer;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Text below the flags.
 pub(crate) const HELP: &str = "\
@@ -47,6 +47,10 @@ pub(crate) fn run(mut args: RunArgs, json: bool) -> Result<ExitCode> {
     let ChatArgs { ref system, max_tokens, ref generation, .. } = args.chat;
     if args.words.is_empty() && io::stdin().is_terminal() {
         return chat::run(&args.chat, json);
+    }
+    if args.chat.session.is_some() {
+        let reason = "one answer belongs to no session; leave out the prompt, or use `ruvllm chat --session`";
+        return Err(Error::Conflict { flag: "--session", reason: reason.to_owned() });
     }
     let words = (!args.words.is_empty()).then(|| args.words.join(" "));
     let language = generation.output.language(words.is_some())?;

@@ -149,8 +149,8 @@ fn choices_have_tool_calls_of_their_own() {
     let text = run_with_input(&arguments, tools).text().to_owned();
     for choice in choices(&document) {
         assert_eq!(choice["finish_reason"], "tool_calls");
-        let call = &choice["tool_calls"][0];
-        assert!(text.lines().any(|line| line == call.to_string()), "{call} is not in {text}");
+        let call = choice["tool_calls"][0].to_string();
+        assert!(text.lines().any(|line| line == call), "{call} is not in {text}");
     }
     assert_eq!(text.lines().filter(|line| line.starts_with("--- choice ")).count(), 2);
 }

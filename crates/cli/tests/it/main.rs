@@ -38,6 +38,7 @@ mod schema;
 #[allow(dead_code)]
 #[path = "../../../hub/tests/it/server.rs"]
 mod server;
+mod sessions;
 mod store;
 mod template;
 mod terminal_output;

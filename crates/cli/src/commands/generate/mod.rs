@@ -139,7 +139,7 @@ pub(super) fn answer(
     json: bool,
 ) -> Result<ExitCode> {
     choices.check_device(&generation.compute.device)?;
-    let model = load::generator(generation, Defaults::default())?;
+    let model = load::generator(generation, Defaults::default(), None)?;
     let codec = model.backend().codec();
     let breakers = generation.sampling.breakers();
     request.sampling = args::with_breakers(request.sampling, &breakers, codec.tokenizer())?;
