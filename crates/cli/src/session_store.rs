@@ -194,7 +194,7 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
     user_folders::make_private(to)?;
     for entry in entries {
         let path = entry?.path();
-        // What the writer has not finished has another ending.
+        // Files that the writer has not finished have another ending.
         if path.extension().is_some_and(|extension| extension == "kv")
             && let Some(name) = path.file_name()
         {

@@ -42,7 +42,7 @@ impl fmt::Display for Chunk {
 /// After an error there are no more pieces. Dropping the handle cancels the request: within one
 /// step its memory is free, and its computed tokens can serve as a prefix of later requests.
 pub struct RequestHandle {
-    inbox: Arc<Inbox>,
+    pub(super) inbox: Arc<Inbox>,
     cancel: CancelToken,
     pieces: Pieces,
     /// Pieces that were read.
@@ -93,6 +93,11 @@ impl RequestHandle {
     /// The result; `None` before the iterator's end and after an error.
     pub fn completion(&self) -> Option<&Completion> {
         self.end.as_ref()
+    }
+
+    /// Takes the result, once the iterator has ended.
+    pub(super) fn take_completion(&mut self) -> Option<Completion> {
+        self.end.take()
     }
 
     /// The next piece if it is there already; `None` if not. At the end of the text
