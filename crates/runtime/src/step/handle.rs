@@ -82,7 +82,7 @@ impl RequestHandle {
     /// ```
     /// [`ToolCallParser::finish`] gives what is held back at the end.
     pub fn tool_call_parser(&self) -> Option<ToolCallParser> {
-        self.parser.map(OutputParser::start)
+        self.parser.as_ref().map(OutputParser::start)
     }
 
     /// A token that ends the request from another thread, also during a long prefill.
@@ -150,7 +150,7 @@ impl RequestHandle {
         completion.tokens.truncate(tokens);
         completion.logprobs.truncate(tokens);
         completion.finish_reason = FinishReason::Cancelled;
-        if let Some(parser) = self.parser {
+        if let Some(parser) = self.parser.take() {
             completion.parse(parser);
         }
         Ok(completion)

@@ -148,7 +148,7 @@ impl Prepared {
 
     /// Parameters of the parser of tool calls.
     pub(crate) fn parser(&self) -> Option<OutputParser> {
-        self.parser
+        self.parser.clone()
     }
 
     /// Largest number of tokens that the sequence can come to have.
@@ -469,8 +469,8 @@ impl<'c> Request<'c> {
             tool_calls: Vec::new(),
             parsed: None,
         };
-        if let Some(parser) = self.parser {
-            completion.parse(parser);
+        if let Some(parser) = &self.parser {
+            completion.parse(parser.clone());
         }
         self.outlet.end(Ok(completion));
     }
