@@ -3,14 +3,20 @@
 
 #![no_main]
 
+use std::sync::Arc;
+
 use libfuzzer_sys::fuzz_target;
-use ruvllm_text::tool_call::{ParsedOutput, ToolCallFormat, ToolCallParser};
+use ruvllm_text::tool_call::{ArgumentTypes, ParsedOutput, ToolCallFormat, ToolCallParser};
 
 fuzz_target!(|input: (u8, &str, &[u8])| {
     let (format, text, cuts) = input;
     let format = ToolCallFormat::ALL[usize::from(format) % ToolCallFormat::ALL.len()];
-    let whole = ToolCallParser::new(format).parse(text);
-    let mut parser = ToolCallParser::new(format);
+    let mut types = ArgumentTypes::default();
+    types.add("f", &serde_json::json!({"properties": {"s": {"type": "string"}, "n": {"type": "array"}}}));
+    let types = Arc::new(types);
+    let start = || ToolCallParser::new(format).with_argument_types(Arc::clone(&types));
+    let whole = start().parse(text);
+    let mut parser = start();
     let (mut output, mut events, mut at) = (ParsedOutput::default(), Vec::new(), 0);
     for &cut in cuts {
         let end = text.floor_char_boundary(at + usize::from(cut));

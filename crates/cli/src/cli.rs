@@ -6,7 +6,7 @@ use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bench, calibrate_kv, chat, completions, convert, detokenize, doctor, embed, eval, generate, inspect, man,
-    quantize, run, show, store, template, tokenize,
+    quantize, run, session, show, store, template, tokenize,
 };
 use crate::error::Result;
 
@@ -86,6 +86,8 @@ pub(crate) enum Command {
     Show(show::ShowArgs),
     #[command(visible_alias = "remove")]
     Rm(store::rm::RmArgs),
+    #[command(subcommand)]
+    Session(session::SessionCommand),
     Doctor(doctor::DoctorArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -116,6 +118,9 @@ impl Cli {
             Command::List(args) => store::list::run(&args, json)?,
             Command::Show(args) => show::run(&args, json)?,
             Command::Rm(args) => store::rm::run(&args, json)?,
+            Command::Session(session::SessionCommand::List(args)) => session::list::run(&args, json)?,
+            Command::Session(session::SessionCommand::Fork(args)) => session::fork::run(&args, json)?,
+            Command::Session(session::SessionCommand::Rm(args)) => session::rm::run(&args, json)?,
             Command::Doctor(args) => doctor::run(&args, json)?,
             Command::Completions(args) => completions::run(&args, &mut Self::command(), json)?,
             Command::Man(args) => man::run(&args, Self::command(), json)?,

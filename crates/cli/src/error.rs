@@ -25,6 +25,29 @@ pub(crate) enum Error {
         "no folder for stored prefixes: neither XDG_CACHE_HOME nor HOME is set; name one with --prefix-dir"
     )]
     NoCacheFolder,
+    /// No folder for sessions can be derived from the environment.
+    #[error("no folder for sessions: neither XDG_STATE_HOME nor HOME is set")]
+    NoStateFolder,
+    /// Another process has the session open.
+    #[error(
+        "session {id} is open in another chat; end it, or fork the session: `ruvllm session fork {id} NEW`"
+    )]
+    SessionInUse {
+        /// The session.
+        id: String,
+    },
+    /// There is no session of this id.
+    #[error("there is no session {id}; `ruvllm session list` lists them")]
+    NoSession {
+        /// The session.
+        id: String,
+    },
+    /// A session of this id exists.
+    #[error("session {id} exists; choose another name, or remove it: `ruvllm session rm {id}`")]
+    SessionExists {
+        /// The session.
+        id: String,
+    },
     /// The model argument is neither a GGUF file nor a Hugging Face folder that can be read.
     #[error("cannot open {path}")]
     Open {
@@ -172,6 +195,14 @@ pub(crate) enum Error {
     StdinTwice {
         /// The flag, without dashes.
         flag: &'static str,
+    },
+    /// Flags that do not go together.
+    #[error("{flag}: {reason}")]
+    Conflict {
+        /// The flag.
+        flag: &'static str,
+        /// Fault and remedy.
+        reason: String,
     },
     /// A language of the output that cannot be used.
     #[error("{flag}: {reason}")]
@@ -354,6 +385,7 @@ impl Error {
             | Self::SameFile
             | Self::StdoutTwice
             | Self::StdinTwice { .. }
+            | Self::Conflict { .. }
             | Self::Config { .. } => 2,
             Self::Device(error) if error.is_usage() => 2,
             _ => 1,

@@ -103,9 +103,11 @@ const ENGINE: &str = "engine";
 /// Category of an error.
 fn kind(error: &Error) -> &'static str {
     match error {
-        Error::NothingToMeasure | Error::SameFile | Error::StdoutTwice | Error::StdinTwice { .. } => {
-            USAGE_KIND
-        }
+        Error::NothingToMeasure
+        | Error::SameFile
+        | Error::StdoutTwice
+        | Error::StdinTwice { .. }
+        | Error::Conflict { .. } => USAGE_KIND,
         Error::Config { .. } => CONFIG,
         Error::NoSuchModel { .. } | Error::NotPulled { .. } => NOT_FOUND,
         Error::Hub(ruvllm_hub::Error::UnknownModel { .. } | ruvllm_hub::Error::Incomplete { .. }) => {
@@ -124,6 +126,7 @@ fn kind(error: &Error) -> &'static str {
         | Error::WriteFile { .. }
         | Error::WriteStdout(_)
         | Error::NotReplaced { .. }
+        | Error::SessionExists { .. }
         | Error::Rewrite { .. } => OUTPUT,
         Error::Tokens { .. }
         | Error::ReadFile { .. }
@@ -136,6 +139,7 @@ fn kind(error: &Error) -> &'static str {
         | Error::LongMessage { .. }
         | Error::ChatCommand { .. }
         | Error::NoConversation { .. }
+        | Error::NoSession { .. }
         | Error::Input { .. } => INPUT,
         Error::ScriptLine { source, .. } => kind(source),
         Error::Engine(error) => engine_kind(error),

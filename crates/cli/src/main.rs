@@ -23,6 +23,7 @@ mod output;
 mod plan_text;
 mod progress;
 mod result_file;
+mod session_store;
 mod signal;
 mod system;
 mod tools;

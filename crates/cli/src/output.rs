@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::console;
 use crate::error::{Error, Result};
-pub(crate) use crate::units::{bytes, counted, rounded};
+pub(crate) use crate::units::{ago, bytes, counted, rounded};
 use crate::wrap::Wrap;
 
 /// State of the reader of standard output.
@@ -81,6 +81,14 @@ impl TextSink {
                 self.write(&text)
             }
             None => self.write(text),
+        }
+    }
+
+    /// Begins a line, unless one has just begun.
+    pub(crate) fn start_line(&mut self) {
+        if !self.ends_line {
+            // A reader that is gone, or a failure, is noted for the next piece of text.
+            let _ = self.push("\n");
         }
     }
 

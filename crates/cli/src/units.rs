@@ -20,6 +20,18 @@ pub(crate) fn counted(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
+/// Formats an age in its largest unit.
+pub(crate) fn ago(seconds: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(365 * 86_400, "year"), (86_400, "day"), (3600, "hour"), (60, "minute")];
+    match UNITS.into_iter().find(|&(unit, _)| seconds >= unit) {
+        None => "now".to_owned(),
+        Some((unit, name)) => {
+            let n = seconds / unit;
+            format!("{n} {name}{} ago", if n == 1 { "" } else { "s" })
+        }
+    }
+}
+
 /// Rounds a measured number to three decimals: more are noise.
 pub(crate) fn rounded(x: f64) -> f64 {
     (x * 1e3).round() / 1e3
@@ -53,5 +65,19 @@ mod tests {
     #[test]
     fn nouns_have_their_number() {
         assert_eq!([0, 1, 2].map(|n| counted(n, "tensor")), ["0 tensors", "1 tensor", "2 tensors"]);
+    }
+
+    #[test]
+    fn times_have_one_unit() {
+        for (seconds, text) in [
+            (0, "now"),
+            (59, "now"),
+            (60, "1 minute ago"),
+            (7199, "1 hour ago"),
+            (86_400 * 364, "364 days ago"),
+            (86_400 * 800, "2 years ago"),
+        ] {
+            assert_eq!(ago(seconds), text);
+        }
     }
 }

@@ -119,7 +119,20 @@ impl Engine {
     /// # Ok::<(), ruvllm::Error>(())
     /// ```
     pub fn submit_many(&self, request: impl Into<GenerateRequest>, n: usize) -> Result<Vec<RequestHandle>> {
-        self.submit_choices(&request.into(), n, None, &CancelToken::new())
+        self.submit_many_with(request, n, &CancelToken::new())
+    }
+
+    /// As [`submit_many`](Self::submit_many); `cancel` ends all choices.
+    ///
+    /// # Errors
+    /// As [`submit_many`](Self::submit_many).
+    pub fn submit_many_with(
+        &self,
+        request: impl Into<GenerateRequest>,
+        n: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<RequestHandle>> {
+        self.submit_choices(&request.into(), n, None, cancel)
     }
 
     /// Generates `best_of` choices as [`submit_many`](Self::submit_many) does and returns the `n`

@@ -131,7 +131,7 @@ pub use crate::scaled_adapter::ScaledAdapter;
 pub use crate::session_table::SessionError;
 pub use crate::sessions::{SessionInfo, Sessions};
 pub use crate::speculation::Speculation;
-pub use crate::step::{Chunk, RequestHandle, StepStatistics};
+pub use crate::step::{Chunk, RequestEvent, RequestHandle, StepStatistics};
 pub use crate::stop::StopMatcher;
 pub use crate::tool_loop::{
     Generator, Tool, ToolLoop, ToolLoopEnd, ToolLoopEvent, ToolLoopOptions, ToolLoopResult,

@@ -1,6 +1,6 @@
 //! Flags of commands that generate text: engine, KV cache, prefix cache, sampling.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use ruvllm::{EngineOptions, FolderKey, KvPolicy, PrefixCaching};
@@ -64,15 +64,17 @@ pub(crate) struct GenerationArgs {
 impl GenerationArgs {
     /// Engine options of these flags.
     ///
+    /// Without `--prefix-cache`, keys and values of a session are kept in the folder `session`.
+    ///
     /// # Errors
     /// [`Error::NoCacheFolder`] if the prefix cache needs a folder and none is given or known; a
     /// draft model that is neither a path nor in the store.
-    pub(crate) fn options(&self) -> Result<EngineOptions> {
+    pub(crate) fn options(&self, session: Option<&Path>) -> Result<EngineOptions> {
         let options = self
             .compute
             .options(self.kv)
             .with_context(self.context.and_then(|context| context.0))
-            .with_prefixes(self.prefixes.caching()?)
+            .with_prefixes(self.prefixes.caching(session)?)
             .with_prefix_key(self.prefixes.prefix_key.clone());
         self.speculation.apply(options, &self.model)
     }
@@ -83,8 +85,9 @@ impl GenerationArgs {
 #[command(next_help_heading = "Prefix cache")]
 struct PrefixArgs {
     /// Prefix cache on disk: `on` stores every prefix, `spill` those evicted from memory
-    #[arg(long, value_enum, value_name = "off|on|spill", default_value = "off", hide_possible_values = true)]
-    prefix_cache: PrefixFiles,
+    /// [default: off; that of the session with --session]
+    #[arg(long, value_enum, value_name = "off|on|spill", hide_possible_values = true)]
+    prefix_cache: Option<PrefixFiles>,
 
     /// Folder of the prefix cache [default: ruvllm/prefixes in the user's cache folder]
     #[arg(long, value_name = "DIR")]
@@ -108,16 +111,20 @@ enum PrefixFiles {
 }
 
 impl PrefixArgs {
-    fn caching(&self) -> Result<PrefixCaching> {
+    fn caching(&self, session: Option<&Path>) -> Result<PrefixCaching> {
         let path = || match &self.prefix_dir {
             Some(path) => Ok(path.clone()),
             None => user_folders::cache().map(|folder| folder.join("prefixes")).ok_or(Error::NoCacheFolder),
         };
         let limit_bytes = self.prefix_limit as u64;
         Ok(match self.prefix_cache {
-            PrefixFiles::Off => PrefixCaching::Off,
-            PrefixFiles::On => PrefixCaching::Folder { path: path()?, limit_bytes },
-            PrefixFiles::Spill => PrefixCaching::Spill { path: path()?, limit_bytes },
+            None => session.map_or(PrefixCaching::Off, |path| PrefixCaching::Folder {
+                path: path.to_owned(),
+                limit_bytes,
+            }),
+            Some(PrefixFiles::Off) => PrefixCaching::Off,
+            Some(PrefixFiles::On) => PrefixCaching::Folder { path: path()?, limit_bytes },
+            Some(PrefixFiles::Spill) => PrefixCaching::Spill { path: path()?, limit_bytes },
         })
     }
 }

@@ -30,6 +30,36 @@ pub(crate) struct SpeculationArgs {
     speculation: Speculation,
 }
 
+/// Options of speculative decoding for measurements, where it is off unless asked for.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Speculative decoding")]
+pub(crate) struct MeasuredSpeculationArgs {
+    /// With --parallel: draft model with the same vocabulary
+    #[arg(long, value_name = "MODEL|auto|off", requires = "parallel", value_parser = draft)]
+    draft: Option<Draft>,
+
+    /// With --parallel: tokens drafted per step [default: off; auto with --draft]
+    #[arg(long, value_name = "auto|off|N", requires = "parallel")]
+    speculation: Option<Speculation>,
+}
+
+impl MeasuredSpeculationArgs {
+    /// Drafts per step.
+    pub(crate) fn setting(&self) -> Speculation {
+        let unless_set = if self.draft.is_some() { Speculation::Auto } else { Speculation::Off };
+        self.speculation.unwrap_or(unless_set)
+    }
+
+    /// Engine options of these flags for a model.
+    ///
+    /// # Errors
+    /// As [`SpeculationArgs::apply`].
+    pub(crate) fn apply(&self, options: EngineOptions, model: &ModelArgs) -> Result<EngineOptions> {
+        let draft = self.draft.clone().unwrap_or(Draft::Auto);
+        SpeculationArgs { draft, speculation: self.setting() }.apply(options, model)
+    }
+}
+
 /// The draft model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Draft {

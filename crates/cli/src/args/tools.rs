@@ -30,8 +30,8 @@ pub(crate) struct ToolArgs {
     #[arg(long, requires = "tools")]
     unconstrained_tools: bool,
 
-    /// Format of calls: hermes, llama, mistral, mistral-args or
-    /// function-tag [default: that of the chat template]
+    /// Format of calls: hermes, llama, mistral, mistral-args, function-tag,
+    /// qwen-xml or glm [default: that of the chat template]
     #[arg(long, value_name = "FORMAT", requires = "tools", value_parser = format)]
     tool_format: Option<ToolCallFormat>,
 }

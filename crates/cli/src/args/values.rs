@@ -15,6 +15,18 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Parses a number of choices of one prompt.
+pub(crate) fn choices(text: &str) -> Result<usize, String> {
+    let n = text.parse().ok().filter(|n| (1..=128).contains(n));
+    n.ok_or_else(|| "expected a whole number from 1 to 128".to_owned())
+}
+
+/// Parses a number of most likely tokens.
+pub(crate) fn logprobs(text: &str) -> Result<usize, String> {
+    let n = text.parse().ok().filter(|n| (0..=128).contains(n));
+    n.ok_or_else(|| "expected a whole number from 0 to 128".to_owned())
+}
+
 /// Value of a flag; `None` for the number that means the default, as in other programs (-1 or 0).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OrDefault<T>(pub(crate) Option<T>);

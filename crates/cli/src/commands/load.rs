@@ -16,12 +16,13 @@ use crate::error::{Error, Result};
 use crate::output;
 use crate::progress::Progress;
 
-/// Loads the model of a command that generates text on its device, with its adapters.
+/// Loads the model of a command that generates text on its device, with its adapters. `session` is
+/// the folder for keys and values of a session.
 ///
 /// # Errors
 /// As [`DeviceArgs::load`](crate::device::DeviceArgs::load), and a `--context` beyond the model's.
-pub(crate) fn generator(args: &GenerationArgs, defaults: Defaults) -> Result<Loaded> {
-    let options = args.options()?;
+pub(crate) fn generator(args: &GenerationArgs, defaults: Defaults, session: Option<&Path>) -> Result<Loaded> {
+    let options = args.options(session)?;
     let context = options.context;
     let model = args.compute.device.load(&args.model, &args.adapters, options, defaults)?;
     check_context(context, model.backend().config().context_length)?;

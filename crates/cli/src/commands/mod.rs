@@ -18,6 +18,7 @@ pub(crate) mod offer;
 pub(crate) mod quantize;
 mod rewrite;
 pub(crate) mod run;
+pub(crate) mod session;
 mod setup;
 pub(crate) mod show;
 pub(crate) mod store;

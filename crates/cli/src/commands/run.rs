@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::chat::{self, ChatArgs};
-use super::{generate, offer};
-use crate::error::Result;
+use super::generate::{self, Choices};
+use super::offer;
+use crate::error::{Error, Result};
 
 /// Text below the flags.
 pub(crate) const HELP: &str = "\
@@ -47,10 +48,14 @@ pub(crate) fn run(mut args: RunArgs, json: bool) -> Result<ExitCode> {
     if args.words.is_empty() && io::stdin().is_terminal() {
         return chat::run(&args.chat, json);
     }
+    if args.chat.session.is_some() {
+        let reason = "one answer belongs to no session; leave out the prompt, or use `ruvllm chat --session`";
+        return Err(Error::Conflict { flag: "--session", reason: reason.to_owned() });
+    }
     let words = (!args.words.is_empty()).then(|| args.words.join(" "));
     let language = generation.output.language(words.is_some())?;
     let tools = generation.tools.read(words.is_some())?;
     let prompt = generate::message(system.as_deref(), generate::text_of(words.as_deref())?)?;
     let request = generate::request_for(prompt, max_tokens.0, generation, language, tools.as_ref());
-    generate::answer(request, tools.as_ref(), generation, json)
+    generate::answer(request, tools.as_ref(), Choices::ONE, generation, json)
 }

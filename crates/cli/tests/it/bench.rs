@@ -90,3 +90,25 @@ fn parallel_requests_have_latencies() {
     run(&["bench", "--shared-prefix", "4"]).fails_with(2, &["--parallel"]);
     run(&["bench", "--parallel", "0"]).fails_with(2, &["--parallel"]);
 }
+
+#[test]
+fn drafts_of_parallel_requests_are_counted_when_asked_for() {
+    let tiny = tiny_model();
+    let arguments = ["bench", "-m", argument(&tiny), "--parallel", "2", "-p", "8", "-n", "40", "-r", "1"];
+    let speculation = |flags: &[&str]| {
+        let document = run(&[&arguments, flags, &["--json"]].concat()).json();
+        document["parallel"][0].get("speculation").cloned()
+    };
+    assert_eq!(speculation(&[]), None);
+    assert_eq!(speculation(&["--speculation", "off"]), None);
+    let fixed = speculation(&["--speculation", "4", "--draft", argument(&tiny)]).unwrap();
+    assert_eq!(fields(&fixed), ["setting", "drafted_tokens", "accepted_tokens"]);
+    assert_eq!(fixed["setting"], "4");
+    let [drafted, accepted] = ["drafted_tokens", "accepted_tokens"].map(|name| fixed[name].as_u64().unwrap());
+    // The model drafts for itself.
+    assert!(0 < accepted && accepted <= drafted, "{fixed}");
+    assert_eq!(speculation(&["--draft", argument(&tiny)]).unwrap()["setting"], "auto");
+    let text = run(&[&arguments[..], &["--speculation", "4", "--draft", argument(&tiny)]].concat());
+    assert!(text.text().contains(" drafts accepted"), "{}", text.text());
+    run(&["bench", "--speculation", "auto"]).fails_with(2, &["--parallel"]);
+}

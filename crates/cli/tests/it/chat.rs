@@ -34,7 +34,9 @@ fn each_line_is_answered_on_a_line_of_its_own() {
 
 #[test]
 fn the_document_has_the_documented_fields_and_later_turns_compute_what_is_new() {
-    let document = document(&["--system", "Be brief."], &[FRANCE, "Tell me about a cat.", "And a dog?"]);
+    // Drafts depend on measured times, and so does the field that counts them.
+    let flags = ["--system", "Be brief.", "--speculation", "off"];
+    let document = document(&flags, &[FRANCE, "Tell me about a cat.", "And a dog?"]);
     assert_eq!(fields(&document), ["messages", "settings", "turns", "load_ms"]);
     let roles: Vec<&str> = document["messages"]
         .as_array()
@@ -76,6 +78,19 @@ fn answers_are_those_of_a_conversation_that_is_computed_from_its_beginning() {
     assert_eq!(saved["messages"].as_array().unwrap()[..], whole["messages"].as_array().unwrap()[..4]);
     assert_eq!(saved["settings"]["max_tokens"], 24);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside the file");
+}
+
+#[test]
+fn drafts_are_counted() {
+    let run = chat(&["--json", "--speculation", "4"], &[FRANCE, FRANCE, "/stats"]);
+    let (document, said) = run.json_and_warnings();
+    let turns = document["turns"].as_array().unwrap();
+    // The same answer again is foretold by the first one.
+    let counts = &turns[1]["speculation"];
+    assert_eq!(fields(counts), ["drafted_tokens", "accepted_tokens"]);
+    let accepted = count(&counts["accepted_tokens"]);
+    assert!(0 < accepted && accepted <= count(&counts["drafted_tokens"]), "{counts}");
+    assert!(said.contains(&format!("{accepted} of {} drafts accepted", counts["drafted_tokens"])), "{said}");
 }
 
 #[test]

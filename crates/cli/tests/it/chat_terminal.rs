@@ -17,6 +17,9 @@ use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 /// Prompt of the line editor.
 const PROMPT: &str = "> ";
 
+/// Question before a tool call runs.
+const ASKED: &str = "run this? [y/N/a(ll)] ";
+
 /// Columns of the terminal.
 const COLUMNS: &str = "60";
 
@@ -94,6 +97,26 @@ impl Terminal {
             self.seen.push_str(&String::from_utf8_lossy(&bytes));
         }
         self.seen.clear();
+    }
+
+    /// Answers questions with these keys until the prompt is shown.
+    #[track_caller]
+    fn answer_until_prompt(&mut self, keys: &str) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            match (self.seen.find(ASKED), self.seen.find(PROMPT)) {
+                (Some(asked), prompt) if prompt.is_none_or(|prompt| asked < prompt) => {
+                    self.wait_for(ASKED);
+                    self.press(keys);
+                }
+                (_, Some(_)) => return drop(self.wait_for(PROMPT)),
+                _ => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    let bytes = self.screen.recv_timeout(left).expect("more is shown");
+                    self.seen.push_str(&String::from_utf8_lossy(&bytes));
+                }
+            }
+        }
     }
 
     fn press(&mut self, keys: &str) {
@@ -239,4 +262,68 @@ fn without_a_history_nothing_is_written() {
     terminal.press(CTRL_D);
     assert_eq!(terminal.exit_code(), Some(0));
     assert!(!history(state.path()).exists());
+}
+
+/// Files of a chat with a tool and a script that answers its calls; the script counts them.
+fn tool_files(folder: &Path) -> (String, String) {
+    let tools = r#"[{"name": "get_weather", "description": "Get the weather in a city", "parameters": {"type": "object",
+        "properties": {"city": {"type": "string", "description": "Name of the city"}}, "required": ["city"]}}]"#;
+    let (file, script) = (folder.join("tools.json"), folder.join("run-tool"));
+    fs::write(&file, tools).unwrap();
+    let called = folder.join("called");
+    fs::write(
+        &script,
+        format!("#!/bin/sh\necho $1 >> {}\necho '{{\"temperature_c\": 21}}'\n", called.display()),
+    )
+    .unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
+    [file, script].map(|path| path.to_str().unwrap().to_owned()).into()
+}
+
+/// Number of calls that the script has run.
+fn calls(folder: &Path) -> usize {
+    fs::read_to_string(folder.join("called")).map_or(0, |text| text.lines().count())
+}
+
+#[test]
+fn each_call_is_asked_for_before_it_runs() {
+    let state = tempfile::tempdir().unwrap();
+    let (tools, script) = tool_files(state.path());
+    let mut terminal = Terminal::start(state.path(), &["--tools", &tools, "--exec", &script, "-n", "80"]);
+    let question = "What is the weather in Rome?";
+    // Refused: nothing runs, and the model is told.
+    terminal.enter(question);
+    let shown = terminal.wait_for(ASKED);
+    assert!(shown.contains("run-tool get_weather <<< {") && shown.contains("Rome"), "{shown:?}");
+    terminal.press("n\r");
+    terminal.wait_for("the user has refused the call");
+    terminal.answer_until_prompt("n\r");
+    assert_eq!(calls(state.path()), 0);
+    // Ctrl-C refuses the call and ends the answer.
+    terminal.press("/reset\r");
+    terminal.enter(question);
+    terminal.wait_for(ASKED);
+    terminal.press(CTRL_C);
+    terminal.wait_for("[stopped]");
+    assert_eq!(calls(state.path()), 0);
+    // Allowed for this call, then for all.
+    terminal.enter("/reset");
+    terminal.enter(question);
+    terminal.wait_for(ASKED);
+    terminal.press("y\r");
+    terminal.answer_until_prompt("n\r");
+    assert_eq!(calls(state.path()), 1);
+    terminal.press("/reset\r");
+    terminal.enter(question);
+    terminal.wait_for(ASKED);
+    terminal.press("a\r");
+    terminal.wait_for(PROMPT);
+    let all = calls(state.path());
+    assert!(all >= 2);
+    terminal.press("/reset\r");
+    terminal.enter(question);
+    terminal.wait_for(PROMPT);
+    assert!(calls(state.path()) > all, "no question any more");
+    terminal.press(CTRL_D);
+    assert_eq!(terminal.exit_code(), Some(0));
 }

@@ -41,9 +41,9 @@ fn every_command_has_a_schema() {
     };
     for command in commands(&[]) {
         match command.as_str() {
-            "eval" => commands(&["eval"])
+            group @ ("eval" | "session") => commands(&[group])
                 .iter()
-                .for_each(|name| assert!(schemas.contains_key(&format!("eval-{name}")), "{name}")),
+                .for_each(|name| assert!(schemas.contains_key(&format!("{group}-{name}")), "{name}")),
             // `chat` or `generate` with a model that it pulls first.
             "run" => {}
             name => assert!(schemas.contains_key(name), "{name} has no schema"),

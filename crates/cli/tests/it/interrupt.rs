@@ -74,6 +74,20 @@ fn the_document_is_complete_and_says_cancelled() {
     assert_eq!(document["finish_reason"], "cancelled");
 }
 
+#[test]
+fn all_choices_end_and_are_in_the_document() {
+    let arguments = [&ENDLESS[..], &["--json", "--n", "3"]].concat();
+    let child = command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until_it_listens(&child);
+    interrupt(&child);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let document = json_document(std::str::from_utf8(&output.stdout).unwrap());
+    let reasons: Vec<_> =
+        document["choices"].as_array().unwrap().iter().map(|choice| &choice["finish_reason"]).collect();
+    assert_eq!(reasons, ["cancelled"; 3]);
+}
+
 /// CPU time of the process in ticks of 10 ms. It is field 14 of `stat`; the name before it has no
 /// spaces.
 fn cpu_ticks(child: &Child) -> u64 {

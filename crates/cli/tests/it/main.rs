@@ -6,6 +6,7 @@ mod bench;
 mod calibrate_kv;
 mod chat;
 mod chat_terminal;
+mod choices;
 mod completions;
 mod config;
 mod console;
@@ -37,6 +38,7 @@ mod schema;
 #[allow(dead_code)]
 #[path = "../../../hub/tests/it/server.rs"]
 mod server;
+mod sessions;
 mod store;
 mod template;
 mod terminal_output;

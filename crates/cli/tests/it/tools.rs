@@ -56,6 +56,24 @@ fn calls_are_lines_of_json_and_part_of_the_document() {
 }
 
 #[test]
+fn calls_with_elements_are_valid_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), "tools.json", &tools().to_string());
+    for format in ["qwen-xml", "glm"] {
+        // The model was trained on another format; names and types hold in any case.
+        let flags =
+            ["--json", "--tool-choice", "set_timer", "--one-tool-call", "--tool-format", format, "-n", "60"];
+        let document = run(&ask(&file, &flags)).json();
+        let call = &document["tool_calls"][0];
+        assert_eq!(call["name"], "set_timer", "{format}: {document}");
+        // `-0.0` is an integer of JSON Schema.
+        let minutes = call["arguments"]["minutes"].as_f64();
+        assert!(minutes.is_some_and(|minutes| minutes.fract() == 0.0), "{format}: {document}");
+        assert_eq!(document["text"], "");
+    }
+}
+
+#[test]
 fn faults_name_the_file_or_the_tool() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| written(folder.path(), name, text);

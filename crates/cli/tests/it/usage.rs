@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 22] = [
+pub(crate) const COMMANDS: [&[&str]; 25] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -23,6 +23,9 @@ pub(crate) const COMMANDS: [&[&str]; 22] = [
     &["show"],
     &["rm"],
     &["embed"],
+    &["session", "list"],
+    &["session", "fork"],
+    &["session", "rm"],
     &["doctor"],
     &["completions"],
 ];
@@ -46,7 +49,7 @@ fn long_lines(text: &str, columns: usize) -> Vec<&str> {
 
 #[test]
 fn help_fits_the_width_of_the_terminal() {
-    for command in [&[&[][..], &["eval"], &["man"]], &COMMANDS[..]].concat() {
+    for command in [&[&[][..], &["eval"], &["session"], &["man"]], &COMMANDS[..]].concat() {
         let arguments = [command, &["--help"]].concat();
         let help = |columns: Option<&str>| {
             let mut program = crate::program::command(&arguments);

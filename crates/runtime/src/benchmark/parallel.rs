@@ -27,6 +27,9 @@ pub struct ParallelOptions {
     pub new_tokens: usize,
     /// Rounds of each count: in each, all requests begin at the same time. Default 3.
     pub runs: usize,
+    /// Speculative decoding. Default: off, so that latencies are those of a token per step; the
+    /// prompts are random tokens, which few drafts foretell.
+    pub speculation: Speculation,
 }
 
 setters! {
@@ -36,12 +39,20 @@ setters! {
         set with_shared_prefix(shared_prefix: usize);
         set with_new_tokens(new_tokens: usize);
         set with_runs(runs: usize);
+        set with_speculation(speculation: Speculation);
     }
 }
 
 impl Default for ParallelOptions {
     fn default() -> Self {
-        Self { parallel: vec![1, 4, 16], prompt_tokens: 128, shared_prefix: 0, new_tokens: 64, runs: 3 }
+        Self {
+            parallel: vec![1, 4, 16],
+            prompt_tokens: 128,
+            shared_prefix: 0,
+            new_tokens: 64,
+            runs: 3,
+            speculation: Speculation::Off,
+        }
     }
 }
 
@@ -90,6 +101,10 @@ pub struct ParallelResult {
     pub cached_tokens: usize,
     /// Requests that yielded their memory and waited again.
     pub preemptions: u64,
+    /// Drafted tokens that were verified.
+    pub drafted_tokens: usize,
+    /// Drafted tokens that became output.
+    pub accepted_tokens: usize,
 }
 
 /// Arrivals of one request's text.
@@ -98,6 +113,8 @@ struct Arrivals {
     /// Time of each piece, and tokens since the one before.
     pieces: Vec<(Instant, usize)>,
     cached_tokens: usize,
+    /// Drafted and accepted tokens.
+    drafts: (usize, usize),
 }
 
 impl Engine {
@@ -143,8 +160,7 @@ impl Engine {
                 .with_max_tokens(options.new_tokens)
                 .with_sampling(SamplingParams::greedy())
                 .with_ignore_eos(true)
-                // Latencies are those of a token per step.
-                .with_speculation(Speculation::Off)
+                .with_speculation(options.speculation)
         };
         let submit = |index| {
             let submitted = Instant::now();
@@ -186,8 +202,10 @@ fn read(submitted: Instant, mut handle: RequestHandle) -> Result<Arrivals> {
     for chunk in &mut handle {
         pieces.push((Instant::now(), chunk?.tokens.len()));
     }
-    let cached_tokens = handle.completion().map_or(0, |completion| completion.cached_tokens);
-    Ok(Arrivals { submitted, pieces, cached_tokens })
+    let (cached_tokens, drafts) = handle.completion().map_or((0, (0, 0)), |completion| {
+        (completion.cached_tokens, (completion.drafted_tokens, completion.accepted_tokens))
+    });
+    Ok(Arrivals { submitted, pieces, cached_tokens, drafts })
 }
 
 fn summary(
@@ -214,6 +232,8 @@ fn summary(
         itl_ms: Percentiles::of(latencies.collect()),
         cached_tokens: all().map(|request| request.cached_tokens).sum(),
         preemptions,
+        drafted_tokens: all().map(|request| request.drafts.0).sum(),
+        accepted_tokens: all().map(|request| request.drafts.1).sum(),
     })
 }
 
@@ -260,6 +280,7 @@ mod tests {
             submitted: start,
             pieces: times.iter().map(|&ms| (at(ms), 1)).collect(),
             cached_tokens: 0,
+            drafts: (0, 0),
         };
         let round = [request(&[10, 20, 30, 40]), request(&[20, 30, 40, 50])];
         // 2 + 2 tokens in 20 ms.

@@ -12,6 +12,7 @@
 
 mod cache;
 mod compiler;
+mod elements;
 mod error;
 mod gbnf;
 mod schema;

@@ -7,6 +7,7 @@ use ruvllm_text::tokenizer::Tokenizer;
 use ruvllm_text::tool_call::ToolCallFormat;
 use serde_json::{Value, json};
 
+use super::elements::Tags;
 use super::error::ConstraintError;
 use super::gbnf::lark_string;
 use super::schema;
@@ -45,9 +46,18 @@ impl CallGrammar<'_> {
     ) -> Result<Constraint, (Option<usize>, ConstraintError)> {
         let mut writer = Writer { grammar: self, tokenizer, ids, out: String::new() };
         writer.start();
+        let tags = Tags::of(self.format, &|tag| writer.marker(tag));
+        writer.out.push_str(&tags.as_ref().map(Tags::shared).unwrap_or_default());
         for (index, target) in self.targets.iter().enumerate() {
-            let schema = arguments(target.parameters).map_err(|error| (Some(index), error))?;
-            writer.target(index, target.name, &schema);
+            let fault = |error| (Some(index), error);
+            let schema = arguments(target.parameters).map_err(fault)?;
+            match &tags {
+                Some(tags) => {
+                    let rules = tags.tool(index, target.name, target.parameters).map_err(fault)?;
+                    writer.out.push_str(&rules);
+                }
+                None => writer.target(index, target.name, &schema),
+            }
         }
         Constraint::tools(writer.out).map_err(|error| (None, error))
     }
@@ -365,6 +375,17 @@ mod tests {
                 format!("<function=get>{{}}</function>\n<function=get_weather>{rome}</function>"),
             ),
             (
+                ToolCallFormat::QwenXml,
+                "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>".to_owned(),
+                "<tool_call>\n<function=get>\n</function>\n</tool_call>\n\
+                 <tool_call>\n<function=get>\n</function>\n</tool_call>".to_owned(),
+            ),
+            (
+                ToolCallFormat::Glm,
+                "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>".to_owned(),
+                "<tool_call>get\n</tool_call>\n<tool_call>get</tool_call>".to_owned(),
+            ),
+            (
                 ToolCallFormat::Llama,
                 format!("{{\"name\": \"get_weather\", \"parameters\": {rome}}}"),
                 "{\"name\": \"get\", \"parameters\": {}}; {\"name\": \"get\", \"parameters\": {}}".to_owned(),
@@ -387,6 +408,83 @@ mod tests {
         let llama = constraint(ToolCallFormat::Llama, false, false);
         assert!(matches(&llama, "<|python_tag|>{\"name\": \"get\", \"parameters\": {}}"));
         assert!(!matches(&llama, " {\"answer\": 42}") && !matches(&llama, "x <|python_tag|> y"));
+    }
+
+    /// Calls with elements, and whether they are valid for a tool `f`.
+    fn check_elements(format: ToolCallFormat, parameters: &Value, calls: &[(&str, bool)]) {
+        let targets = vec![CallTarget { name: "f", parameters: Some(parameters) }];
+        let grammar = CallGrammar { format, targets, requires_call: true, parallel: false };
+        let constraint = grammar.constraint(&tokenizer(), tokenizer().vocab_size()).map_err(|e| e.1).unwrap();
+        for (elements, is_valid) in calls {
+            let qwen = |(name, value): (&str, &str)| format!("<parameter={name}>\n{value}\n</parameter>\n");
+            let glm = |(name, value): (&str, &str)| {
+                format!("<arg_key>{name}</arg_key>\n<arg_value>{value}</arg_value>\n")
+            };
+            let pairs = elements.split(';').filter_map(|pair| pair.split_once('='));
+            let call = match format {
+                ToolCallFormat::QwenXml => {
+                    let elements: String = pairs.map(qwen).collect();
+                    format!("<tool_call>\n<function=f>\n{elements}</function>\n</tool_call>")
+                }
+                _ => format!("<tool_call>f\n{}</tool_call>", pairs.map(glm).collect::<String>()),
+            };
+            assert_eq!(matches(&constraint, &call), *is_valid, "{call}");
+            if format == ToolCallFormat::Glm {
+                assert_eq!(matches(&constraint, &call.replace('\n', "")), *is_valid, "{call}");
+            }
+        }
+    }
+
+    #[test]
+    fn elements_fit_the_schemas_of_their_parameters() {
+        let parameters = json!({
+            "type": "object",
+            "$defs": {"count": {"type": "integer", "minimum": 0}},
+            "properties": {
+                "city": {"type": "string"},
+                "unit": {"enum": ["C", "F"]},
+                "n": {"$ref": "#/$defs/count"},
+                "list": {"type": "array", "items": {"type": "number"}},
+                "note": {"type": ["string", "null"]},
+            },
+            "required": ["city"],
+        });
+        for format in [ToolCallFormat::QwenXml, ToolCallFormat::Glm] {
+            check_elements(
+                format,
+                &parameters,
+                &[
+                    ("city=Rome", true),
+                    ("city=42 <b> </param", true),
+                    ("city=", true),
+                    ("", false),
+                    ("unit=C", false),
+                    ("town=Rome", false),
+                    ("city=Rome;unit=C;n=3;list=[1, 2.5];note=null", true),
+                    ("city=Rome;note=\"text\"", true),
+                    ("city=Rome;note=text", false),
+                    ("city=Rome;unit=K", false),
+                    ("city=Rome;n=-1", false),
+                    ("city=Rome;n=\"3\"", false),
+                    ("city=Rome;list=[\"1\"]", false),
+                    ("unit=C;city=Rome", false),
+                    ("city=Rome;city=Rome", false),
+                ],
+            );
+            check_elements(format, &json!({}), &[("", true), ("a=1;b=text", true)]);
+            check_elements(format, &json!({"properties": {}}), &[("", true), ("a=1", false)]);
+            for (parameters, keyword) in [
+                (json!({"properties": {"a": {}}, "required": ["b"]}), "required"),
+                (json!({"additionalProperties": {"type": "string"}}), "additionalProperties"),
+                (json!({"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}), "anyOf"),
+                (json!({"properties": {"a>b": {}}}), "properties"),
+            ] {
+                let targets = vec![CallTarget { name: "f", parameters: Some(&parameters) }];
+                let grammar = CallGrammar { format, targets, requires_call: true, parallel: false };
+                let (index, error) = grammar.constraint(&tokenizer(), tokenizer().vocab_size()).unwrap_err();
+                assert!(index == Some(0) && error.to_string().contains(keyword), "{error}");
+            }
+        }
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl fmt::Display for Chunk {
 /// After an error there are no more pieces. Dropping the handle cancels the request: within one
 /// step its memory is free, and its computed tokens can serve as a prefix of later requests.
 pub struct RequestHandle {
-    inbox: Arc<Inbox>,
+    pub(super) inbox: Arc<Inbox>,
     cancel: CancelToken,
     pieces: Pieces,
     /// Pieces that were read.
@@ -83,7 +83,7 @@ impl RequestHandle {
     /// ```
     /// [`ToolCallParser::finish`] gives what is held back at the end.
     pub fn tool_call_parser(&self) -> Option<ToolCallParser> {
-        self.parser.map(OutputParser::start)
+        self.parser.as_ref().map(OutputParser::start)
     }
 
     /// A token that ends the request from another thread, also during a long prefill.
@@ -94,6 +94,11 @@ impl RequestHandle {
     /// The result; `None` before the iterator's end and after an error.
     pub fn completion(&self) -> Option<&Completion> {
         self.end.as_ref()
+    }
+
+    /// Takes the result, once the iterator has ended.
+    pub(super) fn take_completion(&mut self) -> Option<Completion> {
+        self.end.take()
     }
 
     /// The next piece if it is there already; `None` if not. At the end of the text
@@ -146,7 +151,7 @@ impl RequestHandle {
         completion.tokens.truncate(tokens);
         completion.logprobs.truncate(tokens);
         completion.finish_reason = FinishReason::Cancelled;
-        if let Some(parser) = self.parser {
+        if let Some(parser) = self.parser.take() {
             completion.parse(parser);
         }
         Ok(completion)

@@ -12,6 +12,7 @@
 //! result of a sequence depends on its own tokens alone (ADR-0003), so a request gets the same text
 //! whatever else runs.
 
+mod events;
 mod executor;
 mod handle;
 mod inbox;
@@ -23,6 +24,7 @@ mod statistics;
 mod step_loop;
 mod thread;
 
+pub use self::events::RequestEvent;
 pub use self::handle::{Chunk, RequestHandle};
 pub(crate) use self::inbox::Inbox;
 pub(crate) use self::request::{Facts, Job, Outlet, Prepared};

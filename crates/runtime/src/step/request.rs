@@ -149,7 +149,7 @@ impl Prepared {
 
     /// Parameters of the parser of tool calls.
     pub(crate) fn parser(&self) -> Option<OutputParser> {
-        self.parser
+        self.parser.clone()
     }
 
     /// Largest number of tokens that the sequence can come to have.
@@ -481,8 +481,8 @@ impl<'c> Request<'c> {
             tool_calls: Vec::new(),
             parsed: None,
         };
-        if let Some(parser) = self.parser {
-            completion.parse(parser);
+        if let Some(parser) = &self.parser {
+            completion.parse(parser.clone());
         }
         self.outlet.end(Ok(completion));
     }

@@ -1,9 +1,10 @@
 //! Tools of one request: format, constraint, and the parser of its output.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use ruvllm_text::TokenId;
-use ruvllm_text::tool_call::ToolCallFormat;
+use ruvllm_text::tool_call::{ArgumentTypes, ToolCallFormat};
 
 use super::choice::ToolChoice;
 use super::definition::{Definition, definitions};
@@ -18,6 +19,8 @@ use crate::request::{GenerateRequest, Prompt};
 /// Tools that the output of a request may call.
 pub(crate) struct RequestTools {
     format: ToolCallFormat,
+    /// Types of the tools' parameters, for formats that need them.
+    types: Arc<ArgumentTypes>,
     /// Language of the output; `None` if the request does not want its calls constrained.
     #[cfg(feature = "structured-output")]
     pub(crate) constraint: Option<Constraint>,
@@ -63,7 +66,7 @@ impl RequestTools {
         }
         let requires_call = request.tool_choice != ToolChoice::Auto;
         if !request.constrain_tools && !requires_call {
-            return Ok(Self { format, constraint: None });
+            return Ok(Self { format, types: types(format, tools), constraint: None });
         }
         let grammar = CallGrammar {
             format,
@@ -81,7 +84,7 @@ impl RequestTools {
                     None => ToolError::Grammar(source),
                 })
             })?;
-        Ok(Self { format, constraint: Some(constraint) })
+        Ok(Self { format, types: types(format, tools), constraint: Some(constraint) })
     }
 
     #[cfg(not(feature = "structured-output"))]
@@ -89,12 +92,12 @@ impl RequestTools {
         _: &TextCodec,
         request: &GenerateRequest,
         format: ToolCallFormat,
-        _: &[Definition<'_>],
+        tools: &[Definition<'_>],
     ) -> Result<Self> {
         if request.tool_choice != ToolChoice::Auto {
             return Err(Error::Tools(ToolError::Unconstrained));
         }
-        Ok(Self { format })
+        Ok(Self { format, types: types(format, tools) })
     }
 
     /// Tools whose calls are in a format.
@@ -102,6 +105,7 @@ impl RequestTools {
     pub(crate) fn of_format(format: ToolCallFormat) -> Self {
         Self {
             format,
+            types: Arc::default(),
             #[cfg(feature = "structured-output")]
             constraint: None,
         }
@@ -114,8 +118,19 @@ impl RequestTools {
         let hash = prompt.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &id| {
             (hash ^ u64::from(id)).wrapping_mul(0x0000_0100_0000_01b3)
         });
-        OutputParser { format: self.format, id_seed: hash }
+        OutputParser { format: self.format, id_seed: hash, types: Arc::clone(&self.types) }
     }
+}
+
+/// Types of the tools' parameters, if arguments are text between tags.
+fn types(format: ToolCallFormat, tools: &[Definition<'_>]) -> Arc<ArgumentTypes> {
+    let mut types = ArgumentTypes::default();
+    for tool in tools.iter().filter(|_| format.has_elements()) {
+        if let Some(parameters) = tool.parameters {
+            types.add(tool.name, parameters);
+        }
+    }
+    Arc::new(types)
 }
 
 /// The prompt that is encoded: without tools if none may be called.

@@ -55,6 +55,19 @@ fn the_prompt_is_computed_once() {
 }
 
 #[test]
+fn one_token_ends_all_choices() {
+    let cancel = CancelToken::new();
+    let request = request(40).with_max_tokens(None).with_ignore_eos(true);
+    let mut handles = tiny().submit_many_with(request, 3, &cancel).expect("handles");
+    for handle in &mut handles {
+        handle.next().expect("the first piece").expect("text");
+    }
+    cancel.cancel();
+    let reasons = handles.into_iter().map(|handle| handle.wait().expect("text").finish_reason);
+    assert_eq!(reasons.collect::<Vec<_>>(), [FinishReason::Cancelled; 3]);
+}
+
+#[test]
 fn choices_hold_under_a_budget_for_few_of_them() {
     let options = tiny_options().with_kv_budget(4 << 20).with_context(600);
     for prefixes in [PrefixCaching::Off, PrefixCaching::Memory] {

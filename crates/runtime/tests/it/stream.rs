@@ -1,11 +1,13 @@
 //! `generate` and `stream`: same pieces and results as the callback.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use ruvllm::{
     CancelToken, Chunk, Completion, Engine, EngineOptions, Error, FinishReason, GenerateRequest, Message,
-    PrefixCaching, Prompt, SamplingParams, TokenId,
+    PrefixCaching, Prompt, RequestEvent, SamplingParams, TokenId,
 };
 use ruvllm_testkit::builtin_model;
 
@@ -40,6 +42,72 @@ fn stream_gives_the_pieces_of_the_callback() {
         let ids: Vec<TokenId> = chunks.iter().flat_map(|chunk| chunk.tokens.clone()).collect();
         assert!(expected.tokens.starts_with(&ids), "{ids:?}");
     }
+}
+
+/// Pieces and result that a channel gives.
+fn received(channel: &mpsc::Receiver<Result<RequestEvent, Error>>) -> (Vec<Chunk>, Option<Completion>) {
+    let (mut chunks, mut end) = (Vec::new(), None);
+    for event in channel {
+        assert!(end.is_none(), "nothing follows the result");
+        match event.expect("no error") {
+            RequestEvent::Chunk(chunk) => chunks.push(chunk),
+            RequestEvent::End(completion) => end = Some(*completion),
+            other => panic!("{other:?}"),
+        }
+    }
+    (chunks, end)
+}
+
+#[test]
+fn channels_give_the_pieces_and_the_result() {
+    let requests = [greedy(STORY, 24), greedy(STORY, 0), greedy(STORY, 40).with_stop(["the"])];
+    let channels: Vec<_> = (0..9)
+        .map(|index| base().submit(&requests[index % 3]).expect("a request that is taken").into_channel())
+        .collect();
+    for (index, channel) in channels.iter().enumerate() {
+        let (expected, completion) = chunks(base(), &requests[index % 3]);
+        let (found, end) = received(channel);
+        assert_eq!(texts(&found).concat(), texts(&expected).concat());
+        let end = end.expect("a result");
+        assert_eq!((end.text, end.tokens), (completion.text, completion.tokens));
+        assert_eq!(end.finish_reason, completion.finish_reason);
+    }
+    // A request that has ended before anybody asks for its events.
+    let handle = base().submit(&requests[0]).expect("a request that is taken");
+    complete(base(), &greedy(STORY, 200));
+    assert_eq!(received(&handle.into_channel()).1.expect("a result").tokens.len(), 24);
+}
+
+#[test]
+fn a_dropped_channel_and_a_break_cancel_the_request() {
+    let engine = load(tiny_path(), &tiny_options().with_prefixes(PrefixCaching::Off));
+    let used = || engine.kv_store().tiers().map(|tier| tier.blocks).sum::<usize>();
+    let before = used();
+    let endless =
+        || GenerateRequest::new(Prompt::Tokens((1..6).collect())).with_ignore_eos(true).with_seed(5);
+    drop(engine.submit(endless()).expect("a request").into_channel());
+    let events = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&events);
+    engine.submit(endless()).expect("a request").on_events(move |event| {
+        assert!(matches!(event, Ok(RequestEvent::Chunk(_))));
+        match seen.fetch_add(1, Ordering::Relaxed) {
+            0 => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        }
+    });
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while used() > before || events.load(Ordering::Relaxed) < 2 {
+        assert!(Instant::now() < deadline, "the requests go on");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(events.load(Ordering::Relaxed), 2, "nothing follows a break");
+}
+
+#[test]
+fn errors_of_the_run_are_the_last_event() {
+    let request = greedy(STORY, 24).with_deadline(Instant::now());
+    let events: Vec<_> = base().submit(request).expect("a request").into_channel().iter().collect();
+    assert!(matches!(&events[..], [Err(Error::Refused(_))]), "{events:?}");
 }
 
 #[test]

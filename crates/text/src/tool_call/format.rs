@@ -19,6 +19,12 @@ pub enum ToolCallFormat {
     /// `<function=name>{...}</function>`, one block per call: Functionary, Llama 3.1 with custom
     /// functions.
     FunctionTag,
+    /// `<tool_call><function=name><parameter=a>text</parameter></function></tool_call>`:
+    /// Qwen3-Coder, Qwen 3.5. The tags stand on lines of their own.
+    QwenXml,
+    /// `<tool_call>name<arg_key>a</arg_key><arg_value>text</arg_value></tool_call>`: GLM 4.5 and
+    /// later, with line breaks between the tags or without.
+    Glm,
 }
 
 /// A name that no format has.
@@ -33,21 +39,29 @@ pub struct UnknownToolCallFormat {
 
 impl ToolCallFormat {
     /// All formats.
-    pub const ALL: [Self; 5] =
-        [Self::Hermes, Self::Llama, Self::Mistral, Self::MistralArgs, Self::FunctionTag];
+    pub const ALL: [Self; 7] = [
+        Self::Hermes,
+        Self::Llama,
+        Self::Mistral,
+        Self::MistralArgs,
+        Self::FunctionTag,
+        Self::QwenXml,
+        Self::Glm,
+    ];
 
     /// Format that a chat template writes earlier calls in, from the template's text.
     ///
-    /// `None` for a template without tool calls, and for formats that are not supported, such as
-    /// arguments as XML elements.
+    /// `None` for a template without tool calls, and for formats that are not supported.
     #[must_use]
     pub fn of_template(source: &str) -> Option<Self> {
         // Quotes may be escaped, within a string of the template.
         let text = source.replace('\\', "");
         let has = |marker: &str| text.contains(marker);
-        // Arguments as XML elements: Qwen3-Coder, GLM 4.5.
-        if has("<parameter=") || has("<arg_key>") {
-            return None;
+        if has("<parameter=") {
+            return has("<tool_call>").then_some(Self::QwenXml);
+        }
+        if has("<arg_key>") {
+            return has("<tool_call>").then_some(Self::Glm);
         }
         if has("[TOOL_CALLS]") {
             return Some(if has("[ARGS]") { Self::MistralArgs } else { Self::Mistral });
@@ -62,7 +76,8 @@ impl ToolCallFormat {
         (is_llama && has("\"parameters\"")).then_some(Self::Llama)
     }
 
-    /// Name of the format: `hermes`, `llama`, `mistral`, `mistral-args`, `function-tag`.
+    /// Name of the format: `hermes`, `llama`, `mistral`, `mistral-args`, `function-tag`,
+    /// `qwen-xml`, `glm`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -71,6 +86,8 @@ impl ToolCallFormat {
             Self::Mistral => "mistral",
             Self::MistralArgs => "mistral-args",
             Self::FunctionTag => "function-tag",
+            Self::QwenXml => "qwen-xml",
+            Self::Glm => "glm",
         }
     }
 
@@ -78,7 +95,7 @@ impl ToolCallFormat {
     #[must_use]
     pub fn opening(self) -> &'static str {
         match self {
-            Self::Hermes => "<tool_call>",
+            Self::Hermes | Self::QwenXml | Self::Glm => "<tool_call>",
             Self::Llama => "<|python_tag|>",
             Self::Mistral | Self::MistralArgs => "[TOOL_CALLS]",
             Self::FunctionTag => "<function=",
@@ -89,10 +106,16 @@ impl ToolCallFormat {
     #[must_use]
     pub fn closing(self) -> &'static str {
         match self {
-            Self::Hermes => "</tool_call>",
+            Self::Hermes | Self::QwenXml | Self::Glm => "</tool_call>",
             Self::FunctionTag => "</function>",
             Self::Llama | Self::Mistral | Self::MistralArgs => "",
         }
+    }
+
+    /// True if arguments are text between tags, whose [types](super::ArgumentTypes) a parser needs.
+    #[must_use]
+    pub fn has_elements(self) -> bool {
+        matches!(self, Self::QwenXml | Self::Glm)
     }
 
     /// True if an answer can have several calls.

@@ -6,13 +6,16 @@
 //! ```
 //! Constraints that make calls valid are in the engine's crate: they need a vocabulary.
 
+mod elements;
 mod format;
 mod object;
 mod parser;
 mod scan;
+mod types;
 
 #[cfg(test)]
 mod tests;
 
 pub use self::format::{ToolCallFormat, UnknownToolCallFormat};
 pub use self::parser::{ParsedOutput, ToolCall, ToolCallEvent, ToolCallParser};
+pub use self::types::{ArgumentType, ArgumentTypes};

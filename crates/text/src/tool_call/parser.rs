@@ -1,15 +1,21 @@
 //! Streaming parser of tool calls.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
+use super::elements::{Elements, Step, Tags, is_space, open_suffix};
 use super::format::ToolCallFormat;
 use super::object::{Effect, ObjectScan, arguments_of};
 use super::scan::{Place, ValueScan};
+use super::types::ArgumentTypes;
 
 /// Longest function name in a marker, in bytes: longer ones are text.
 const NAME_BYTES: usize = 256;
 /// Between name and arguments in [`ToolCallFormat::MistralArgs`].
 const ARGS: &str = "[ARGS]";
+/// Before the name in [`ToolCallFormat::QwenXml`].
+const FUNCTION: &str = "<function=";
 /// Before an id, which some Mistral models write behind the name.
 const CALL_ID: &str = "[CALL_ID]";
 
@@ -21,7 +27,8 @@ pub struct ToolCall {
     pub id: String,
     /// Name of the function.
     pub name: String,
-    /// Arguments: the text of a JSON object, as the model wrote it.
+    /// Arguments: the text of a JSON object, as the model wrote it, or made of the elements that it
+    /// wrote.
     pub arguments: String,
 }
 
@@ -115,6 +122,10 @@ enum State {
     Object(Box<ObjectScan>),
     /// Within arguments that stand alone.
     Bare(ValueScan),
+    /// Before the end of the name of a format with elements.
+    Head,
+    /// Behind that name.
+    Elements(Box<Elements>),
     /// Behind a call.
     Close,
     /// Behind the fault of a call that has begun: nothing up to its end is content.
@@ -164,6 +175,8 @@ pub struct ToolCallParser {
     in_call: bool,
     /// Within the brackets of a Mistral array.
     in_array: bool,
+    /// Types of arguments that are text between tags.
+    types: Arc<ArgumentTypes>,
 }
 
 impl ToolCallParser {
@@ -181,7 +194,17 @@ impl ToolCallParser {
             calls: 0,
             in_call: false,
             in_array: false,
+            types: Arc::default(),
         }
+    }
+
+    /// Sets the types of arguments that are text between tags
+    /// ([`ToolCallFormat::has_elements`]). Without them, text that is JSON is read as such, also
+    /// for a parameter whose values are strings.
+    #[must_use]
+    pub fn with_argument_types(mut self, types: Arc<ArgumentTypes>) -> Self {
+        self.types = types;
+        self
     }
 
     /// Sets the number that identifiers are computed from: answers of one conversation need
@@ -227,6 +250,8 @@ impl ToolCallParser {
             State::Name => self.take_name(c, events),
             State::Object(_) => self.take_object(c, events),
             State::Bare(_) => self.take_bare(c, events),
+            State::Head => self.take_head(c, events),
+            State::Elements(_) => self.take_elements(c, events),
             State::Close => self.take_close(c, events),
             State::Skip => {
                 self.held.push(c);
@@ -249,6 +274,7 @@ impl ToolCallParser {
         if self.held.ends_with(opening) {
             self.state = match self.format {
                 ToolCallFormat::FunctionTag => State::Name,
+                ToolCallFormat::QwenXml | ToolCallFormat::Glm => State::Head,
                 _ => State::Open,
             };
             self.text.clear();
@@ -330,6 +356,57 @@ impl ToolCallParser {
         if place == Place::Last {
             let is_valid = arguments_of(&self.text).is_some();
             if is_valid { self.end_call(events) } else { self.invalid(events) }
+        }
+    }
+
+    /// Before the end of a name that arguments as elements follow.
+    fn take_head(&mut self, c: char, events: &mut Vec<ToolCallEvent>) {
+        if self.text.is_empty() && is_space(c) {
+            return self.held.push(c);
+        }
+        let head = if self.format == ToolCallFormat::QwenXml { FUNCTION } else { "" };
+        // Without a head, the name ends with its line or where the first tag begins.
+        let is_end = if head.is_empty() { matches!(c, '\n' | '<') } else { c == '>' };
+        match self.text.strip_prefix(head) {
+            Some(name) if is_end => {
+                let (name, tags) = (name.trim().to_owned(), Tags::of(self.format));
+                let Some(tags) = tags.filter(|_| !name.is_empty() && name.chars().all(is_name)) else {
+                    return self.refuse(c, events);
+                };
+                self.text = name;
+                self.state = State::Elements(Box::new(Elements::new(tags)));
+                if c == '<' { self.take_elements(c, events) } else { self.held.push(c) }
+            }
+            Some(_) if self.text.len() < NAME_BYTES && (is_name(c) || " \t\r".contains(c)) => {
+                self.text.push(c);
+                self.held.push(c);
+            }
+            None if head[self.text.len()..].starts_with(c) => {
+                self.text.push(c);
+                self.held.push(c);
+            }
+            _ => self.refuse(c, events),
+        }
+    }
+
+    /// Within arguments as elements; `text` is the function's name.
+    fn take_elements(&mut self, c: char, events: &mut Vec<ToolCallEvent>) {
+        let Self { state: State::Elements(elements), types, text, .. } = self else { return };
+        let mut json = String::new();
+        let step = elements.push(c, &mut json, &|parameter| types.of(text, parameter));
+        match step {
+            Step::Fault => return self.refuse(c, events),
+            Step::Begins | Step::Ends if !self.in_call => self.begin(self.text.clone(), events),
+            _ if !self.in_call => return self.held.push(c),
+            _ => {}
+        }
+        json.chars().for_each(|c| self.argument(c, events));
+        if step == Step::Ends {
+            self.end_call(events);
+            if self.format == ToolCallFormat::Glm {
+                // The end of the arguments is that of the call.
+                self.state = State::Text;
+            }
         }
     }
 
@@ -487,12 +564,6 @@ fn content(events: &mut Vec<ToolCallEvent>, text: &str) {
         Some(ToolCallEvent::Content(content)) => content.push_str(text),
         _ => events.push(ToolCallEvent::Content(text.to_owned())),
     }
-}
-
-/// Bytes of the longest suffix of `held` that is a proper prefix of `marker`.
-fn open_suffix(held: &str, marker: &str) -> usize {
-    let longest = held.len().min(marker.len().saturating_sub(1));
-    (1..=longest).rev().find(|&n| held.as_bytes().ends_with(&marker.as_bytes()[..n])).unwrap_or(0)
 }
 
 /// Finalizer of the generator SplitMix64 (Steele, Lea, Flood 2014).

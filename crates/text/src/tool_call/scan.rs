@@ -31,6 +31,13 @@ pub(super) struct ValueScan {
 }
 
 impl ValueScan {
+    /// True if the text is the beginning of a value and ends within a string of it.
+    pub(super) fn ends_in_string(text: &str) -> bool {
+        let mut scan = Self::default();
+        let goes_on = text.chars().all(|c| matches!(scan.push(c), Place::Before | Place::Inside));
+        goes_on && scan.in_string
+    }
+
     /// Takes the next character.
     pub(super) fn push(&mut self, c: char) -> Place {
         if self.in_string {

@@ -2,10 +2,12 @@
 
 use proptest::prelude::*;
 
-use super::{ParsedOutput, ToolCallEvent, ToolCallFormat, ToolCallParser};
+use std::sync::Arc;
+
+use super::{ArgumentTypes, ParsedOutput, ToolCallEvent, ToolCallFormat, ToolCallParser};
 use crate::chat::ChatStyle;
 
-use ToolCallFormat::{FunctionTag, Hermes, Llama, Mistral, MistralArgs};
+use ToolCallFormat::{FunctionTag, Glm, Hermes, Llama, Mistral, MistralArgs, QwenXml};
 
 fn parse(format: ToolCallFormat, text: &str) -> ParsedOutput {
     ToolCallParser::new(format).parse(text)
@@ -43,8 +45,9 @@ fn formats_of_templates() {
         ("{{ '[TOOL_CALLS]' + call.name + '[ARGS]' }}", Some(MistralArgs)),
         ("{{ '<function=' + call.name + '>' + arguments + '</function>' }}", Some(FunctionTag)),
         (r#"{{ "<|python_tag|>{\"name\": \"x\", \"parameters\": " }}"#, Some(Llama)),
-        ("{{ '<tool_call>\n<function=f>\n<parameter=x>' }}", None),
-        ("{{ '<tool_call>f\n<arg_key>' }}", None),
+        ("{{ '<tool_call>\n<function=f>\n<parameter=x>' }}", Some(QwenXml)),
+        ("{{ '<tool_call>f\n<arg_key>' }}", Some(Glm)),
+        ("{{ '<parameter=x>' }}", None),
         ("{{ '<|im_start|>' }}", None),
         ("", None),
     ] {
@@ -84,6 +87,109 @@ fn calls_of_each_format() {
         &[f, ("g", "{}")],
     );
     check(FunctionTag, "<function=f>{\"a\": 1}</function>\n<function=g>{}</function>", "", &[f, ("g", "{}")]);
+}
+
+/// Types of a tool `f` with parameters of each kind.
+fn types() -> Arc<ArgumentTypes> {
+    let mut types = ArgumentTypes::default();
+    let schema = serde_json::json!({"properties": {
+        "text": {"type": "string"}, "n": {"type": "integer"}, "list": {"type": "array"},
+        "either": {"type": ["string", "null"]},
+    }});
+    types.add("f", &schema);
+    Arc::new(types)
+}
+
+/// Calls of a text, with the types of `f`.
+fn typed(format: ToolCallFormat, text: &str) -> ParsedOutput {
+    ToolCallParser::new(format).with_argument_types(types()).parse(text)
+}
+
+#[test]
+fn arguments_between_tags_have_the_types_of_their_schema() {
+    let qwen = "I look.\n\n<tool_call>\n<function=f>\n<parameter=text>\n42\n</parameter>\n<parameter=n>\n42\n\
+                </parameter>\n<parameter=list>\n[1, \"</x>\"]\n</parameter>\n<parameter=either>\nnull\n</parameter>\n\
+                <parameter=unknown>\ntrue\n</parameter>\n</function>\n</tool_call>";
+    let tag = qwen.replace("</x>", "</parameter>");
+    assert_eq!(typed(QwenXml, &tag).calls[0].arguments_value()["list"][1], "</parameter>");
+    let lines = "I look.\n<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>42</arg_value>\n<arg_key>n</arg_key>\n\
+                 <arg_value>42</arg_value>\n<arg_key>list</arg_key>\n<arg_value>[1, \"</x>\"]</arg_value>\n\
+                 <arg_key>either</arg_key>\n<arg_value>null</arg_value>\n<arg_key>unknown</arg_key>\n\
+                 <arg_value>true</arg_value>\n</tool_call>";
+    let compact = lines.replace("f\n<", "f<").replace(">\n<", "><");
+    let expected = r#"{"text": "42", "n": 42, "list": [1, "</x>"], "either": null, "unknown": true}"#;
+    for (format, text) in [(QwenXml, qwen), (Glm, lines), (Glm, &compact)] {
+        let output = typed(format, text);
+        assert_eq!((output.content.as_str(), output.invalid.len()), ("I look.", 0), "{text}");
+        assert_eq!((output.calls[0].name.as_str(), output.calls[0].arguments.as_str()), ("f", expected));
+    }
+    // Without types.
+    assert!(parse(QwenXml, qwen).calls[0].arguments.starts_with(r#"{"text": 42,"#));
+}
+
+#[test]
+fn texts_between_tags_keep_their_lines() {
+    for (written, expected) in [
+        ("\na\nb\n", "a\nb"),
+        ("a", "a"),
+        ("\n\n a\n\n", "\n a\n"),
+        ("\n\n", ""),
+        ("\n", ""),
+        ("", ""),
+        ("\n\"quoted\" \\ <b> </parameter \n", "\"quoted\" \\ <b> </parameter "),
+    ] {
+        let text = format!(
+            "<tool_call>\n<function=f>\n<parameter=text>{written}</parameter>\n</function>\n</tool_call>"
+        );
+        let output = typed(QwenXml, &text);
+        assert_eq!(output.calls[0].arguments_value()["text"], expected, "{written:?}");
+    }
+    let glm = typed(Glm, "<tool_call>f<arg_key>text</arg_key><arg_value>\na\n</arg_value></tool_call>");
+    assert_eq!(glm.calls[0].arguments_value()["text"], "\na\n");
+}
+
+#[test]
+fn calls_with_elements_may_have_none_and_follow_one_another() {
+    let two = "<tool_call>\n<function=f>\n</function>\n</tool_call>\n<tool_call><function=g></function></tool_call> End.";
+    check(QwenXml, two, " End.", &[("f", "{}"), ("g", "{}")]);
+    check(
+        Glm,
+        "<tool_call>f</tool_call>\n<tool_call>g\n</tool_call> End.",
+        " End.",
+        &[("f", "{}"), ("g", "{}")],
+    );
+    for (format, text) in [
+        (QwenXml, "<tool_call>\n<function=f>\ntext"),
+        (QwenXml, "<tool_call>\n<parameter=a>"),
+        (QwenXml, "<tool_call>\n<function=>\n</function>"),
+        (QwenXml, "<tool_call>{\"name\": \"f\"}</tool_call>"),
+        (Glm, "<tool_call>hello\nworld</tool_call>"),
+        (Glm, "<tool_call>hello world</tool_call>"),
+        (Glm, "<tool_call></tool_call>"),
+    ] {
+        check(format, text, text, &[]);
+    }
+    for (format, text, arguments) in [
+        (QwenXml, "<tool_call><function=f><parameter=text>\nab", "{\"text\": \"ab"),
+        (QwenXml, "<tool_call><function=f><parameter=n>1</parameter>x</function></tool_call>", "{\"n\": 1"),
+        (Glm, "<tool_call>f<arg_key>n</arg_key>1</tool_call>", "{\"n\": "),
+    ] {
+        let output = typed(format, text);
+        assert_eq!(output.invalid, [("f".to_owned(), arguments.to_owned())], "{text}");
+        assert!(output.content.is_empty() && output.calls.is_empty(), "{text}: {output:?}");
+    }
+}
+
+#[test]
+fn texts_between_tags_are_streamed() {
+    let mut parser = ToolCallParser::new(QwenXml).with_argument_types(types());
+    let mut events = Vec::new();
+    parser.push("<tool_call>\n<function=f>\n<parameter=text>\nfirst li", &mut events);
+    assert!(matches!(&events[0], ToolCallEvent::Begin { index: 0, name, .. } if name == "f"));
+    assert!(matches!(&events[1], ToolCallEvent::Arguments { delta, .. } if delta == "{\"text\": \"first li"));
+    events.clear();
+    parser.push("ne\n</param", &mut events);
+    assert!(matches!(&events[..], [ToolCallEvent::Arguments { delta, .. }] if delta == "ne"), "{events:?}");
 }
 
 #[test]
@@ -229,6 +335,16 @@ fn fragments() -> impl Strategy<Value = String> {
         "1",
         "</",
         "<",
+        "f\n",
+        "<function=f>",
+        "<parameter=text>",
+        "<parameter=n>",
+        "</parameter>",
+        "<arg_key>text</arg_key>",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
     ]);
     prop::collection::vec(fragment, 0..24).prop_map(|parts| parts.concat())
 }
@@ -240,13 +356,13 @@ proptest! {
         text in fragments(),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..16),
     ) {
-        let whole = parse(format, &text);
+        let whole = typed(format, &text);
         let mut borders: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
         borders.push(text.len());
         let mut chosen: Vec<usize> = cuts.iter().map(|cut| borders[cut.index(borders.len())]).collect();
         chosen.extend([0, text.len()]);
         chosen.sort_unstable();
-        let mut parser = ToolCallParser::new(format);
+        let mut parser = ToolCallParser::new(format).with_argument_types(types());
         let mut output = ParsedOutput::default();
         let mut events = Vec::new();
         for pair in chosen.windows(2) {
@@ -269,15 +385,23 @@ proptest! {
         values in prop::collection::vec(any::<String>(), 1..4),
     ) {
         let arguments = serde_json::json!({"values": values}).to_string();
+        let list = serde_json::json!(values).to_string();
         let text = match format {
             Hermes => format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {arguments}}}\n</tool_call>"),
             Llama => format!("{{\"name\": \"f\", \"parameters\": {arguments}}}"),
             Mistral => format!("[TOOL_CALLS][{{\"name\": \"f\", \"arguments\": {arguments}}}]"),
             MistralArgs => format!("[TOOL_CALLS]f[ARGS]{arguments}"),
             FunctionTag => format!("<function=f>{arguments}</function>"),
+            QwenXml => format!(
+                "<tool_call>\n<function=f>\n<parameter=values>\n{list}\n</parameter>\n</function>\n</tool_call>"
+            ),
+            Glm => format!("<tool_call>f<arg_key>values</arg_key><arg_value>{list}</arg_value></tool_call>"),
         };
+        // Tags in the text of an argument end it.
+        prop_assume!(!format.has_elements() || !list.contains("</"));
         let output = parse(format, &text);
         prop_assert_eq!(output.content, "");
-        prop_assert_eq!(&output.calls[0].arguments, &arguments);
+        let found: serde_json::Value = serde_json::from_str(&output.calls[0].arguments).unwrap();
+        prop_assert_eq!(found, serde_json::from_str::<serde_json::Value>(&arguments).unwrap());
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use self::parallel::ParallelDocument;
 use super::setup::Setup;
-use crate::args::{self, AdapterArgs, CalibrationArgs, LoadingArgs, ModelArgs};
+use crate::args::{self, AdapterArgs, CalibrationArgs, LoadingArgs, MeasuredSpeculationArgs, ModelArgs};
 use crate::cpu_time::process_cpu_time;
 use crate::device::{Defaults, DeviceArgs, GpuFacts, Loaded};
 use crate::error::{Error, Result};
@@ -24,13 +24,15 @@ meets all tests alike.
 
 --parallel N,.. submits N requests at the same time, in -r rounds, and reports the time to first token (TTFT) and the
 inter-token latency (ITL) in milliseconds, tokens per second of a whole round, and of decode while all requests decode.
+Drafts are off there unless --draft or --speculation asks for them; the prompts are random tokens, which drafts seldom
+foretell.
 
 With --device gpu each test has a run more, which is not counted; tg copies all logits to the host, as sampling needs
 them, greedy 4 bytes per token. Results there have 1 thread and no CPU time; -t has no effect.
 
 JSON: {version, commit, model: {name, fingerprint}, isa, parallel: [{parallel, prompt_tokens, shared_prefix,
 new_tokens, requests, threads, kv, tokens_per_s, decode_tokens_per_s, ttft_ms: {p50, p95, p99}, itl_ms: {p50,
-p95, p99}, cached_tokens, preemptions}] with --parallel, else results: [{test, threads, batch, depth, kv,
+p95, p99}, cached_tokens, preemptions, speculation: {setting, drafted_tokens, accepted_tokens}}] with --parallel, else results: [{test, threads, batch, depth, kv,
 runs, tokens_per_s: {median, min, max}, tokens_per_cpu_s: {median, min, max}}], load_ms, resident_bytes,
 anonymous_bytes, gpu: {adapter, weights_bytes, kv_bytes}}; on a GPU isa is absent and gpu is there;
 tokens_per_cpu_s (t/cpu-s in the table) is tokens per second of this process's CPU time, times the threads,
@@ -108,6 +110,9 @@ pub(crate) struct BenchArgs {
 
     #[command(flatten)]
     loading: LoadingArgs,
+
+    #[command(flatten)]
+    speculation: MeasuredSpeculationArgs,
 }
 
 /// The JSON document.

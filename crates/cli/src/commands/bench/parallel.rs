@@ -1,6 +1,6 @@
 //! `ruvllm bench --parallel`: many requests at once.
 
-use ruvllm::{Engine, ParallelOptions, ParallelResult, Percentiles, PrefixCaching};
+use ruvllm::{Engine, ParallelOptions, ParallelResult, Percentiles, PrefixCaching, Speculation};
 use serde::Serialize;
 
 use super::{BenchArgs, Document};
@@ -28,6 +28,17 @@ pub(super) struct ParallelDocument {
     itl_ms: Option<PercentilesDocument>,
     cached_tokens: usize,
     preemptions: u64,
+    /// Absent if speculative decoding was off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speculation: Option<SpeculationDocument>,
+}
+
+/// Setting of speculative decoding, and its counts.
+#[derive(Serialize)]
+struct SpeculationDocument {
+    setting: String,
+    drafted_tokens: usize,
+    accepted_tokens: usize,
 }
 
 #[derive(Serialize)]
@@ -60,6 +71,11 @@ impl ParallelDocument {
             itl_ms: result.itl_ms.map(Into::into),
             cached_tokens: result.cached_tokens,
             preemptions: result.preemptions,
+            speculation: (options.speculation != Speculation::Off).then(|| SpeculationDocument {
+                setting: options.speculation.to_string(),
+                drafted_tokens: result.drafted_tokens,
+                accepted_tokens: result.accepted_tokens,
+            }),
         }
     }
 }
@@ -79,13 +95,15 @@ pub(super) fn measure(args: &BenchArgs) -> Result<Document> {
         .with_prompt_tokens(prompt_tokens)
         .with_new_tokens(new_tokens)
         .with_shared_prefix(args.shared_prefix)
-        .with_runs(args.runs);
+        .with_runs(args.runs)
+        .with_speculation(args.speculation.setting());
     let caching = if args.shared_prefix > 0 { PrefixCaching::Memory } else { PrefixCaching::Off };
     let engine_options = args
         .engine_options()
         .with_threads(args.threads.first().copied())
         .with_prefixes(caching)
         .with_prefill_chunk(args.batch);
+    let engine_options = args.speculation.apply(engine_options, &args.model)?;
     let model = args.device.load(&args.model, &args.adapters, engine_options, Defaults::default())?;
     let Some(engine) = model.engine() else { return Err(Error::NothingToMeasure) };
     warn_of_memory(engine, &options);
@@ -139,6 +157,15 @@ pub(super) fn table(results: &[ParallelDocument]) -> String {
             result.parallel,
             output::counted(result.cached_tokens, "prompt token"),
             output::counted(preemptions, "preemption"),
+        ));
+    }
+    for result in results {
+        let Some(speculation) = &result.speculation else { continue };
+        text.push_str(&format!(
+            "{} at once: {} of {} accepted\n",
+            result.parallel,
+            speculation.accepted_tokens,
+            output::counted(speculation.drafted_tokens, "draft"),
         ));
     }
     text

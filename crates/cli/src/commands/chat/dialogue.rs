@@ -8,12 +8,13 @@ use serde::Serialize;
 
 use super::adapters::Adapters;
 use super::saved;
+use super::session::Session;
 use super::settings::{SavedSettings, Settings};
 use super::tool_use::{ROUNDS, ToolUse};
 use super::transcript::Transcript;
 use super::window::{Room, oldest_sent};
 use crate::args;
-use crate::commands::generate::GenerationTimings;
+use crate::commands::generate::{GenerationTimings, SpeculationDocument};
 use crate::device::{DeviceConversation, Loaded};
 use crate::error::{Error, Result};
 use crate::output;
@@ -27,6 +28,7 @@ pub(super) struct Dialogue<'e> {
     pub(super) settings: Settings,
     pub(super) adapters: Adapters<'e>,
     tools: Option<ToolUse>,
+    session: Option<Session>,
     turns: Vec<Turn>,
     /// Parameters of the last answer: their sequence breakers are resolved.
     sampled: SamplingParams,
@@ -67,6 +69,8 @@ pub(super) struct Outcome {
 struct Document<'a> {
     messages: &'a [Message],
     settings: SavedSettings,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<&'a str>,
     turns: Vec<TurnDocument>,
     load_ms: f64,
 }
@@ -80,6 +84,8 @@ struct TurnDocument {
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
     forgotten_messages: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speculation: Option<SpeculationDocument>,
     timings: GenerationTimings,
 }
 
@@ -93,6 +99,7 @@ impl From<&Turn> for TurnDocument {
             finish_reason: completion.finish_reason.name(),
             seed: drawn.then_some(completion.seed),
             forgotten_messages: *forgotten_messages,
+            speculation: SpeculationDocument::of(completion.drafted_tokens, completion.accepted_tokens),
             timings: completion.timings.into(),
         }
     }
@@ -109,7 +116,28 @@ impl<'e> Dialogue<'e> {
         let transcript = Transcript::new(system.map(Message::system).into_iter().collect());
         let conversation = model.conversation();
         let sampled = SamplingParams::default();
-        Self { model, conversation, transcript, settings, adapters, tools, turns: Vec::new(), sampled }
+        let (session, turns) = (None, Vec::new());
+        Self { model, conversation, transcript, settings, adapters, tools, session, turns, sampled }
+    }
+
+    /// Goes on with the messages of a session, and keeps later ones in it. A system prompt that was
+    /// set takes the place of the session's.
+    pub(super) fn resume(&mut self, session: Session) {
+        let system = self.system().map(str::to_owned);
+        self.transcript = session.transcript().clone();
+        if let Some(system) = system {
+            self.transcript.set_system(&system);
+        }
+        self.session = Some(session);
+    }
+
+    /// Keeps the messages in the session, if there is one.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub(super) fn keep(&mut self) -> Result<()> {
+        let Self { session, transcript, settings, .. } = self;
+        session.as_mut().map_or(Ok(()), |session| session.keep(transcript, settings))
     }
 
     /// Generates the answer to a question, streamed to `on_text`.
@@ -285,12 +313,13 @@ impl<'e> Dialogue<'e> {
             let Completion { prompt_tokens, cached_tokens, tokens, timings, finish_reason, .. } = completion;
             let speed = |speed: Option<f64>| speed.map_or(String::new(), |speed| format!(" at {speed:.1}/s"));
             text.push_str(&format!(
-                "answer {}: {prompt_tokens} prompt tokens, {cached_tokens} known, {} computed{}; {} generated{}{}; {}\n",
+                "answer {}: {prompt_tokens} prompt tokens, {cached_tokens} known, {} computed{}; {} generated{}{}{}; {}\n",
                 self.turns.len(),
                 prompt_tokens - cached_tokens,
                 speed(timings.prefill_tok_s),
                 tokens.len(),
                 speed(timings.decode_tok_s),
+                drafts(completion),
                 timings.ttft_ms.map_or(String::new(), |ms| format!("; first after {ms:.0} ms")),
                 finish_reason.name(),
             ));
@@ -312,15 +341,26 @@ impl<'e> Dialogue<'e> {
     /// # Errors
     /// Standard output that cannot be written.
     pub(super) fn write_json(&self) -> Result<()> {
-        let Self { transcript, settings, turns, model, .. } = self;
+        let Self { transcript, settings, turns, model, session, .. } = self;
         let load_ms = output::rounded(model.load_time().as_secs_f64() * 1e3);
         let turns = turns.iter().map(TurnDocument::from).collect();
         output::write_json(&Document {
             messages: transcript.messages(),
             settings: settings.into(),
+            session: session.as_ref().map(Session::id),
             turns,
             load_ms,
         })
+    }
+}
+
+/// Drafts of an answer, as text; empty without any.
+fn drafts(completion: &Completion) -> String {
+    match completion {
+        Completion { drafted_tokens: 0, .. } => String::new(),
+        Completion { drafted_tokens, accepted_tokens, .. } => {
+            format!(", {accepted_tokens} of {drafted_tokens} drafts accepted")
+        }
     }
 }
 

@@ -121,7 +121,7 @@ static COMMANDS: [CommandHelp; 12] = [
         names: &["/exit", "/bye"],
         value: "",
         effect: "ends the program, as Ctrl-D does",
-        details: "Nothing is saved: see /save.",
+        details: "Nothing is saved but the messages of a --session: see /save.",
     },
     CommandHelp {
         names: &["\"\"\""],

@@ -6,6 +6,7 @@ mod dialogue;
 mod entry;
 mod saved;
 mod script;
+mod session;
 mod settings;
 mod step;
 mod terminal;
@@ -14,23 +15,26 @@ mod transcript;
 mod window;
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use ruvllm::Message;
 
 use self::adapters::Adapters;
 use self::dialogue::Dialogue;
+use self::session::Session;
 use self::settings::Settings;
 use self::step::Chat;
 use self::tool_use::ToolUse;
 use crate::args::{self, GenerationArgs, OrDefault};
 use crate::commands::load;
 use crate::default_model::ModelChoice;
-use crate::device::Defaults;
+use crate::device::{Defaults, Device};
 use crate::error::{Error, Result};
 use crate::output;
+use crate::session_store::{OpenSession, SessionId, SessionStore};
 use crate::signal::Interrupts;
 use crate::tools::{Confirmation, Executor};
 
@@ -49,18 +53,26 @@ Each answer computes only what is new. When the conversation outgrows the contex
 more, until half of the context is free; the instructions always are. /save writes all messages, /load sends what has
 room. A saved file is readable for its user alone; one that is replaced keeps its permissions.
 
+With --session ID the conversation goes on where the session of this name ended, also after a restart: messages are
+written after each answer, keys and values as with --prefix-cache on. Settings are those of the flags; --system
+replaces the instructions of the session. The files are readable for their user alone, in ruvllm/sessions in the
+user's state folder. `ruvllm session` lists, copies and removes sessions.
+
 With --tools the model may call functions, and --exec runs them: COMMAND NAME,
 with the arguments as JSON on its standard input; what it prints is the
 result. A failure, or --exec-timeout, is told to the model. Each call is asked
 for at the terminal; --yes runs all, and elsewhere nothing runs without it.
 After 8 answers with calls in a row the next message goes on.
 
-JSON: {messages: [{role, content}], settings, turns: [{prompt_tokens, cached_tokens, tokens, finish_reason, seed,
-forgotten_messages, timings: {ttft_ms, prefill_tok_s, decode_tok_s}}], load_ms}
+JSON: {messages: [{role, content}], settings, session, turns: [{prompt_tokens, cached_tokens, tokens, finish_reason, seed,
+forgotten_messages, speculation: {drafted_tokens, accepted_tokens}, timings: {ttft_ms, prefill_tok_s,
+decode_tok_s}}], load_ms}; session is there with --session, speculation
+where tokens were drafted
 
 Examples:
   ruvllm chat
   ruvllm chat --system \"Answer in one sentence.\" --temperature 0.2
+  ruvllm chat --session story
   ruvllm chat --adapter poet=poet-lora --adapter facts=facts-lora.gguf@0.5
   ruvllm chat --tools tools.json --exec ./run-tool
   printf 'Hello\\nAnd now?\\n' | ruvllm chat --json";
@@ -77,6 +89,10 @@ pub(crate) struct ChatArgs {
     #[arg(long, short = 'n', visible_alias = "n-predict", value_name = "N", default_value = "2048",
         value_parser = args::some_tokens_or_all, allow_negative_numbers = true)]
     pub(in crate::commands) max_tokens: OrDefault<usize>,
+
+    /// Session to go on with, or to begin: letters, digits, - and _
+    #[arg(long, value_name = "ID", value_parser = session_id)]
+    pub(in crate::commands) session: Option<SessionId>,
 
     /// Neither read nor write the history of lines
     #[arg(long)]
@@ -103,7 +119,11 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     let by_hand = !json && io::stdin().is_terminal() && io::stdout().is_terminal();
     let tools = tool_use(args, by_hand)?;
     let defaults = Defaults { requests_have_adapters: true, ..Defaults::default() };
-    let model = load::generator(&args.generation, defaults)?;
+    let session = args.session.as_ref().map(open_session).transpose()?;
+    // A GPU has no prefix cache; there only messages are kept.
+    let has_prefixes = args.generation.compute.device.device == Device::Cpu;
+    let prefixes = session.as_ref().filter(|_| has_prefixes).map(|(_, folder)| folder.clone());
+    let model = load::generator(&args.generation, defaults, prefixes.as_deref())?;
     let context = model.backend().context_length();
     // Every message needs the template: fail now rather than at the first one.
     model.backend().codec().chat_template()?;
@@ -117,7 +137,14 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     // At a terminal a second Ctrl-C is easily an accident and must not lose the conversation.
     let interrupts = if by_hand { Interrupts::install(3, false) } else { Interrupts::install(2, true) };
     let adapters = Adapters::new(model.engine(), args.generation.adapters.adapters.clone())?;
-    let dialogue = Dialogue::new(&model, args.system.as_deref(), settings, adapters, tools);
+    let mut dialogue = Dialogue::new(&model, args.system.as_deref(), settings, adapters, tools);
+    if let Some((session, _)) = session {
+        if by_hand {
+            let messages = session.transcript().messages().len();
+            output::hint(&format!("session {}: {}", session.id(), output::counted(messages, "message")));
+        }
+        dialogue.resume(session);
+    }
     let mut chat = Chat { dialogue, interrupts };
     let result = if by_hand {
         output::hint(&format!(
@@ -131,6 +158,28 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     };
     model.finish();
     result
+}
+
+/// Opens a session; also returns its folder for keys and values.
+///
+/// # Errors
+/// A session that is open elsewhere, or cannot be read.
+fn open_session(id: &SessionId) -> Result<(Session, PathBuf)> {
+    let open = SessionStore::of_user()?.open(id)?;
+    let prefixes = OpenSession::prefixes(&open);
+    Ok((Session::read(open)?, prefixes))
+}
+
+/// Messages of a saved conversation.
+///
+/// # Errors
+/// A file that cannot be read or is no saved conversation.
+pub(in crate::commands) fn saved_messages(path: &Path) -> Result<Vec<Message>> {
+    saved::messages(path).map(|(messages, _)| messages)
+}
+
+fn session_id(text: &str) -> Result<SessionId, String> {
+    SessionId::parse(text)
 }
 
 /// Tools of the flags, and the command that runs them.

@@ -19,6 +19,9 @@ const MOST_BYTES: u64 = 64 << 20;
 #[derive(Serialize, Deserialize)]
 struct Saved {
     messages: Vec<Message>,
+    /// Messages behind the system prompt that are no longer sent; only of sessions.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    forgotten_messages: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settings: Option<SavedSettings>,
 }
@@ -34,7 +37,20 @@ pub(super) fn save(path: &Path, messages: &[Message], settings: &Settings) -> Re
         Err(Error::ReadFile { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
         Err(_) => return Err(Error::NotReplaced { path: path.to_owned() }),
     }
-    let saved = Saved { messages: messages.to_vec(), settings: Some(settings.into()) };
+    write(path, messages, 0, settings)
+}
+
+/// Writes a conversation as [`save`] does, but without a look at the file that it replaces.
+///
+/// # Errors
+/// [`Error::WriteFile`].
+pub(super) fn write(
+    path: &Path,
+    messages: &[Message],
+    forgotten_messages: usize,
+    settings: &Settings,
+) -> Result<()> {
+    let saved = Saved { messages: messages.to_vec(), forgotten_messages, settings: Some(settings.into()) };
     let failed = |source| Error::WriteFile { path: path.to_owned(), source };
     let mut bytes = serde_json::to_vec_pretty(&saved).map_err(|error| failed(error.into()))?;
     bytes.push(b'\n');
@@ -46,13 +62,25 @@ pub(super) fn save(path: &Path, messages: &[Message], settings: &Settings) -> Re
 /// # Errors
 /// [`Error::ReadFile`], [`Error::NoConversation`].
 pub(super) fn load(path: &Path, settings: &Settings) -> Result<(Vec<Message>, Settings)> {
-    let Saved { messages, settings: saved } = read(path)?;
+    let Saved { messages, settings: saved, .. } = read(path)?;
     let none = |reason| Error::NoConversation { path: path.to_owned(), reason };
     let settings = match saved {
         Some(saved) => saved.apply(settings).map_err(none)?,
         None => settings.clone(),
     };
     Ok((messages, settings))
+}
+
+/// Reads the messages of a saved conversation, and how many of them are no longer sent.
+///
+/// # Errors
+/// As [`load`].
+pub(super) fn messages(path: &Path) -> Result<(Vec<Message>, usize)> {
+    read(path).map(|saved| (saved.messages, saved.forgotten_messages))
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 fn read(path: &Path) -> Result<Saved> {
@@ -67,7 +95,8 @@ fn read(path: &Path) -> Result<Saved> {
     let invalid = |error: serde_json::Error| none(error.to_string());
     match serde_json::from_slice(&bytes).map_err(invalid)? {
         list @ Value::Array(_) => {
-            Ok(Saved { messages: serde_json::from_value(list).map_err(invalid)?, settings: None })
+            let messages = serde_json::from_value(list).map_err(invalid)?;
+            Ok(Saved { messages, forgotten_messages: 0, settings: None })
         }
         other => serde_json::from_value(other).map_err(invalid),
     }

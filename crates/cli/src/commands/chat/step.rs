@@ -31,6 +31,7 @@ impl Chat<'_> {
         self.interrupts.end();
         let reader = sink.finish()?;
         let outcome = outcome?;
+        self.dialogue.keep()?;
         if let Some(remark) = remark {
             output::note(remark);
         }
@@ -96,6 +97,7 @@ impl Chat<'_> {
             Command::Stats => dialogue.statistics(),
             Command::Exit => return Ok(Step::Leave),
         };
+        dialogue.keep()?;
         output::note(&said);
         Ok(Step::GoOn)
     }

@@ -1,8 +1,7 @@
 //! Interactive chat: line editor, history, Ctrl-C.
 
-use std::fs::DirBuilder;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,12 +115,14 @@ impl Lines {
         let Some(folder) = user_folders::state() else { return };
         let path = folder.join("chat-history");
         let opened =
-            make_private(&folder).map_err(ReadlineError::from).and_then(|()| match path.metadata() {
-                Ok(file) if !file.is_file() || file.len() > MOST_FILE_BYTES => {
-                    Err(io::Error::other("it is no file of a history's size").into())
+            user_folders::make_private(&folder).map_err(ReadlineError::from).and_then(|()| {
+                match path.metadata() {
+                    Ok(file) if !file.is_file() || file.len() > MOST_FILE_BYTES => {
+                        Err(io::Error::other("it is no file of a history's size").into())
+                    }
+                    Ok(_) => self.editor.load_history(&path),
+                    Err(_) => Ok(()),
                 }
-                Ok(_) => self.editor.load_history(&path),
-                Err(_) => Ok(()),
             });
         match opened {
             Ok(()) => self.history = Some(path),
@@ -181,14 +182,6 @@ impl Lines {
             self.history = None;
         }
     }
-}
-
-/// Creates a folder that only its owner can read, unless it exists.
-fn make_private(folder: &Path) -> io::Result<()> {
-    let mut builder = DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.recursive(true).create(folder)
 }
 
 fn terminal(error: ReadlineError) -> Error {

@@ -21,6 +21,17 @@ impl Transcript {
         transcript
     }
 
+    /// Creates a conversation whose first `forgotten` messages after the system prompt are not
+    /// sent. If that is no place to begin at, all are.
+    pub(super) fn resumed(messages: Vec<Message>, forgotten: usize) -> Self {
+        let mut transcript = Self::new(messages);
+        let oldest = transcript.oldest.saturating_add(forgotten);
+        if transcript.messages.get(oldest).is_some_and(|message| message.role == "user") {
+            transcript.oldest = oldest;
+        }
+        transcript
+    }
+
     /// All messages.
     pub(super) fn messages(&self) -> &[Message] {
         &self.messages
@@ -146,6 +157,15 @@ mod tests {
         transcript.ask("more".to_owned());
         assert_eq!(transcript.undo().as_deref(), Some("more"));
         assert_eq!(transcript, talk(None, 1));
+    }
+
+    #[test]
+    fn a_resumed_conversation_sends_what_was_sent() {
+        let whole = talk(Some("Be brief."), 3);
+        for (forgotten, expected) in [(0, 0), (2, 2), (4, 4), (1, 0), (6, 0), (usize::MAX, 0)] {
+            let resumed = Transcript::resumed(whole.messages().to_vec(), forgotten);
+            assert_eq!(resumed.forgotten(), expected, "{forgotten}");
+        }
     }
 
     #[test]

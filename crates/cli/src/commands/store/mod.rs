@@ -44,36 +44,5 @@ fn pulled(model: &StoredModel) -> String {
         return "not complete".to_owned();
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    ago(now.saturating_sub(model.pulled_unix))
-}
-
-/// Formats an age in its largest unit.
-fn ago(seconds: u64) -> String {
-    const UNITS: [(u64, &str); 4] = [(365 * 86_400, "year"), (86_400, "day"), (3600, "hour"), (60, "minute")];
-    match UNITS.into_iter().find(|&(unit, _)| seconds >= unit) {
-        None => "now".to_owned(),
-        Some((unit, name)) => {
-            let n = seconds / unit;
-            format!("{n} {name}{} ago", if n == 1 { "" } else { "s" })
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_one_unit() {
-        for (seconds, text) in [
-            (0, "now"),
-            (59, "now"),
-            (60, "1 minute ago"),
-            (7199, "1 hour ago"),
-            (86_400 * 364, "364 days ago"),
-            (86_400 * 800, "2 years ago"),
-        ] {
-            assert_eq!(ago(seconds), text);
-        }
-    }
+    crate::output::ago(now.saturating_sub(model.pulled_unix))
 }

@@ -1,19 +1,26 @@
 //! `ruvllm generate`: continue a text or answer a message.
 
+mod choices;
+mod document;
+mod logprobs;
+
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use ruvllm::{Completion, FinishReason, GenerateRequest, KvQuality, Message, Prompt, Timings};
-use serde::Serialize;
+use ruvllm::{Completion, FinishReason, GenerateRequest, Message, Prompt};
 
+pub(super) use self::choices::Choices;
+use self::choices::{ChoiceArgs, Shown};
+use self::document::{Contents, Document};
+pub(super) use self::document::{GenerationTimings, SpeculationDocument};
 use super::load;
 use crate::args::{self, GenerationArgs, OrDefault, OutputLanguage};
 use crate::device::Defaults;
 use crate::error::{Error, Result};
 use crate::output::{Reader, TextSink};
-use crate::tools::{CallDocument, ContentFilter, Tools};
+use crate::tools::{CallDocument, Tools};
 use crate::{console, input, output, signal};
 
 const HELP: &str = "\
@@ -27,13 +34,16 @@ when tokens were drawn (temperature above 0). With a quality target (--kv tiered
 {hot_tokens, error, samples}, how many tokens stay hot, the error that was estimated then, and how often it was
 sampled. With --pressure drop-oldest there is dropped_tokens once tokens were dropped. With --tools there is
 tool_calls: [{id, name, arguments}], and text is that outside of calls. Where tokens were drafted there is
-speculation: {drafted_tokens, accepted_tokens}.
+speculation: {drafted_tokens, accepted_tokens}. With --logprobs there are logprobs: [{token, text, logprob, top:
+[{token, text, logprob}]}] and their mean_logprob, which --best-of gives too. With --n above 1 there is
+choices: [{text, ...}] and timings: {load_ms}; each choice has the other fields and timings of its own.
 
 Examples:
   ruvllm generate --chat \"Tell me a story about a turtle.\"
   ruvllm generate --temperature 0 -n 64 \"Once upon a time\"
   ruvllm generate --chat --json < question.txt
   ruvllm generate --adapter poet=poet-lora@0.8 \"The sea\"
+  ruvllm generate --n 3 --logprobs 2 \"The capital of France is\"
   ruvllm generate --chat --tools tools.json \"Weather in Rome?\"
   ruvllm generate --json-schema person.json \"Ann is 31 years old. As JSON:\"
 
@@ -45,6 +55,11 @@ With --tools (a file as chat servers take it: [{\"type\": \"function\", \"functi
 {\"name\", \"description\", \"parameters\"}}]) the model may call functions. Names
 and arguments always fit the tools; each call is a line of JSON after the text.
 --tool-choice required forces a call. `ruvllm chat --exec` runs calls.
+
+--n 3 gives three texts of one prompt, whose choice i has the seed S+i; the prompt is computed once. They are generated
+together and printed one after the other, each behind a line `--- choice 1 of 3 ---`. --best-of 8 --n 2 generates eight
+and prints the two with the highest mean log-probability of their tokens, the highest first. --logprobs N adds a table
+behind each text. Log-probabilities are those of the model, before temperature, filters and penalties.
 
 With --prefix-cache on, later runs with the same model and --kv compute only where their prompt parts from earlier ones.
 The files are written behind the answer; the program ends when they are safe. They hold what the prompts say. With spill
@@ -101,118 +116,55 @@ pub(crate) struct GenerateArgs {
 
     #[command(flatten)]
     generation: GenerationArgs,
-}
 
-/// The JSON document.
-#[derive(Serialize)]
-struct Document<'a> {
-    text: &'a str,
-    tokens: &'a [u32],
-    prompt_tokens: usize,
-    cached_tokens: usize,
-    finish_reason: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    seed: Option<u64>,
-    /// Present if there were tools to call.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_calls: Option<Vec<CallDocument<'a>>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kv_quality: Option<KvQualityDocument>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dropped_tokens: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    speculation: Option<SpeculationDocument>,
-    timings: TimingsDocument,
-}
-
-/// Outcome of a quality target.
-#[derive(Serialize)]
-struct KvQualityDocument {
-    hot_tokens: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<f32>,
-    samples: usize,
-}
-
-/// Counts of drafted tokens.
-#[derive(Serialize)]
-struct SpeculationDocument {
-    drafted_tokens: usize,
-    accepted_tokens: usize,
-}
-
-/// Timings of the JSON document.
-#[derive(Serialize)]
-struct TimingsDocument {
-    load_ms: f64,
-    #[serde(flatten)]
-    generation: GenerationTimings,
-}
-
-/// Timings of a generation; values that were not measured are absent.
-#[derive(Debug, Serialize)]
-pub(super) struct GenerationTimings {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ttft_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prefill_tok_s: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    decode_tok_s: Option<f64>,
-}
-
-impl From<Timings> for GenerationTimings {
-    fn from(timings: Timings) -> Self {
-        let Timings { ttft_ms, prefill_tok_s, decode_tok_s, .. } = timings;
-        let rounded = |x: Option<f64>| x.map(output::rounded);
-        Self {
-            ttft_ms: rounded(ttft_ms),
-            prefill_tok_s: rounded(prefill_tok_s),
-            decode_tok_s: rounded(decode_tok_s),
-        }
-    }
+    #[command(flatten)]
+    choices: ChoiceArgs,
 }
 
 pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
+    let choices = Choices::new(&args.choices, args.generation.sampling.temperature)?;
     let (request, tools) = request(args)?;
-    answer(request, tools.as_ref(), &args.generation, json)
+    answer(request.with_logprobs(args.choices.logprobs), tools.as_ref(), choices, &args.generation, json)
 }
 
-/// Loads the model, generates the completion and prints it.
+/// Loads the model, generates the choices and prints them.
 ///
 /// # Errors
 /// Errors of loading, of the engine and of standard output.
 pub(super) fn answer(
     mut request: GenerateRequest,
     tools: Option<&Tools>,
+    choices: Choices,
     generation: &GenerationArgs,
     json: bool,
 ) -> Result<ExitCode> {
-    let model = load::generator(generation, Defaults::default())?;
+    choices.check_device(&generation.compute.device)?;
+    let model = load::generator(generation, Defaults::default(), None)?;
+    let codec = model.backend().codec();
     let breakers = generation.sampling.breakers();
-    request.sampling = args::with_breakers(request.sampling, &breakers, model.backend().codec().tokenizer())?;
+    request.sampling = args::with_breakers(request.sampling, &breakers, codec.tokenizer())?;
     let cancel = signal::cancel_on_interrupt();
-    let mut sink = if json { TextSink::nowhere() } else { TextSink::stdout() };
-    let mut filter = match tools {
-        Some(tools) => tools.filter(model.backend().codec())?,
-        None => ContentFilter::none(),
-    };
-    let mut show = |text: &str| filter.push(text, &mut |text| sink.push(text));
-    let completion = model.backend().generate_with(&request, &cancel, &mut show)?;
-    if filter.finish(&mut |text| sink.push(text)).is_continue() {
-        show_calls(&completion, &mut sink)?;
-    }
-    let reader = sink.finish()?;
+    let sink = if json { TextSink::nowhere() } else { TextSink::stdout() };
+    let mut shown = Shown { sink, tools, codec, logprobs: request.logprobs.is_some() && !json };
+    let completions = choices.generate(&model, &request, &cancel, &mut shown)?;
+    let reader = shown.sink.finish()?;
     let load_ms = model.load_time().as_secs_f64() * 1e3;
     if json {
-        let drawn = generation.sampling.temperature > 0.0;
-        output::write_json(&document(&completion, tools.is_some(), load_ms, drawn))?;
+        let contents = Contents {
+            has_tools: tools.is_some(),
+            drawn: generation.sampling.temperature > 0.0,
+            ranked: choices.are_ranked(),
+            logprobs: request.logprobs.map(|_| codec.tokenizer()),
+        };
+        output::write_json(&Document::new(&completions, load_ms, contents))?;
     }
     let at_terminal = !json && reader == Reader::Listening && io::stderr().is_terminal();
     if console::is_verbose() || (at_terminal && !console::is_quiet()) {
-        output::note(&report(&completion, load_ms, model.gpu().map(|gpu| gpu.adapter.as_str())));
+        output::note(&report(&completions, load_ms, model.gpu().map(|gpu| gpu.adapter.as_str())));
     }
     model.finish();
-    let interrupted = completion.finish_reason == FinishReason::Cancelled && reader == Reader::Listening;
+    let is_cut = completions.iter().any(|choice| choice.finish_reason == FinishReason::Cancelled);
+    let interrupted = is_cut && reader == Reader::Listening;
     Ok(if interrupted { signal::exit_code() } else { ExitCode::SUCCESS })
 }
 
@@ -301,31 +253,16 @@ pub(super) fn request_for(
     }
 }
 
-fn document(completion: &Completion, has_tools: bool, load_ms: f64, drawn: bool) -> Document<'_> {
-    Document {
-        text: completion.content(),
-        tokens: &completion.tokens,
-        prompt_tokens: completion.prompt_tokens,
-        cached_tokens: completion.cached_tokens,
-        finish_reason: completion.finish_reason.name(),
-        seed: drawn.then_some(completion.seed),
-        tool_calls: has_tools.then(|| completion.tool_calls.iter().map(CallDocument::from).collect()),
-        dropped_tokens: (completion.dropped_tokens > 0).then_some(completion.dropped_tokens),
-        speculation: (completion.drafted_tokens > 0).then_some(SpeculationDocument {
-            drafted_tokens: completion.drafted_tokens,
-            accepted_tokens: completion.accepted_tokens,
-        }),
-        kv_quality: completion.kv_quality.map(|KvQuality { hot_tokens, error, samples, .. }| {
-            KvQualityDocument { hot_tokens, error, samples }
-        }),
-        timings: TimingsDocument { load_ms: output::rounded(load_ms), generation: completion.timings.into() },
-    }
-}
-
 /// One line with load time, speed and finish reason, for the user.
-fn report(completion: &Completion, load_ms: f64, gpu: Option<&str>) -> String {
+fn report(completions: &[Completion], load_ms: f64, gpu: Option<&str>) -> String {
     let mut parts = vec![format!("loaded in {load_ms:.0} ms")];
     parts.extend(gpu.map(str::to_owned));
+    let [completion] = completions else {
+        let tokens = completions.iter().map(|choice| choice.tokens.len()).sum();
+        parts.push(output::counted(completions.len(), "choice"));
+        parts.push(output::counted(tokens, "token"));
+        return format!("[{}]", parts.join(", "));
+    };
     if let Some(speed) = completion.timings.prefill_tok_s {
         let computed = completion.prompt_tokens - completion.cached_tokens;
         parts.push(format!("{computed} of {} prompt tokens at {speed:.1}/s", completion.prompt_tokens));

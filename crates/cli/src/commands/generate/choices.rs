@@ -1,0 +1,196 @@
+//! Choices of one prompt: flags, generation and output.
+
+use clap::Args;
+use ruvllm::{CancelToken, Completion, Engine, GenerateRequest, TextCodec};
+
+use crate::args;
+use crate::device::{Device, DeviceArgs, DeviceError, Loaded};
+use crate::error::{Error, Result};
+use crate::output::TextSink;
+use crate::tools::{ContentFilter, Tools};
+
+/// Flags of choices and of log-probabilities.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Choices")]
+pub(super) struct ChoiceArgs {
+    /// Texts of the prompt, 1 to 128, with the seeds S, S+1, ..
+    #[arg(long, value_name = "N", default_value = "1", value_parser = args::choices)]
+    n: usize,
+
+    /// Generate N choices, print the --n with the highest mean log-probability
+    #[arg(long, value_name = "N", value_parser = args::choices)]
+    best_of: Option<usize>,
+
+    /// Log-probabilities of each token and of the N most likely ones; 0 to 128
+    #[arg(long, value_name = "N", value_parser = args::logprobs)]
+    pub(super) logprobs: Option<usize>,
+}
+
+/// Number of choices, and of those that they are the best of.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::commands) struct Choices {
+    n: usize,
+    best_of: Option<usize>,
+}
+
+impl Choices {
+    /// The one choice of a request.
+    pub(in crate::commands) const ONE: Self = Self { n: 1, best_of: None };
+
+    /// Choices of the flags.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`]: fewer generated choices than printed ones; several that are the same.
+    pub(super) fn new(args: &ChoiceArgs, temperature: f32) -> Result<Self> {
+        let ChoiceArgs { n, best_of, .. } = *args;
+        let conflict = |flag, reason| Err(Error::Conflict { flag, reason });
+        if let Some(best_of) = best_of.filter(|&best_of| best_of < n) {
+            return conflict(
+                "--best-of",
+                format!("{best_of} choices cannot give --n {n}; generate at least {n}"),
+            );
+        }
+        let flag = if n > 1 { "--n" } else { "--best-of" };
+        if temperature == 0.0 && best_of.unwrap_or(n) > 1 {
+            let reason = "with --temperature 0 all choices are the same; raise it, or print one choice";
+            return conflict(flag, reason.to_owned());
+        }
+        Ok(Self { n, best_of })
+    }
+
+    /// True if choices are ranked.
+    pub(super) fn are_ranked(self) -> bool {
+        self.best_of.is_some()
+    }
+
+    /// Rejects a GPU for several choices, before the model is loaded.
+    ///
+    /// # Errors
+    /// [`DeviceError::CpuOnly`].
+    pub(super) fn check_device(self, device: &DeviceArgs) -> Result<()> {
+        if self.is_one() { Ok(()) } else { device.cpu_only(self.command()) }
+    }
+
+    /// True if the request is generated once, by any backend.
+    fn is_one(self) -> bool {
+        self.n == 1 && self.best_of.is_none()
+    }
+
+    /// Command with the flag that asks for several choices.
+    fn command(self) -> &'static str {
+        if self.are_ranked() { "generate --best-of" } else { "generate --n" }
+    }
+
+    /// Generates the choices and shows them one after the other.
+    ///
+    /// # Errors
+    /// [`DeviceError::CpuOnly`] for several on a GPU; those of the engine.
+    pub(super) fn generate(
+        self,
+        model: &Loaded,
+        request: &GenerateRequest,
+        cancel: &CancelToken,
+        shown: &mut Shown<'_>,
+    ) -> Result<Vec<Completion>> {
+        let Self { n, best_of } = self;
+        if self.is_one() {
+            let mut filter = shown.filter()?;
+            let mut show = |text: &str| filter.push(text, &mut |text| shown.sink.push(text));
+            let completion = model.backend().generate_with(request, cancel, &mut show)?;
+            shown.end(filter, &completion)?;
+            return Ok(vec![completion]);
+        }
+        let Some(engine) = model.engine() else {
+            return Err(DeviceError::CpuOnly { command: self.command(), device: Device::Auto }.into());
+        };
+        match best_of {
+            Some(best_of) => best(engine, request, (n, best_of), cancel, shown),
+            None => each(engine, request, n, cancel, shown),
+        }
+    }
+}
+
+/// Generates choices at once and streams them, the first one first.
+fn each(
+    engine: &Engine,
+    request: &GenerateRequest,
+    n: usize,
+    cancel: &CancelToken,
+    shown: &mut Shown<'_>,
+) -> Result<Vec<Completion>> {
+    let mut completions = Vec::with_capacity(n);
+    for mut handle in engine.submit_many_with(request, n, cancel)? {
+        shown.begin(&format!("choice {} of {n}", completions.len() + 1));
+        let mut filter = shown.filter()?;
+        while let Some(chunk) = handle.next() {
+            if filter.push(&chunk?.text, &mut |text| shown.sink.push(text)).is_break() {
+                // The reader is gone: the other choices end with their handles.
+                completions.push(handle.finish()?);
+                return Ok(completions);
+            }
+        }
+        let completion = handle.finish()?;
+        shown.end(filter, &completion)?;
+        completions.push(completion);
+    }
+    Ok(completions)
+}
+
+/// Generates choices, then shows the best ones.
+fn best(
+    engine: &Engine,
+    request: &GenerateRequest,
+    (n, best_of): (usize, usize),
+    cancel: &CancelToken,
+    shown: &mut Shown<'_>,
+) -> Result<Vec<Completion>> {
+    let completions = engine.generate_best(request, n, best_of, cancel)?;
+    for (completion, number) in completions.iter().zip(1..) {
+        if n > 1 {
+            let mean = completion.mean_logprob().map(|mean| format!(", mean log-probability {mean:.3}"));
+            shown.begin(&format!("choice {number} of {n}{}", mean.unwrap_or_default()));
+        }
+        let mut filter = shown.filter()?;
+        // Without a reader the results are those of the document.
+        let _ = filter.push(&completion.text, &mut |text| shown.sink.push(text));
+        shown.end(filter, completion)?;
+    }
+    Ok(completions)
+}
+
+/// Output of choices for people.
+pub(super) struct Shown<'a> {
+    pub(super) sink: TextSink,
+    pub(super) tools: Option<&'a Tools>,
+    pub(super) codec: &'a TextCodec,
+    /// True if log-probabilities are shown.
+    pub(super) logprobs: bool,
+}
+
+impl Shown<'_> {
+    /// The filter of a choice's text.
+    fn filter(&self) -> Result<ContentFilter> {
+        self.tools.map_or_else(|| Ok(ContentFilter::none()), |tools| tools.filter(self.codec))
+    }
+
+    /// Begins a choice with a line that separates it from the one before.
+    fn begin(&mut self, title: &str) {
+        self.sink.start_line();
+        // If the reader is gone, the text of the choice finds out.
+        let _ = self.sink.push(&format!("--- {title} ---\n"));
+    }
+
+    /// Ends a choice: what the filter holds back, tool calls, log-probabilities.
+    fn end(&mut self, mut filter: ContentFilter, completion: &Completion) -> Result<()> {
+        if filter.finish(&mut |text| self.sink.push(text)).is_break() {
+            return Ok(());
+        }
+        super::show_calls(completion, &mut self.sink)?;
+        if self.logprobs {
+            self.sink.start_line();
+            let table = super::logprobs::table(&completion.logprobs, self.codec.tokenizer());
+            let _ = self.sink.push(&format!("\n{table}"));
+        }
+        Ok(())
+    }
+}
