@@ -1,9 +1,9 @@
 //! Times at which the reader of a request is woken.
 //!
-//! A reader that is woken takes a core from the threads that compute. With a model whose steps take
-//! a millisecond, a wake-up per token costs a tenth of the speed; so text is handed over in intervals
-//! that nobody sees. The first piece is handed over at once, and with steps of half the interval or
-//! more each piece is.
+//! A reader that is woken takes a core from the threads that compute: two context switches per
+//! token, of a model whose steps may take a millisecond. So text is handed over in intervals that
+//! nobody sees. The first piece is handed over at once, and with steps of half the interval or more
+//! each piece is.
 
 use std::time::{Duration, Instant};
 

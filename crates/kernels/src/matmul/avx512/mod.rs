@@ -6,6 +6,7 @@
 mod expand;
 mod group;
 mod one_token;
+mod pair;
 mod rows;
 mod tile;
 mod vector;

@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 
 use super::group::WideGroup;
-use super::rows::{PAIRS, add_group, weights};
+use super::pair::{PAIRS, add_group, weights};
 use super::tile::offset;
 use super::vector::{load, store};
 use crate::lanes::LANES;
@@ -26,9 +26,9 @@ pub(super) fn one_token<B: WideGroup>(
     sums: &mut [RowSums],
 ) {
     if B::ROW_ALONE {
-        by_rows(blocks, x, blocks_per_row, sums)
+        by_rows(blocks, x, blocks_per_row, sums);
     } else {
-        by_fours(blocks, x, blocks_per_row, sums)
+        by_fours(blocks, x, blocks_per_row, sums);
     }
 }
 
