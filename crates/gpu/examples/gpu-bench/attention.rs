@@ -1,4 +1,4 @@
-//! Decode attention: time and bandwidth of keys and values.
+//! Attention: time and bandwidth of keys and values in decode, TFLOP/s in prefill.
 
 use ruvllm_gpu::{AttentionKernel, Buffer, Gpu, KV_BLOCK_TOKENS, KvBlocks, Quantized, Result, Sequences};
 
@@ -59,6 +59,56 @@ pub(crate) fn run(gpu: &Gpu, peak: f64, quick: bool, own: Option<u32>, json: &mu
             100.0 * rate.median / peak
         );
         let name = format!("attention {heads}/{kv_heads} x {dim}, {count} x {tokens}");
+        json.operation(&name, seconds.map(|s| s * 1e6));
+    }
+    Ok(())
+}
+
+/// Query heads, KV heads, head dimension, rows, tokens before them.
+const PREFILL: [(u32, u32, u32, u32, u32); 9] = [
+    (32, 8, 64, 512, 0),
+    (32, 8, 64, 512, 4096),
+    (32, 8, 64, 512, 32_256),
+    (32, 8, 64, 64, 4096),
+    (32, 8, 64, 16, 4096),
+    (32, 8, 128, 512, 0),
+    (32, 8, 128, 512, 4096),
+    (32, 32, 128, 512, 4096),
+    (32, 32, 128, 16, 4096),
+];
+
+/// Prints microseconds and TFLOP/s (four operations per score and dimension) of the rows of one
+/// sequence.
+pub(crate) fn prefill(gpu: &Gpu, quick: bool, json: &mut Json) -> Result<()> {
+    println!("\nprefill attention to 8 bits, each after the one before");
+    println!("heads kv  dim rows  depth       us  TFLOP/s");
+    let quick_shapes = [(4, 2, 64, 32, 300)];
+    let shapes: &[_] = if quick { &quick_shapes } else { &PREFILL };
+    for &(heads, kv_heads, dim, rows, depth) in shapes {
+        let blocks = (depth + rows).div_ceil(KV_BLOCK_TOKENS).next_multiple_of(4);
+        let kv = random_blocks(gpu, blocks, kv_heads, dim)?;
+        let key = AttentionKernel::new(heads, kv_heads, dim).one_sequence();
+        let queries: Vec<f32> = (0..rows * heads * dim).map(|i| (i as f32 * 0.7).sin()).collect();
+        let queries = gpu.upload(&queries)?;
+        let scratch = gpu.zeroed(key.scratch_bytes(rows, blocks * KV_BLOCK_TOKENS))?;
+        let out = Quantized::new(gpu, rows, heads * dim)?.into();
+        let positions = gpu.upload(&(depth..depth + rows).collect::<Vec<_>>())?;
+        let table: Vec<u32> = (0..blocks).rev().collect();
+        let sequences = Sequences { positions, table: gpu.upload(&table)? };
+        let launches = gpu.attention(key, &queries, &kv, &sequences, &scratch, &out)?;
+        let list: Vec<_> = launches.iter().collect();
+        heat(gpu, &list, quick)?;
+        let seconds = seconds_each(gpu, &list, quick)?.map(|s| s * list.len() as f64);
+        let scores: u64 = (depth..depth + rows).map(|position| u64::from(position) + 1).sum();
+        let rate = seconds.map(|s| 4e-12 * scores as f64 * f64::from(heads * dim) / s);
+        println!(
+            "{heads:5} {kv_heads:2} {dim:4} {rows:4} {depth:6} {:8.2} {:6.1} ({:.1} to {:.1})",
+            seconds.median * 1e6,
+            rate.median,
+            rate.low,
+            rate.high
+        );
+        let name = format!("prefill attention {heads}/{kv_heads} x {dim}, {rows} rows behind {depth}");
         json.operation(&name, seconds.map(|s| s * 1e6));
     }
     Ok(())

@@ -3,7 +3,7 @@
 //! `gpu-bench [--adapter INDEX|NAME] [--software] [--quick] [--sweep] [--part NAME]...
 //! [--json FILE]`
 //!
-//! Parts: `products`, `operations`, `attention`, `gemm`, `steps`; all without `--part`.
+//! Parts: `products`, `operations`, `attention`, `prefill`, `gemm`, `steps`; all without `--part`.
 //!
 //! Times are those of the device (timestamp queries), medians with minimum and maximum. Weights
 //! rotate over more memory than any level-2 cache holds.
@@ -85,6 +85,9 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
         }
         if args.part("attention") {
             attention::run(&gpu, peak, quick, None, &mut json)?;
+        }
+        if args.part("prefill") {
+            attention::prefill(&gpu, quick, &mut json)?;
         }
         if args.part("gemm") {
             gemm::run(&gpu, quick, &mut json)?;
