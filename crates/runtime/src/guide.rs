@@ -61,11 +61,12 @@ impl Guide {
         self.state.as_mut().map(ConstraintState::forced).unwrap_or_default()
     }
 
-    /// True if a token may come next. The mask is that of the next [`mask`](Self::mask), so this
-    /// changes nothing.
-    pub(crate) fn allows(&mut self, token: TokenId) -> bool {
-        // A mask that fails here fails again when it is sampled from.
-        self.state.as_mut().is_none_or(|state| state.mask().is_ok_and(|mask| mask.allows(token)))
+    /// Number of `tokens` from the first on that may come next, one after the other. The position
+    /// stays.
+    pub(crate) fn accepted_prefix(&mut self, tokens: &[TokenId]) -> usize {
+        let Some(state) = &mut self.state else { return tokens.len() };
+        // A step that fails here fails again when the mask is taken.
+        state.accepted_prefix(tokens).unwrap_or(0)
     }
 
     /// True if the output is complete and nothing can follow.
@@ -93,8 +94,8 @@ impl Guide {
         Vec::new()
     }
 
-    pub(crate) fn allows(&mut self, _: TokenId) -> bool {
-        true
+    pub(crate) fn accepted_prefix(&mut self, tokens: &[TokenId]) -> usize {
+        tokens.len()
     }
 
     pub(crate) fn is_ended(&self) -> bool {

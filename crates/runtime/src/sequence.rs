@@ -248,19 +248,19 @@ impl NativeSequence {
         Ok(())
     }
 
-    /// Largest number of tokens behind the next one that can be computed with it and dropped again
-    /// without a trace.
+    /// Largest number of tokens behind the next `tokens` that can be computed with these and
+    /// dropped again without a trace.
     ///
     /// Where work between passes may change what attention reads (tiers, quality samples, windows,
     /// dropped tokens), a pass with a draft ends before the last token of a block: that work is
     /// done when a block is full, at the same lengths as without drafts. `SQuat` learns from every
     /// query that is computed, so drafts are left out.
-    pub(crate) fn draft_room(&self) -> usize {
+    pub(crate) fn draft_room(&self, tokens: usize) -> usize {
         let store = self.cache.store();
         if store.policy().squat {
             return 0;
         }
-        let room = self.cache.capacity().saturating_sub(self.cache.len() + 1);
+        let room = self.cache.capacity().saturating_sub(self.cache.len() + tokens);
         let is_settled_in_blocks = store.policy().tiers().nth(1).is_some()
             || self.watch.is_some()
             || self.window.is_some()
@@ -269,7 +269,7 @@ impl NativeSequence {
             return room;
         }
         let block_tokens = store.block_tokens();
-        room.min((block_tokens - self.cache.len() % block_tokens).saturating_sub(2))
+        room.min((block_tokens - self.cache.len() % block_tokens).saturating_sub(tokens + 1))
     }
 
     /// Appends copies of the whole blocks in their order as long as they end at `len` or before;

@@ -45,8 +45,22 @@ pub(crate) trait Drafter {
         policy: &mut Policy,
     );
 
+    /// Compares the last offer for a sequence with the tokens that followed, whether or not it
+    /// became a draft: the number of tokens compared, and of the first of them that were right.
+    /// `tokens` are those of the sequence, of which `before` were there at the offer. `None` if the
+    /// tokens of an offer are not known.
+    fn compare(&self, _lane: Lane, _tokens: &[TokenId], _before: usize) -> Option<[usize; 2]> {
+        None
+    }
+
     /// Forgets a sequence.
     fn end(&mut self, lane: Lane);
+}
+
+/// Number of tokens that two lists can have in common at their beginning, and have.
+fn common(offered: &[TokenId], sampled: &[TokenId]) -> [usize; 2] {
+    let right = offered.iter().zip(sampled).take_while(|(a, b)| a == b).count();
+    [offered.len().min(sampled.len()), right]
 }
 
 /// Prompt look-up: the tokens that followed the same ones earlier in the sequence.
@@ -77,6 +91,11 @@ impl Drafter for PromptLookup {
                 draft.extend(token);
             }
         }
+    }
+
+    fn compare(&self, lane: Lane, tokens: &[TokenId], before: usize) -> Option<[usize; 2]> {
+        // Where a draft goes on with itself, it is right as long as these tokens are its own.
+        Some(common(&tokens[*self.found.get(&lane)?..], &tokens[before..]))
     }
 
     fn end(&mut self, lane: Lane) {
@@ -140,6 +159,10 @@ impl Drafter for PrefixContinuation {
                 draft.extend(known.next.iter().take(wanted.tokens));
             }
         }
+    }
+
+    fn compare(&self, lane: Lane, tokens: &[TokenId], before: usize) -> Option<[usize; 2]> {
+        Some(common(&self.known.get(&lane)?.next, &tokens[before..]))
     }
 
     fn end(&mut self, lane: Lane) {

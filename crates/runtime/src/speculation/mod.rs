@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Ask per decoding request ─▶ Drafter::offer ─▶ Policy::choose ─▶ Drafter::draft ─▶ tokens
-//!                              PromptLookup       Acceptance, Times, Account
+//!                              PromptLookup       Acceptance, Times, Rate, Account
 //!                              PrefixContinuation
 //!                              ModelDrafter
 //! ```
@@ -55,8 +55,14 @@ pub(crate) struct Speculator<'c> {
 #[derive(Default)]
 struct Requested {
     acceptance: Acceptance,
-    /// Kind of the present draft.
+    /// Kinds of the drafts that could be made for the present step, by drafter.
+    offered: [Option<Source>; DRAFTERS],
+    /// Kind of its draft, also where that stayed empty.
     source: Option<Source>,
+    /// True if the draft model caught up with the sequence for it.
+    caught_up: bool,
+    /// Accepted tokens, from the verification to the end of the step.
+    accepted: Option<usize>,
     is_varied: bool,
     /// Steps without drafts that are due: memory was short for the last one.
     paused: usize,
@@ -134,6 +140,7 @@ impl<'c> Speculator<'c> {
     fn choose(&mut self, ask: &Ask<'_>, decoding: usize) -> Option<(usize, Wanted)> {
         let request = self.requests.entry(ask.lane).or_default();
         (request.source, request.is_varied) = (None, ask.is_varied);
+        request.offered = [None; DRAFTERS];
         if request.paused > 0 {
             request.paused -= 1;
             return None;
@@ -142,10 +149,9 @@ impl<'c> Speculator<'c> {
             return None;
         }
         self.offers.clear();
-        let mut by_source = [0; Source::ALL.len()];
-        for (at, drafter) in self.drafters.iter_mut().enumerate() {
+        for (drafter, offered) in self.drafters.iter_mut().zip(&mut request.offered) {
             if let Some(offer) = drafter.offer(ask) {
-                by_source[offer.source as usize] = at;
+                *offered = Some(offer.source);
                 self.offers.push(offer);
             }
         }
@@ -157,22 +163,39 @@ impl<'c> Speculator<'c> {
             _ => self.policy.choose(&self.offers, &request.acceptance, ask.is_varied, decoding)?,
         };
         request.source = Some(source);
-        Some((by_source[source as usize], wanted))
+        let of_source = |offer: &&Offer| offer.source == source;
+        request.caught_up = self.offers.iter().find(of_source).is_some_and(Offer::catches_up);
+        let drafter = request.offered.iter().position(|offered| *offered == Some(source))?;
+        Some((drafter, wanted))
     }
 
-    /// Records that the first `accepted` tokens of a draft were right.
-    pub(crate) fn verified(&mut self, lane: Lane, drafted: usize, accepted: usize) {
-        if let Some(request) = self.requests.get_mut(&lane)
-            && let Some(source) = request.source
-        {
-            let counts = [drafted, accepted];
-            self.policy.observe_acceptance(&mut request.acceptance, source, request.is_varied, counts);
+    /// Records the tokens that a request has after a step, of which `before` were there before it,
+    /// and the number of those that were drafted.
+    pub(crate) fn verified(&mut self, lane: Lane, tokens: &[TokenId], before: usize, accepted: usize) {
+        let Some(request) = self.requests.get_mut(&lane) else { return };
+        request.accepted = Some(accepted);
+        for (drafter, offered) in self.drafters.iter().zip(request.offered) {
+            if let Some(source) = offered
+                && let Some(counts) = drafter.compare(lane, tokens, before)
+            {
+                self.policy.observe_offer(&mut request.acceptance, source, request.is_varied, counts);
+            }
         }
     }
 
-    /// Records a step of decoding requests alone, which took `time` with its drafts.
-    pub(crate) fn observe(&mut self, decoding: usize, counts: [usize; 2], time: Duration) {
-        self.policy.observe_step(decoding, counts, time, self.drafting);
+    /// Records a step of decoding requests alone, which took `time` with its drafts; `rows` were
+    /// computed without these.
+    pub(crate) fn observe(&mut self, decoding: usize, rows: usize, counts: [usize; 2], time: Duration) {
+        let plain_steps = self.policy.observe_step(decoding, rows, counts, time, self.drafting);
+        for request in self.requests.values_mut() {
+            if let (Some(accepted), Some(plain_steps)) = (request.accepted.take(), plain_steps)
+                && request.source == Some(Source::Model)
+                && !request.caught_up
+            {
+                let Requested { acceptance, is_varied, .. } = request;
+                self.policy.observe_model(acceptance, *is_varied, accepted, plain_steps);
+            }
+        }
     }
 
     /// Pauses the drafts of a request: there was no memory for one.

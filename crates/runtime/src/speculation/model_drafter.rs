@@ -12,8 +12,9 @@ use super::drafter::{Ask, Drafter, Lane};
 use super::policy::{MOST_DRAFT, Offer, Policy, Source, Wanted};
 use crate::segments::{Batch, recycle};
 
-/// Tokens that a sequence begins with, the latest ones.
-const BEGIN: usize = 128;
+/// Tokens that a sequence begins with, the latest ones. More would cost more than they gain: the
+/// past grows with the sequence.
+const BEGIN: usize = 32;
 
 /// Sequences that may begin in one step.
 const BEGINNERS: usize = 4;

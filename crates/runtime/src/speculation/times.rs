@@ -5,9 +5,9 @@ use std::time::Duration;
 /// Part of the past that each pass keeps: the mean age of the samples is 33 passes.
 const MEMORY: f64 = 0.97;
 
-/// Passes before outliers are cut, and the multiple of the expected duration where they are.
+/// Passes before outliers are cut, and the multiple of the most that is expected where they are.
 const TRUSTED: u32 = 4;
-const OUTLIER: f64 = 1.5;
+pub(super) const OUTLIER: f64 = 1.5;
 
 /// Variance of the rows below which passes tell nothing about the duration of a further row.
 const LEAST_VARIANCE: f64 = 0.05;
@@ -35,9 +35,9 @@ impl Times {
     pub(super) fn observe(&mut self, rows: usize, time: Duration) {
         let (rows, mut seconds) = (rows.max(1), time.as_secs_f64());
         if self.passes >= TRUSTED
-            && let Some(expected) = self.expected(rows)
+            && let Some(bound) = self.bound(rows)
         {
-            seconds = seconds.min(OUTLIER * expected);
+            seconds = seconds.min(OUTLIER * bound);
         }
         let x = rows as f64;
         for (sum, value) in [

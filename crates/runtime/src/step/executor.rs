@@ -138,9 +138,9 @@ pub(crate) trait Executor {
     /// go on then.
     fn truncate(&mut self, id: SequenceId, len: usize) -> Result<()>;
 
-    /// Largest number of tokens behind the next one that can be computed with it and dropped again
-    /// without a trace: 0 without support for drafts.
-    fn draft_room(&self, id: SequenceId) -> usize;
+    /// Largest number of tokens behind the next `tokens` that can be computed with these and
+    /// dropped again without a trace: 0 without support for drafts.
+    fn draft_room(&self, id: SequenceId, tokens: usize) -> usize;
 
     /// Stores the prompt of a running sequence, which has been computed, as a prefix of others.
     fn prefilled(&mut self, id: SequenceId);

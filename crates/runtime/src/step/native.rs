@@ -182,8 +182,8 @@ impl Executor for NativeExecutor<'_> {
         self.sequences.get_mut(&id).map_or(Ok(()), |sequence| sequence.truncate(len))
     }
 
-    fn draft_room(&self, id: SequenceId) -> usize {
-        self.sequences.get(&id).map_or(0, |sequence| sequence.draft_room())
+    fn draft_room(&self, id: SequenceId, tokens: usize) -> usize {
+        self.sequences.get(&id).map_or(0, |sequence| sequence.draft_room(tokens))
     }
 
     fn prefilled(&mut self, id: SequenceId) {

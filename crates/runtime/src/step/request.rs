@@ -27,6 +27,9 @@ use crate::tools::{OutputParser, RequestTools, prompt_of};
 /// Temperature from which on output is hard to foresee: drafts begin shorter.
 const VARIED: f32 = 0.5;
 
+/// Largest number of tokens before a draft in its step; more are a prompt that is computed again.
+const MOST_FORCED: usize = 32;
+
 /// Properties of a backend that a generation depends on.
 pub(crate) struct Facts<'b> {
     pub(crate) codec: &'b TextCodec,
@@ -328,17 +331,21 @@ impl<'c> Request<'c> {
         }
     }
 
-    /// Cuts a draft before the first token that cannot be part of the output. Later ones are left
-    /// to the verification.
+    /// True if the next step can have a draft: all tokens but the last few were computed, and those
+    /// are generated ones, more than one where a constraint has forced some.
+    pub(super) fn decodes(&self) -> bool {
+        self.tokens.len() > self.prompt_tokens && self.tokens.len() - self.computed <= MOST_FORCED
+    }
+
+    /// Cuts a draft before the first token that cannot be part of the output: one that ends it, or
+    /// that the constraint excludes behind those before it.
     pub(super) fn trim(&mut self, draft: &mut Vec<TokenId>) {
-        if draft.first().is_some_and(|&first| !self.guide.allows(first)) {
-            draft.clear();
-        }
-        let tokenizer = self.codec.tokenizer();
-        let ends = |token: &TokenId| !self.ignore_eos && tokenizer.is_end_of_generation(*token);
-        if let Some(end) = draft.iter().position(ends) {
+        let (tokenizer, ids) = (self.codec.tokenizer(), self.codec.sampled_ids());
+        let ends = |token: TokenId| !self.ignore_eos && tokenizer.is_end_of_generation(token);
+        if let Some(end) = draft.iter().position(|&token| token as usize >= ids || ends(token)) {
             draft.truncate(end);
         }
+        draft.truncate(self.guide.accepted_prefix(draft));
     }
 
     /// Notes that the request starts with `cached` tokens computed.

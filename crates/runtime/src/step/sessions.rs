@@ -122,7 +122,7 @@ impl Executor for SessionExecutor<'_> {
     }
 
     /// A backend computes one row of logits in a pass: drafts would gain nothing.
-    fn draft_room(&self, _: SequenceId) -> usize {
+    fn draft_room(&self, _: SequenceId, _: usize) -> usize {
         0
     }
 
@@ -206,7 +206,7 @@ mod tests {
                 rows.extend_from_slice(logits);
             });
             assert!(matches!(outcomes[..], [Outcome::Computed { tokens: 4 }]), "{outcomes:?}");
-            assert_eq!((rows, executor.draft_room(id)), (vec![2.0, 3.0, 4.0], 0));
+            assert_eq!((rows, executor.draft_room(id, 1)), (vec![2.0, 3.0, 4.0], 0));
             let dropped = executor.truncate(id, 3);
             match keeps {
                 true => assert!(dropped.is_ok(), "{dropped:?}"),

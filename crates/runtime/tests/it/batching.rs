@@ -11,50 +11,81 @@ use ruvllm::{
 };
 use ruvllm_testkit::{Random, is_full_run, model_data};
 
-use crate::common::{greedy, load, tiny_options, tiny_path};
+use crate::common::{family_path, greedy, load, tiny_options, tiny_path};
 
 /// Requests of a run.
 const REQUESTS: usize = 64;
 
-/// KV policies of requests, besides the engine's.
-fn policies() -> Vec<KvPolicy> {
-    ["f16", "bf16"].map(|policy| policy.parse().expect("a policy")).into()
+/// A model of a run, its adapter, and the KV policies of requests besides the engine's.
+struct Mix {
+    family: &'static str,
+    lora: &'static str,
+    policies: [&'static str; 2],
+    /// True if blocks migrate to lossy tiers: bits then depend on the passes in which tokens were
+    /// computed. Prompts stay within the hot tier, and sequences are neither shared nor preempted.
+    migrates: bool,
 }
 
-/// Options with the KV policies that requests may name.
-fn options(prefixes: PrefixCaching) -> EngineOptions {
-    tiny_options().with_prefixes(prefixes).with_request_kv(policies())
-}
+/// All combinations that promise equal bits in any schedule, and those that do without preemption.
+const MIXES: [Mix; 3] = [
+    Mix { family: "llama", lora: "r4_all", policies: ["f16", "bf16"], migrates: false },
+    Mix { family: "qwen3", lora: "qwen3", policies: ["q8", "q4"], migrates: false },
+    Mix {
+        family: "qwen3",
+        lora: "qwen3",
+        policies: ["kivi4", "tiered:hot=32,sink=0,warm=q8,cold=off"],
+        migrates: true,
+    },
+];
 
-/// Pages of 64 KiB and a budget that holds about a third of all sequences of a run.
-fn narrow_options(prefixes: PrefixCaching) -> EngineOptions {
-    options(prefixes).with_kv_budget(4 << 20).with_context(400)
-}
+impl Mix {
+    fn policies(&self) -> [KvPolicy; 2] {
+        self.policies.map(|policy| policy.parse().expect("a policy"))
+    }
 
-fn adapter(engine: &Engine) -> Arc<Adapter> {
-    let source = AdapterSource { path: model_data("lora").join("r4_all"), scale: 1.0 };
-    engine.load_adapter(&[source]).expect("an adapter of the tiny model")
+    /// Options with the KV policies that requests may name.
+    fn options(&self, prefixes: PrefixCaching) -> EngineOptions {
+        tiny_options().with_prefixes(prefixes).with_request_kv(self.policies().into())
+    }
+
+    /// As [`options`](Self::options); where requests may be preempted, with a budget that holds
+    /// about a third of all sequences of a run.
+    fn narrow_options(&self, prefixes: PrefixCaching) -> EngineOptions {
+        let options = self.options(prefixes).with_context(400);
+        if self.migrates { options } else { options.with_kv_budget(4 << 20) }
+    }
+
+    fn engine(&self, options: &EngineOptions) -> Engine {
+        load(family_path(self.family), options)
+    }
+
+    fn adapter(&self, engine: &Engine, scale: f32) -> Arc<Adapter> {
+        let source = AdapterSource { path: model_data("lora").join(self.lora), scale };
+        engine.load_adapter(&[source]).expect("an adapter of the tiny model")
+    }
 }
 
 /// Requests of mixed lengths, samplings, stop sequences, tenants, adapters, KV policies and
 /// constraints. Some prompts begin alike.
-fn requests(seed: u64, tenants: &[Tenant], adapter: &Arc<Adapter>) -> Vec<GenerateRequest> {
+fn requests(mix: &Mix, seed: u64, tenants: &[Tenant], adapter: &Arc<Adapter>) -> Vec<GenerateRequest> {
+    let [longest_prefix, longest_rest, longest_output] =
+        if mix.migrates { [12, 19, 80] } else { [96, 60, 40] };
     let mut random = Random::new(seed);
     let prefixes: Vec<Vec<u32>> =
         (0..4).map(|_| (0..96).map(|_| random.below(500) as u32).collect()).collect();
     (0..REQUESTS)
         .map(|index| {
-            let mut tokens = prefixes[random.below(4)][..random.below(97)].to_vec();
-            tokens.extend((0..1 + random.below(60)).map(|_| random.below(500) as u32));
+            let mut tokens = prefixes[random.below(4)][..random.below(longest_prefix + 1)].to_vec();
+            tokens.extend((0..1 + random.below(longest_rest)).map(|_| random.below(500) as u32));
             let sampling = match random.below(3) {
                 0 => SamplingParams::greedy(),
                 _ => SamplingParams::default().with_seed(Some(index as u64 * 77 + seed)),
             };
             let request = GenerateRequest::new(Prompt::Tokens(tokens))
-                .with_max_tokens(1 + random.below(40))
+                .with_max_tokens(1 + random.below(longest_output))
                 .with_sampling(sampling)
                 .with_ignore_eos(random.below(2) == 0)
-                .with_cache_prefix(random.below(4) > 0)
+                .with_cache_prefix(random.below(4) > 0 && !mix.migrates)
                 .with_priority(random.below(3) as i32 - 1)
                 .with_pressure(PressurePolicy::EvictPrefixes)
                 .with_tenant(tenants[random.below(tenants.len())].clone());
@@ -67,7 +98,7 @@ fn requests(seed: u64, tenants: &[Tenant], adapter: &Arc<Adapter>) -> Vec<Genera
                 _ => request,
             };
             let request = match random.below(6) {
-                policy @ 0..2 => request.with_kv(policies()[policy]),
+                policy @ 0..2 => request.with_kv(mix.policies()[policy]),
                 _ => request,
             };
             if random.below(3) == 0 { request.with_adapter(Arc::clone(adapter)) } else { request }
@@ -81,9 +112,9 @@ fn tenants(engine: &Engine) -> Vec<Tenant> {
 }
 
 /// Results of the requests one after another, in an engine without prefixes.
-fn alone(seed: u64) -> Vec<Completion> {
-    let engine = load(tiny_path(), &options(PrefixCaching::Off));
-    let requests = requests(seed, &tenants(&engine), &adapter(&engine));
+fn alone(mix: &Mix, seed: u64, scale: f32) -> Vec<Completion> {
+    let engine = mix.engine(&mix.options(PrefixCaching::Off));
+    let requests = requests(mix, seed, &tenants(&engine), &mix.adapter(&engine, scale));
     requests.iter().map(|request| engine.generate(request).expect("text")).collect()
 }
 
@@ -92,18 +123,23 @@ fn same(found: &Completion, expected: &Completion) -> bool {
         == (&expected.tokens, &expected.text, expected.finish_reason)
 }
 
-/// Submits the requests in a random order from four threads at random times, and compares.
-fn compare(seed: u64, schedules: u64, prefixes: &PrefixCaching) {
-    let expected = alone(seed);
-    let engine = load(tiny_path(), &narrow_options(prefixes.clone()));
-    let requests = requests(seed, &tenants(&engine), &adapter(&engine));
+/// Submits the requests in a random order from four threads at random times, and compares. From one
+/// schedule to the next the adapter changes to one of another scale and back.
+fn compare(mix: &Mix, seed: u64, schedules: u64, prefixes: &PrefixCaching) {
+    let engine = mix.engine(&mix.narrow_options(prefixes.clone()));
+    let runs = [1.0, 0.4].map(|scale| {
+        let adapter = mix.adapter(&engine, scale);
+        (alone(mix, seed, scale), requests(mix, seed, &tenants(&engine), &adapter))
+    });
+    assert!(!runs[0].0.iter().zip(&runs[1].0).all(|(a, b)| same(a, b)), "the scale of an adapter counts");
     for schedule in 0..schedules {
+        let (expected, requests) = &runs[schedule as usize % 2];
         let mut order: Vec<usize> = (0..REQUESTS).collect();
         let mut random = Random::new(seed + schedule);
         (1..REQUESTS).rev().for_each(|last| order.swap(last, random.below(last + 1)));
         std::thread::scope(|scope| {
             for part in order.chunks(REQUESTS / 4) {
-                let (engine, requests, expected) = (&engine, &requests, &expected);
+                let engine = &engine;
                 scope.spawn(move || submit_all(engine, requests, expected, part, seed ^ schedule));
             }
         });
@@ -140,11 +176,15 @@ fn submit_all(
 
 #[test]
 fn requests_give_what_they_give_alone_in_any_schedule() {
-    // A full run has 25 schedules with the prefix cache and 15 without.
-    let (sets, schedules) = if is_full_run() { (5, 5) } else { (1, 3) };
-    for set in 0..sets {
-        compare(set, schedules, &PrefixCaching::Memory);
-        compare(set + 100, schedules.div_ceil(2), &PrefixCaching::Off);
+    // A full run has 25 schedules of each mix with the prefix cache and 15 without.
+    let (sets, schedules) = if is_full_run() { (5, 5) } else { (1, 2) };
+    for mix in &MIXES {
+        for set in 0..sets {
+            compare(mix, set, schedules, &PrefixCaching::Memory);
+            if is_full_run() || mix.family == "llama" {
+                compare(mix, set + 100, schedules.div_ceil(2), &PrefixCaching::Off);
+            }
+        }
     }
 }
 
@@ -171,7 +211,7 @@ fn a_prompt_is_a_prefix_of_others_while_its_request_runs() {
 
 #[test]
 fn faulty_requests_do_not_harm_others() {
-    let engine = load(tiny_path(), &narrow_options(PrefixCaching::Memory));
+    let engine = load(tiny_path(), &MIXES[0].narrow_options(PrefixCaching::Memory));
     let other = load(tiny_path(), &tiny_options());
     let foreign = other.kv_store().pool().tenant("x").expect("a name");
     let good = greedy(Prompt::Tokens((1..90).collect()), 30).with_ignore_eos(true);

@@ -21,8 +21,8 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         let mut questions = recycle(std::mem::take(asks));
         for (index, &Work { id, tokens, samples }) in work.iter().enumerate() {
             let request = &self.requests[&id];
-            if samples && tokens == 1 && !request.is_prefilling() {
-                let room = self.executor.draft_room(request.sequence);
+            if samples && request.decodes() {
+                let room = self.executor.draft_room(request.sequence, tokens);
                 asking.push(index);
                 questions.push(request.ask(self.speculator.setting(), room));
             }
@@ -36,23 +36,24 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         }
     }
 
-    /// Tells the policy of the drafts how long the step took, if nothing but drafts and the tokens
-    /// before them was in it.
+    /// Compares the drafts with what was sampled, and tells the policy how long the step took, if
+    /// nothing but drafts and the tokens before them was in it.
     pub(super) fn observe_drafts(&mut self, scratch: &Scratch<'c>, time: Duration) {
         let Scratch { work, step, asking, sampled, drafted, .. } = scratch;
         let mut accepted = 0;
-        for (&drafted, (part, sampled)) in drafted.iter().zip(step.parts().iter().zip(sampled)) {
-            if let Some(Ok(sampled)) = sampled
-                && drafted > 0
+        for &index in asking {
+            if let (Some(Ok(sampled)), Some(request)) = (&sampled[index], self.requests.get(&work[index].id))
             {
                 accepted += sampled.kept;
-                self.speculator.verified(part.sequence.0, drafted, sampled.kept);
+                let (lane, tokens) = (step.parts()[index].sequence.0, request.tokens());
+                self.speculator.verified(lane, tokens, tokens.len() - sampled.tokens, sampled.kept);
             }
         }
         let drafted = drafted.iter().sum();
         self.counters.count_draft(drafted, accepted);
         if asking.len() == work.len() && sampled.iter().all(Option::is_some) {
-            self.speculator.observe(work.len(), [drafted, accepted], time);
+            let rows = work.iter().map(|work| work.tokens).sum();
+            self.speculator.observe(work.len(), rows, [drafted, accepted], time);
         }
     }
 

@@ -316,11 +316,13 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         for (index, &Work { id, tokens, samples }) in work.iter().enumerate() {
             let request = &self.requests[&id];
             let tokens = &request.tokens()[request.computed..request.computed + tokens];
-            let (is_prompt, rows) = (request.is_prefilling(), usize::from(samples));
-            step.push(request.sequence, tokens, is_prompt, rows, &request.cancel);
             let draft = drafting.next_if(|(asking, _)| **asking == index).map(|(_, draft)| draft);
-            drafted.push(draft.map_or(0, Vec::len));
-            step.push_draft(draft.map_or(&[], Vec::as_slice));
+            let draft = draft.map_or(&[][..], Vec::as_slice);
+            // A part with a draft is computed whole or not at all.
+            let is_prompt = request.is_prefilling() && draft.is_empty();
+            step.push(request.sequence, tokens, is_prompt, usize::from(samples), &request.cancel);
+            drafted.push(draft.len());
+            step.push_draft(draft);
             sampled.push(None);
         }
         let (requests, vocab_size, pool) = (&mut self.requests, self.codec.vocab_size(), self.pool);
