@@ -33,9 +33,9 @@ impl RequestHandle {
     /// use ruvllm::RequestEvent;
     ///
     /// # let engine = ruvllm::Engine::open("model.gguf")?;
-    /// # fn send(_: String) -> bool { true }
+    /// # fn send(_: &str) -> bool { true }
     /// engine.submit("Once upon a time")?.on_events(|event| match event {
-    ///     Ok(RequestEvent::Chunk(chunk)) if send(chunk.text) => ControlFlow::Continue(()),
+    ///     Ok(RequestEvent::Chunk(chunk)) if send(&chunk.text) => ControlFlow::Continue(()),
     ///     _ => ControlFlow::Break(()),
     /// });
     /// # Ok::<(), ruvllm::Error>(())
