@@ -23,8 +23,7 @@ pub(crate) use q8::{
 /// one more than [`MAX_ROWS_TOKENS`](crate::matmul::integer::MAX_ROWS_TOKENS).
 fn min_tiled_tokens(isa: Isa) -> usize {
     match isa {
-        Isa::Avx512 => 33,
-        Isa::Avx2 => 25,
+        Isa::Avx512 | Isa::Avx2 => 33,
         Isa::Scalar | Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => 17,
     }
 }
