@@ -221,7 +221,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::kernel::{CooperativeKernel, Kernel, Target};
+    use crate::kernel::{AttentionKernel, CooperativeKernel, Kernel, Target, TiledAttentionKernel};
     use crate::repack::Format;
 
     fn adapter(index: usize, name: &str, kind: AdapterKind) -> AdapterInfo {
@@ -324,5 +324,36 @@ mod tests {
             }
         }
         assert_eq!(tiles.len(), 8, "every line of the table");
+    }
+
+    #[test]
+    fn attention_is_tiled_by_its_heads_whatever_the_rows() {
+        let mut info = adapter(0, "H100", AdapterKind::Discrete);
+        info.cooperative = vec![MatrixShape { m: 16, n: 16, k: 16 }];
+        info.workgroup_memory = CooperativeTile::MEMORY;
+        info.max_threads = 256;
+        let cooperative = info.matrix_side();
+        let target = Target { subgroup: info.fixed_subgroup(), f16: true, cooperative };
+        let shapes = [(32, 8, 64), (14, 2, 64), (32, 32, 128), (24, 3, 112), (9, 3, 16), (64, 8, 128)];
+        for (heads, kv_heads, head_dim) in shapes {
+            let key = AttentionKernel::new(heads, kv_heads, head_dim).one_sequence();
+            for rows in [1, 2, 8, 16, 17, 32, 64, 512, 65_536, u32::MAX] {
+                let tile = TiledAttentionKernel::choose(key, rows, target).expect("a tile");
+                let checked = Kernel::TiledAttention(tile).check(&info);
+                checked.unwrap_or_else(|e| panic!("{heads} heads of {head_dim}, {rows} rows: {e}"));
+            }
+        }
+        for (head_dim, target) in [
+            (256, target),
+            (160, target),
+            (72, target),
+            (64, Target { cooperative: Some(8), ..target }),
+            (64, Target { cooperative: None, ..target }),
+        ] {
+            let key = AttentionKernel::new(32, 8, head_dim).one_sequence();
+            for rows in [1, 16, 512] {
+                assert_eq!(TiledAttentionKernel::choose(key, rows, target), None, "{rows} of {head_dim}");
+            }
+        }
     }
 }

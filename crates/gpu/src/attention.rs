@@ -3,10 +3,16 @@
 use crate::dispatch::Dispatch;
 use crate::error::{Error, Result, expect_multiple, expect_size};
 use crate::gpu::Gpu;
-use crate::kernel::{AttentionKernel, AttentionOutput, KV_BLOCK_TOKENS, Kernel, MergeKernel, RopeKvKernel};
+use crate::kernel::{
+    AttentionKernel, AttentionOutput, KV_BLOCK_TOKENS, Kernel, MergeKernel, RopeKvKernel, Target,
+    TiledAttentionKernel,
+};
 use crate::memory::Buffer;
 use crate::rows::{RowOutput, check_groups, output_buffers};
-use crate::wgsl::{SPLIT_TOKENS, choose_heads, partial_words, rope_kv_groups};
+use crate::wgsl::{
+    SPLIT_TOKENS, TILED_SPLIT_TOKENS, choose_heads, choose_tile_heads, partial_words, rope_kv_groups,
+    tiled_grid,
+};
 
 /// Keys (after RoPE) and values of one layer in f16, in KV blocks of 32 tokens.
 ///
@@ -123,12 +129,13 @@ impl AttentionKernel {
         self.window.map_or(all, |window| all.min((u64::from(window) + split - 2) / split + 1))
     }
 
-    /// Bytes of scratch memory for [`Gpu::attention`]; 0 if one split holds all visible tokens.
+    /// Bytes of scratch memory for [`Gpu::attention`] and [`Gpu::prefill_attention`]; 0 if one
+    /// split holds all visible tokens.
     ///
     /// `tokens`: capacity of the block table in tokens.
     pub fn scratch_bytes(&self, sequences: u32, tokens: u32) -> u64 {
         match self.splits(tokens.into()) {
-            0 | 1 => 0,
+            0 | 1 if !(self.one_sequence && tokens > TILED_SPLIT_TOKENS) => 0,
             splits => {
                 let words = u64::from(self.heads) * u64::from(partial_words(self.head_dim));
                 splits * u64::from(sequences) * words * 16
@@ -200,46 +207,172 @@ impl Gpu {
         scratch: &Buffer,
         out: &RowOutput,
     ) -> Result<Vec<Dispatch>> {
-        let quantize = matches!(out, RowOutput::Quantized(_));
-        let Sequences { positions, table } = sequences;
-        expect_multiple("bytes of positions", 4, positions.len())?;
-        let rows = positions.len() / 4;
-        check_groups("sequences", rows)?;
-        let tables = if kernel.one_sequence { 1 } else { rows };
-        expect_multiple("bytes of the block table", tables * 16, table.len())?;
-        let tokens = table.len() / 4 / tables * u64::from(KV_BLOCK_TOKENS);
         Kernel::Attention(kernel).check(self.info())?;
-        if quantize {
-            expect_multiple("head dimension of an output in 8 bits", 32, kernel.head_dim.into())?;
-        }
+        let operands = Operands { queries, kv, sequences, scratch, out };
+        let (rows, tokens) = operands.check(&kernel)?;
         let splits = kernel.splits(tokens);
-        let direct = if quantize { AttentionOutput::Quantized } else { AttentionOutput::F32 };
-        let output = if splits == 1 { direct } else { AttentionOutput::Partial };
         let own = kernel.workgroup_heads.unwrap_or_else(|| choose_heads(&kernel, splits, rows));
+        let output = operands.output(splits);
         let key = AttentionKernel { workgroup_heads: Some(own), output, ..kernel };
-        let AttentionKernel { heads, kv_heads, head_dim, window, .. } = key;
-        let kernel = Kernel::Attention(key);
-        kv.expect(kv_heads, head_dim)?;
-        let width = heads * head_dim;
-        expect_size("bytes of the queries", rows * u64::from(width) * 4, queries.len())?;
-        let groups = splits * u64::from(heads / own);
-        check_groups("splits and heads", groups)?;
-        let grid = (groups as u32, rows as u32);
-        let outputs = output_buffers(out, rows as u32, width)?;
-        let mut buffers = [queries, &kv.keys, &kv.values, positions, table].map(Buffer::clone).to_vec();
-        if splits == 1 {
+        let grid = (splits * u64::from(key.heads / own), rows);
+        self.launch_attention(&operands, &Kernel::Attention(key), &key, (grid, SPLIT_TOKENS))
+    }
+
+    /// Computes attention of many queries of one sequence (prefill).
+    ///
+    /// With cooperative matrices on targets with squares of 16 and f16 and for heads of a multiple
+    /// of 16 values up to 128, else as [`Gpu::attention`]. The choice does not depend on the number
+    /// of rows.
+    ///
+    /// `kernel`: of [one sequence](AttentionKernel::one_sequence), all of whose tokens from the
+    /// first visible one of any row to the last are in its blocks. Operands as those of
+    /// [`Gpu::attention`].
+    ///
+    /// # Numerics
+    /// With cooperative matrices queries and the exponentials are rounded to f16 (11 bits; queries
+    /// are scaled by a power of two, so that none overflows). With `A` and `t` as in
+    /// [`Gpu::attention`] and `d = (2^-11 + (head_dim + 8) 2^-22) A`,
+    /// `|out - exact| <= (2 d + 2^-10 + (t + 64) 2^-22) sum p |v| + 2^-33 sum |v|`.
+    /// A row's bits are independent of the other rows, of the tile, of its blocks and of the
+    /// capacity of the table. Infinite values give unspecified results in all rows.
+    ///
+    /// # Errors
+    /// See [`Gpu::attention`].
+    pub fn prefill_attention(
+        &self,
+        kernel: AttentionKernel,
+        queries: &Buffer,
+        kv: &KvBlocks,
+        sequences: &Sequences,
+        scratch: &Buffer,
+        out: &RowOutput,
+    ) -> Result<Vec<Dispatch>> {
+        let rows = (sequences.positions.len() / 4) as u32;
+        match TiledAttentionKernel::choose(kernel, rows, self.target()) {
+            Some(tiled) => self.tiled_attention(tiled, queries, kv, sequences, scratch, out),
+            None => self.attention(kernel, queries, kv, sequences, scratch, out),
+        }
+    }
+
+    /// Computes [`Gpu::prefill_attention`] with cooperative matrices and an explicit tile.
+    ///
+    /// On a device with f16 but without cooperative matrices the products are written out, for
+    /// tests.
+    ///
+    /// # Errors
+    /// See [`Gpu::attention`]; [`Error::MissingFeature`] without f16; [`Error::Shape`] for a tile
+    /// that the device cannot run.
+    pub fn tiled_attention(
+        &self,
+        kernel: TiledAttentionKernel,
+        queries: &Buffer,
+        kv: &KvBlocks,
+        sequences: &Sequences,
+        scratch: &Buffer,
+        out: &RowOutput,
+    ) -> Result<Vec<Dispatch>> {
+        Kernel::TiledAttention(kernel).check(self.info())?;
+        let operands = Operands { queries, kv, sequences, scratch, out };
+        let (rows, tokens) = operands.check(&kernel.attention)?;
+        let output = operands.output(tokens.div_ceil(TILED_SPLIT_TOKENS.into()));
+        let attention = AttentionKernel { output, ..kernel.attention };
+        let key = TiledAttentionKernel { attention, ..kernel };
+        let grid = tiled_grid(&key, rows, tokens);
+        self.launch_attention(&operands, &Kernel::TiledAttention(key), &attention, (grid, TILED_SPLIT_TOKENS))
+    }
+
+    /// The launch of an attention kernel, and that of the merge after partial results.
+    fn launch_attention(
+        &self,
+        operands: &Operands<'_>,
+        kernel: &Kernel,
+        key: &AttentionKernel,
+        (grid, split_tokens): ((u64, u64), u32),
+    ) -> Result<Vec<Dispatch>> {
+        let Operands { queries, kv, sequences, scratch, out } = operands;
+        let Sequences { positions, table } = sequences;
+        let &AttentionKernel { heads, head_dim, window, output, .. } = key;
+        check_groups("splits and heads", grid.0)?;
+        check_groups("tiles of rows", grid.1)?;
+        let grid = (grid.0 as u32, grid.1 as u32);
+        let (rows, tokens) = operands.check(key)?;
+        let outputs = output_buffers(out, rows as u32, heads * head_dim)?;
+        let mut buffers = [*queries, &kv.keys, &kv.values, positions, table].map(Buffer::clone).to_vec();
+        if output != AttentionOutput::Partial {
             buffers.extend(outputs);
-            return Ok(vec![self.prepare(&kernel, buffers, grid)?]);
+            return Ok(vec![self.prepare(kernel, buffers, grid)?]);
         }
         let needed = key.scratch_bytes(rows as u32, tokens as u32);
         if scratch.len() < needed {
             let expected = format!("at least {needed} bytes");
             return Err(Error::Shape { what: "scratch memory", expected, found: scratch.len() });
         }
-        buffers.push(scratch.clone());
-        let merge = Kernel::MergeSplits(MergeKernel { heads, head_dim, window, quantize });
-        let mut merged = vec![scratch.clone(), positions.clone()];
+        buffers.push((*scratch).clone());
+        let quantize = matches!(out, RowOutput::Quantized(_));
+        let merge = Kernel::MergeSplits(MergeKernel { heads, head_dim, window, split_tokens, quantize });
+        let mut merged = vec![(*scratch).clone(), positions.clone()];
         merged.extend(outputs);
-        Ok(vec![self.prepare(&kernel, buffers, grid)?, self.prepare(&merge, merged, (heads, rows as u32))?])
+        Ok(vec![self.prepare(kernel, buffers, grid)?, self.prepare(&merge, merged, (heads, rows as u32))?])
+    }
+}
+
+/// Operands of an attention kernel.
+struct Operands<'a> {
+    queries: &'a Buffer,
+    kv: &'a KvBlocks,
+    sequences: &'a Sequences,
+    scratch: &'a Buffer,
+    out: &'a RowOutput,
+}
+
+impl Operands<'_> {
+    /// Rows, and capacity of a sequence's table in tokens, after a check of all sizes.
+    fn check(&self, kernel: &AttentionKernel) -> Result<(u64, u64)> {
+        let Sequences { positions, table } = self.sequences;
+        expect_multiple("bytes of positions", 4, positions.len())?;
+        let rows = positions.len() / 4;
+        check_groups("sequences", rows)?;
+        let tables = if kernel.one_sequence { 1 } else { rows };
+        expect_multiple("bytes of the block table", tables * 16, table.len())?;
+        if matches!(self.out, RowOutput::Quantized(_)) {
+            expect_multiple("head dimension of an output in 8 bits", 32, kernel.head_dim.into())?;
+        }
+        self.kv.expect(kernel.kv_heads, kernel.head_dim)?;
+        let width = u64::from(kernel.heads) * u64::from(kernel.head_dim);
+        expect_size("bytes of the queries", rows * width * 4, self.queries.len())?;
+        Ok((rows, table.len() / 4 / tables * u64::from(KV_BLOCK_TOKENS)))
+    }
+
+    /// Destination of the kernel for this number of splits.
+    fn output(&self, splits: u64) -> AttentionOutput {
+        match self.out {
+            _ if splits > 1 => AttentionOutput::Partial,
+            RowOutput::Quantized(_) => AttentionOutput::Quantized,
+            RowOutput::F32(_) => AttentionOutput::F32,
+        }
+    }
+}
+
+/// Largest head dimension for which tiles are faster than rows one by one (ADR-0051).
+const FASTER_HEAD_DIM: u32 = 128;
+
+impl TiledAttentionKernel {
+    /// The measured choice for a number of rows; `None` where rows are to be computed one by one.
+    ///
+    /// The existence of a tile depends on the heads and the target only, so that a row's bits do
+    /// not depend on the rows beside it. A tile of 16 queries has a single subgroup to load keys
+    /// and values.
+    pub fn choose(kernel: AttentionKernel, rows: u32, target: Target) -> Option<Self> {
+        let is_faster = target.cooperative == Some(16)
+            && target.f16
+            && kernel.head_dim.is_multiple_of(16)
+            && kernel.head_dim <= FASTER_HEAD_DIM;
+        if !is_faster {
+            return None;
+        }
+        let own = choose_tile_heads(&kernel);
+        let attention = AttentionKernel { workgroup_heads: Some(own), ..kernel };
+        let queries = rows.saturating_mul(own).checked_next_power_of_two().map_or(64, |n| n.clamp(32, 64));
+        Some(Self { attention, queries })
     }
 }

@@ -250,7 +250,16 @@ pub struct AttentionKernel {
     pub output: AttentionOutput,
 }
 
-/// Merge of the splits of [`AttentionKernel`].
+/// Attention of many queries of one sequence (prefill) with cooperative matrices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TiledAttentionKernel {
+    /// Heads, scores and destination; `workgroup_heads` of a tile share keys and values.
+    pub attention: AttentionKernel,
+    /// Queries per workgroup, of all its heads: 16, 32 or 64. Results do not depend on it.
+    pub queries: u32,
+}
+
+/// Merge of the splits of [`AttentionKernel`] or [`TiledAttentionKernel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MergeKernel {
     /// Query heads.
@@ -259,6 +268,8 @@ pub struct MergeKernel {
     pub head_dim: u32,
     /// Sliding window in tokens.
     pub window: Option<u32>,
+    /// Tokens per split.
+    pub split_tokens: u32,
     /// Output in 8 bits instead of f32.
     pub quantize: bool,
 }
@@ -285,6 +296,8 @@ pub enum Kernel {
     RopeKv(RopeKvKernel),
     /// Attention over paged keys and values.
     Attention(AttentionKernel),
+    /// Attention of many queries of one sequence.
+    TiledAttention(TiledAttentionKernel),
     /// Merge of the splits of attention.
     MergeSplits(MergeKernel),
     /// `RMSNorm` of heads.
@@ -331,6 +344,22 @@ impl Product {
 impl RopeKernel {
     fn name(&self) -> String {
         format!("rope_{:?}_{}x{}_{}", self.layout, self.heads, self.head_dim, self.rotary_dim).to_lowercase()
+    }
+}
+
+impl AttentionKernel {
+    fn name(&self) -> String {
+        let cap = self.soft_cap_bits.map_or(String::new(), |cap| format!("_cap{cap:x}"));
+        let output = match self.output {
+            AttentionOutput::Partial => "partial",
+            AttentionOutput::F32 => "f32",
+            AttentionOutput::Quantized => "q8",
+        };
+        let Self { heads, kv_heads, head_dim, scale_bits, window, .. } = self;
+        let own = self.workgroup_heads.unwrap_or(1);
+        let table = if self.one_sequence { "_one" } else { "" };
+        let shape = format!("{heads}x{head_dim}_kv{kv_heads}_h{own}{}{table}", window_name(*window));
+        format!("{shape}_scale{scale_bits:x}{cap}_{output}")
     }
 }
 
@@ -388,22 +417,13 @@ impl Kernel {
             }
             Self::Rope(r) => r.name(),
             Self::RopeKv(k) => format!("{}_kv{}", k.rope.name(), k.kv_heads),
-            Self::Attention(a) => {
-                let cap = a.soft_cap_bits.map_or(String::new(), |cap| format!("_cap{cap:x}"));
-                let output = match a.output {
-                    AttentionOutput::Partial => "partial",
-                    AttentionOutput::F32 => "f32",
-                    AttentionOutput::Quantized => "q8",
-                };
-                let AttentionKernel { heads, kv_heads, head_dim, scale_bits, window, .. } = a;
-                let own = a.workgroup_heads.unwrap_or(1);
-                let table = if a.one_sequence { "_one" } else { "" };
-                let shape = format!("{heads}x{head_dim}_kv{kv_heads}_h{own}{}{table}", window_name(*window));
-                format!("attention_{shape}_scale{scale_bits:x}{cap}_{output}")
-            }
+            Self::Attention(a) => format!("attention_{}", a.name()),
+            Self::TiledAttention(t) => format!("tiled_attention_q{}_{}", t.queries, t.attention.name()),
             Self::MergeSplits(m) => {
                 let output = if m.quantize { "q8" } else { "f32" };
-                format!("merge_splits_{}x{}{}_{output}", m.heads, m.head_dim, window_name(m.window))
+                let MergeKernel { heads, head_dim, split_tokens, .. } = m;
+                let window = window_name(m.window);
+                format!("merge_splits_{heads}x{head_dim}{window}_of{split_tokens}_{output}")
             }
             Self::HeadNorm(h) => {
                 let HeadNormKernel { heads, kv_heads, head_dim, eps_bits } = h;

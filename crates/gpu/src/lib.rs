@@ -60,7 +60,7 @@ pub use gpu::Gpu;
 pub use kernel::{
     Activation, AddKernel, AttentionKernel, AttentionOutput, CooperativeKernel, CooperativeTile,
     ExpandKernel, GatherKernel, GemmKernel, HeadNormKernel, KV_BLOCK_TOKENS, Kernel, MAX_BATCH, MergeKernel,
-    Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
+    Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile, TiledAttentionKernel,
 };
 pub use matrix::{Activations, Matrix};
 pub use memory::Buffer;

@@ -4,6 +4,7 @@ use crate::adapter::AdapterInfo;
 use crate::error::{Error, Result, expect_multiple};
 use crate::kernel::{
     AttentionKernel, AttentionOutput, CooperativeKernel, Kernel, MAX_BATCH, Product, RopeKernel, Target,
+    TiledAttentionKernel,
 };
 use crate::repack::Format;
 use crate::wgsl;
@@ -36,8 +37,10 @@ impl Kernel {
                 expect_multiple("KV heads", 1, k.kv_heads.into())
             }
             Self::Attention(a) => check_attention(a, info),
+            Self::TiledAttention(t) => check_tiled(t, info),
             Self::MergeSplits(m) => {
                 expect_multiple("heads", 1, m.heads.into())?;
+                expect_multiple("tokens of a split", 1, m.split_tokens.into())?;
                 expect_multiple("head dimension", if m.quantize { 32 } else { 8 }, m.head_dim.into())
             }
             Self::HeadNorm(h) => {
@@ -84,6 +87,36 @@ fn check_attention(a: &AttentionKernel, info: &AdapterInfo) -> Result<()> {
     }
     let expected = format!("at most 512, with at most {} bytes of workgroup memory", info.workgroup_memory);
     Err(Error::Shape { what: "head dimension", expected, found: a.head_dim.into() })
+}
+
+fn check_tiled(t: &TiledAttentionKernel, info: &AdapterInfo) -> Result<()> {
+    need_f16(info)?;
+    let a = &t.attention;
+    let own = a.workgroup_heads.unwrap_or(1);
+    // Its workgroup memory is another.
+    check_attention(&AttentionKernel { workgroup_heads: Some(1), ..*a }, info)?;
+    expect_multiple("query heads per KV head", own.max(1).into(), (a.heads / a.kv_heads).into())?;
+    expect_multiple("head dimension of tiles", 16, a.head_dim.into())?;
+    let target = Target { subgroup: info.fixed_subgroup(), f16: info.f16, cooperative: info.matrix_side() };
+    let (side, subgroup) = wgsl::square(target);
+    let fits = side == 16
+        && [16, 32, 64].contains(&t.queries)
+        && own > 0
+        && t.queries.is_multiple_of(own)
+        && a.one_sequence
+        && a.head_dim <= wgsl::TILED_HEAD_DIM
+        && t.queries / 16 * subgroup <= info.max_threads
+        && wgsl::tiled_bytes(t, target) <= info.workgroup_memory;
+    if fits {
+        return Ok(());
+    }
+    let expected = format!(
+        "16, 32 or 64, a multiple of the heads of a workgroup, of one sequence, heads of at most {}, at most {} bytes \
+         of workgroup memory and squares of 16",
+        wgsl::TILED_HEAD_DIM,
+        info.workgroup_memory
+    );
+    Err(Error::Shape { what: "queries of a tile", expected, found: t.queries.into() })
 }
 
 fn check_shape(format: Format, rows: u32, cols: u32) -> Result<()> {

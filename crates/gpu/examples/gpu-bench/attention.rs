@@ -1,6 +1,9 @@
-//! Attention: time and bandwidth of keys and values in decode, TFLOP/s in prefill.
+//! Decode attention: time and bandwidth of keys and values.
 
-use ruvllm_gpu::{AttentionKernel, Buffer, Gpu, KV_BLOCK_TOKENS, KvBlocks, Quantized, Result, Sequences};
+use ruvllm_gpu::{
+    AttentionKernel, Buffer, Dispatch, Gpu, KV_BLOCK_TOKENS, KvBlocks, Quantized, Result, Sequences,
+    TiledAttentionKernel,
+};
 
 use crate::json::Json;
 use crate::measure::{heat, seconds_each};
@@ -78,40 +81,87 @@ const PREFILL: [(u32, u32, u32, u32, u32); 9] = [
 ];
 
 /// Prints microseconds and TFLOP/s (four operations per score and dimension) of the rows of one
-/// sequence.
+/// sequence: with cooperative matrices where the device has them, and row by row.
 pub(crate) fn prefill(gpu: &Gpu, quick: bool, json: &mut Json) -> Result<()> {
     println!("\nprefill attention to 8 bits, each after the one before");
-    println!("heads kv  dim rows  depth       us  TFLOP/s");
+    println!("                           heads kv  dim rows  depth       us  TFLOP/s");
     let quick_shapes = [(4, 2, 64, 32, 300)];
     let shapes: &[_] = if quick { &quick_shapes } else { &PREFILL };
     for &(heads, kv_heads, dim, rows, depth) in shapes {
-        let blocks = (depth + rows).div_ceil(KV_BLOCK_TOKENS).next_multiple_of(4);
-        let kv = random_blocks(gpu, blocks, kv_heads, dim)?;
-        let key = AttentionKernel::new(heads, kv_heads, dim).one_sequence();
-        let queries: Vec<f32> = (0..rows * heads * dim).map(|i| (i as f32 * 0.7).sin()).collect();
-        let queries = gpu.upload(&queries)?;
-        let scratch = gpu.zeroed(key.scratch_bytes(rows, blocks * KV_BLOCK_TOKENS))?;
-        let out = Quantized::new(gpu, rows, heads * dim)?.into();
-        let positions = gpu.upload(&(depth..depth + rows).collect::<Vec<_>>())?;
-        let table: Vec<u32> = (0..blocks).rev().collect();
-        let sequences = Sequences { positions, table: gpu.upload(&table)? };
-        let launches = gpu.attention(key, &queries, &kv, &sequences, &scratch, &out)?;
-        let list: Vec<_> = launches.iter().collect();
-        heat(gpu, &list, quick)?;
-        let seconds = seconds_each(gpu, &list, quick)?.map(|s| s * list.len() as f64);
+        let bed = PrefillBed::new(gpu, AttentionKernel::new(heads, kv_heads, dim), rows, depth)?;
         let scores: u64 = (depth..depth + rows).map(|position| u64::from(position) + 1).sum();
-        let rate = seconds.map(|s| 4e-12 * scores as f64 * f64::from(heads * dim) / s);
-        println!(
-            "{heads:5} {kv_heads:2} {dim:4} {rows:4} {depth:6} {:8.2} {:6.1} ({:.1} to {:.1})",
-            seconds.median * 1e6,
-            rate.median,
-            rate.low,
-            rate.high
-        );
-        let name = format!("prefill attention {heads}/{kv_heads} x {dim}, {rows} rows behind {depth}");
-        json.operation(&name, seconds.map(|s| s * 1e6));
+        for (name, launches) in
+            [("prefill attention", bed.chosen(gpu)?), ("row by row", bed.row_by_row(gpu)?)]
+        {
+            let list: Vec<_> = launches.iter().collect();
+            heat(gpu, &list, quick)?;
+            let seconds = seconds_each(gpu, &list, quick)?.map(|s| s * list.len() as f64);
+            let rate = seconds.map(|s| 4e-12 * scores as f64 * f64::from(heads * dim) / s);
+            println!(
+                "{name:17} {heads:5} {kv_heads:2} {dim:4} {rows:4} {depth:6} {:8.2} {:6.1} ({:.1} to {:.1})",
+                seconds.median * 1e6,
+                rate.median,
+                rate.low,
+                rate.high
+            );
+            let name = format!("{name} {heads}/{kv_heads} x {dim}, {rows} rows behind {depth}");
+            json.operation(&name, seconds.map(|s| s * 1e6));
+        }
     }
     Ok(())
+}
+
+/// Operands of prefill attention: consecutive rows of one sequence.
+pub(crate) struct PrefillBed {
+    key: AttentionKernel,
+    queries: Buffer,
+    kv: KvBlocks,
+    sequences: Sequences,
+    scratch: Buffer,
+    quantized: Quantized,
+}
+
+impl PrefillBed {
+    /// Allocates `rows` rows behind `depth` tokens.
+    pub(crate) fn new(gpu: &Gpu, key: AttentionKernel, rows: u32, depth: u32) -> Result<Self> {
+        let key = key.one_sequence();
+        let width = key.heads * key.head_dim;
+        let blocks = (depth + rows).div_ceil(KV_BLOCK_TOKENS).next_multiple_of(4);
+        let queries: Vec<f32> = (0..rows * width).map(|i| (i as f32 * 0.7).sin()).collect();
+        let positions = gpu.upload(&(depth..depth + rows).collect::<Vec<_>>())?;
+        let table: Vec<u32> = (0..blocks).rev().collect();
+        Ok(Self {
+            key,
+            queries: gpu.upload(&queries)?,
+            kv: random_blocks(gpu, blocks, key.kv_heads, key.head_dim)?,
+            sequences: Sequences { positions, table: gpu.upload(&table)? },
+            scratch: gpu.zeroed(key.scratch_bytes(rows, blocks * KV_BLOCK_TOKENS))?,
+            quantized: Quantized::new(gpu, rows, width)?,
+        })
+    }
+
+    /// Launches of the crate's choice.
+    pub(crate) fn chosen(&self, gpu: &Gpu) -> Result<Vec<Dispatch>> {
+        let Self { key, queries, kv, sequences, scratch, quantized } = self;
+        gpu.prefill_attention(*key, queries, kv, sequences, scratch, &quantized.clone().into())
+    }
+
+    /// Launches with an explicit tile.
+    pub(crate) fn tiled(&self, gpu: &Gpu, tile: TiledAttentionKernel) -> Result<Vec<Dispatch>> {
+        let Self { queries, kv, sequences, scratch, quantized, .. } = self;
+        gpu.tiled_attention(tile, queries, kv, sequences, scratch, &quantized.clone().into())
+    }
+
+    /// Launches of the kernel of decode.
+    pub(crate) fn row_by_row(&self, gpu: &Gpu) -> Result<Vec<Dispatch>> {
+        let Self { key, queries, kv, sequences, scratch, quantized } = self;
+        gpu.attention(*key, queries, kv, sequences, scratch, &quantized.clone().into())
+    }
+
+    /// Results: the quantized values in words of 4.
+    pub(crate) fn results(&self, gpu: &Gpu) -> Result<Vec<u32>> {
+        gpu.download(self.quantized.quants())
+    }
 }
 
 /// Blocks of f16 noise of -0.01 to 0.01.

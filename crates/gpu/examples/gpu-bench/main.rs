@@ -17,6 +17,7 @@ mod measure;
 mod operations;
 mod products;
 mod sweep;
+mod tiled;
 mod token;
 
 use std::process::ExitCode;
@@ -68,6 +69,9 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
         }
         if args.part("gemm") {
             passed &= cooperative::run(&gpu, args.quick)?;
+        }
+        if args.part("prefill") {
+            passed &= tiled::run(&gpu, args.quick)?;
         }
         if args.part("attention") {
             for own in [1, 2, 4] {

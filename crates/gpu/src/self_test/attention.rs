@@ -1,5 +1,7 @@
 //! Attention over paged keys and values, RoPE with KV write.
 
+use std::ops::Range;
+
 use half::f16;
 
 use super::rows::{Turns, check_quantized};
@@ -7,7 +9,9 @@ use super::{EPSILON, Report, output, poisoned, same_bits, worst};
 use crate::attention::{KvBlocks, KvRows, Sequences};
 use crate::error::Result;
 use crate::gpu::Gpu;
-use crate::kernel::{AttentionKernel, KV_BLOCK_TOKENS, RopeKernel, RopeKvKernel, RopeLayout};
+use crate::kernel::{
+    AttentionKernel, KV_BLOCK_TOKENS, Kernel, RopeKernel, RopeKvKernel, RopeLayout, TiledAttentionKernel,
+};
 use crate::reference::Random;
 use crate::rows::{Quantized, RowOutput};
 
@@ -18,6 +22,7 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
     let blocks = [8, 16, 4 * random.range(5, 12) as usize][random.range(0, 2) as usize];
     let case = Case::new(random, blocks);
     attention(gpu, random, report, &case)?;
+    tiled(gpu, random, report, case)?;
     let layout = [RopeLayout::Halves, RopeLayout::Interleaved][random.range(0, 1) as usize];
     rope_kv(gpu, random, report, layout)
 }
@@ -28,6 +33,8 @@ struct Case {
     /// Blocks per sequence in the table.
     room: usize,
     positions: Vec<u32>,
+    /// First token in the blocks, if not the first visible one.
+    from: Option<usize>,
     queries: Vec<f32>,
     /// Per sequence `[tokens, kv_heads, head_dim]`.
     keys: Vec<Vec<f16>>,
@@ -60,7 +67,7 @@ impl Case {
         };
         let keys = positions.iter().map(&mut halves).collect();
         let values = positions.iter().map(&mut halves).collect();
-        Self { key, room, positions, queries, keys, values }
+        Self { key, room, positions, from: None, queries, keys, values }
     }
 
     /// First visible token of a sequence.
@@ -85,7 +92,8 @@ impl Case {
         let mut keys = vec![f16::NAN; pool * BLOCK * kv_heads * dim];
         let mut values = keys.clone();
         for (row, &sequence) in chosen.iter().enumerate() {
-            let (begin, end) = (self.begin(sequence), self.positions[sequence] as usize + 1);
+            let end = self.positions[sequence] as usize + 1;
+            let begin = self.from.unwrap_or_else(|| self.begin(sequence));
             for entry in &mut table[row * room + begin / BLOCK..row * room + end.div_ceil(BLOCK)] {
                 *entry = free.swap_remove(random.range(0, free.len() as u32 - 1) as usize);
             }
@@ -129,8 +137,29 @@ impl Case {
         gpu.run(&launches.iter().collect::<Vec<_>>())
     }
 
-    /// Outputs in float64, and their bounds.
-    fn exact(&self) -> (Vec<f64>, Vec<f64>) {
+    /// Runs some rows of one sequence, with other blocks each time.
+    fn run_tiled(
+        &self,
+        gpu: &Gpu,
+        random: &mut Random,
+        tile: TiledAttentionKernel,
+        rows: Range<usize>,
+    ) -> Result<Vec<f32>> {
+        let width = (self.key.heads * self.key.head_dim) as usize;
+        // More room in the table: partial results of a single split have the same bits.
+        let room = self.room + 4 * random.range(0, 2) as usize;
+        let longest = (0..self.positions.len()).max_by_key(|row| self.positions[*row]).unwrap_or(0);
+        let (kv, Sequences { table, .. }) = self.upload(gpu, random, &[longest], room)?;
+        let sequences = Sequences { positions: gpu.upload(&self.positions[rows.clone()])?, table };
+        let queries = gpu.upload(&self.queries[rows.start * width..rows.end * width])?;
+        let bytes = tile.attention.scratch_bytes(rows.len() as u32, (room * BLOCK) as u32);
+        let (scratch, out) = (poisoned(gpu, bytes as usize / 4)?, poisoned(gpu, rows.len() * width)?);
+        let launches = gpu.tiled_attention(tile, &queries, &kv, &sequences, &scratch, &out.clone().into())?;
+        output(gpu, &launches.iter().collect::<Vec<_>>(), &out)
+    }
+
+    /// Outputs in float64, and their bounds; `tiled`: those with cooperative matrices.
+    fn exact(&self, tiled: bool) -> (Vec<f64>, Vec<f64>) {
         let AttentionKernel { heads, kv_heads, head_dim, .. } = self.key;
         let dim = head_dim as usize;
         let scale = f64::from(f32::from_bits(self.key.scale_bits));
@@ -151,15 +180,21 @@ impl Case {
             let peak = scores.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
             let weights: Vec<f64> = scores.iter().map(|s| (s - peak).exp()).collect();
             let total: f64 = weights.iter().sum();
-            let largest = largest + 128.0 * cap.unwrap_or(0.0);
-            let factor = (f64::from(head_dim) + 8.0) * largest + tokens.len() as f64 / 64.0 + 64.0;
+            let capped = largest + 128.0 * cap.unwrap_or(0.0);
+            let (n, sum) = (tokens.len() as f64, (f64::from(head_dim) + 8.0) * capped);
+            let (factor, rest) = if tiled {
+                let rounding = 2.0 * (largest * 0.5_f64.powi(11) + sum * 2.0 * EPSILON);
+                (rounding + 0.5_f64.powi(10) + (n + 64.0) * 2.0 * EPSILON, 0.5_f64.powi(33))
+            } else {
+                ((sum + n / 64.0 + 64.0) * EPSILON, 0.0)
+            };
             for d in 0..dim {
-                let terms = || {
-                    let value = |token| self.values[sequence][at(token) + d].to_f64();
-                    weights.iter().zip(tokens.clone()).map(move |(w, token)| w / total * value(token))
-                };
+                let value = |token| self.values[sequence][at(token) + d].to_f64();
+                let terms =
+                    || weights.iter().zip(tokens.clone()).map(move |(w, token)| w / total * value(token));
                 exact.push(terms().sum());
-                bounds.push(factor * EPSILON * terms().map(f64::abs).sum::<f64>());
+                let all: f64 = tokens.clone().map(|token| value(token).abs()).sum();
+                bounds.push(factor * terms().map(f64::abs).sum::<f64>() + rest * all);
             }
         }
         (exact, bounds)
@@ -178,7 +213,7 @@ fn attention(gpu: &Gpu, random: &mut Random, report: &mut Report, case: &Case) -
     let out = poisoned(gpu, all.len() * width as usize)?;
     case.run(gpu, random, &all, case.room, &out.clone().into())?;
     let found: Vec<f32> = gpu.download(&out)?;
-    let (exact, bounds) = case.exact();
+    let (exact, bounds) = case.exact(false);
     report.add(name.to_owned(), &text, worst(&found, &exact, |i| bounds[i]));
 
     // Other blocks, more room in the table, no neighbours.
@@ -221,6 +256,57 @@ fn one_sequence(
     let text = format!("positions {positions:?}");
     let equal = [0, 2].iter().all(|row| same_bits(&rows[row * width..][..width], &found[..width]));
     report.add_equal("attention of one sequence".to_owned(), &text, equal);
+    Ok(())
+}
+
+/// Rows of the first sequence at once with cooperative matrices, or their products written out.
+fn tiled(gpu: &Gpu, random: &mut Random, report: &mut Report, case: Case) -> Result<()> {
+    let AttentionKernel { heads, kv_heads, head_dim, window, .. } = case.key;
+    let tile = |own, queries| {
+        let attention = AttentionKernel { workgroup_heads: Some(own), ..case.key.one_sequence() };
+        TiledAttentionKernel { attention, queries }
+    };
+    let runs = |tile: &TiledAttentionKernel| Kernel::TiledAttention(*tile).check(gpu.info()).is_ok();
+    let owns = [1, 2, 4, 8].into_iter().filter(|own| (heads / kv_heads).is_multiple_of(*own));
+    let mut tiles: Vec<_> = owns.flat_map(|own| [16, 32, 64].map(|queries| tile(own, queries))).collect();
+    tiles.retain(runs);
+    if tiles.is_empty() {
+        return Ok(());
+    }
+    // Consecutive positions up to the last one, and an earlier one as of a row that fills up.
+    let last = case.positions[0];
+    let rows = random.range(1, 40).min(last + 1);
+    let mut positions: Vec<u32> = (last + 1 - rows..=last).collect();
+    positions.push(last + 1 - rows);
+    let rows = positions.len();
+    // Large scores replace the reference of the exponentials.
+    let gain = [1.0, 16.0][random.range(0, 1) as usize];
+    let queries = random.values(rows * (heads * head_dim) as usize);
+    let mut all = Case {
+        queries: queries.into_iter().map(|q| q * gain).collect(),
+        keys: vec![case.keys[0].clone(); rows],
+        values: vec![case.values[0].clone(); rows],
+        positions,
+        ..case
+    };
+    all.from = (0..rows).map(|row| all.begin(row)).min();
+    let first = tiles[random.range(0, tiles.len() as u32 - 1) as usize];
+    let found = all.run_tiled(gpu, random, first, 0..rows)?;
+    let text = format!(
+        "{heads} heads of {head_dim}, {kv_heads} KV heads, {rows} rows to {last}, window {window:?}, {} queries of {:?}",
+        first.queries, first.attention.workgroup_heads
+    );
+    let name = "attention, cooperative".to_owned();
+    let (exact, bounds) = all.exact(true);
+    report.add(name.clone(), &text, worst(&found, &exact, |i| bounds[i]));
+
+    let other = tiles[random.range(0, tiles.len() as u32 - 1) as usize];
+    let equal = same_bits(&all.run_tiled(gpu, random, other, 0..rows)?, &found);
+    report.add_equal(format!("{name}: another tile"), &text, equal);
+    let row = random.range(0, rows as u32 - 1) as usize;
+    let alone = all.run_tiled(gpu, random, other, row..row + 1)?;
+    let width = (heads * head_dim) as usize;
+    report.add_equal(format!("{name}: row alone"), &text, same_bits(&alone, &found[row * width..][..width]));
     Ok(())
 }
 

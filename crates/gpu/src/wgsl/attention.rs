@@ -55,10 +55,12 @@ pub(crate) fn workgroup_bytes(a: &AttentionKernel) -> u32 {
 /// `first visible token, tokens` of a sequence.
 fn range(code: &mut Code, window: Option<u32>) {
     code.line("let end = positions[sequence] + 1u;");
-    code.line(match window {
-        Some(window) => format!("let begin = max(end, {window}u) - {window}u;"),
-        None => "let begin = 0u;".to_owned(),
-    });
+    code.line(format!("let begin = {};", begin_of("end", window)));
+}
+
+/// First token that a query before token `end` sees.
+pub(super) fn begin_of(end: &str, window: Option<u32>) -> String {
+    window.map_or("0u".to_owned(), |window| format!("(max({end}, {window}u) - {window}u)"))
 }
 
 struct Emitter<'a> {
@@ -386,13 +388,14 @@ pub(super) fn merge(code: &mut Code, m: &MergeKernel, target: Target) {
     code.line("let sequence = group.y;");
     range(code, m.window);
     code.line(format!(
-        "let splits = (end + {last}u) / {SPLIT_TOKENS}u - begin / {SPLIT_TOKENS}u;
+        "let splits = (end + {last}u) / {split}u - begin / {split}u;
         let lane = thread / {words}u;
         let part = thread % {words}u;
         var state = State(vec4<f32>(), -3e38, 0.0);
         if (lane < {lanes}u) {{
         for (var split = lane; split < splits; split += {step}u) {{",
-        last = SPLIT_TOKENS - 1,
+        split = m.split_tokens,
+        last = m.split_tokens - 1,
         step = lanes * MERGE_UNROLL
     ));
     for u in 0..MERGE_UNROLL {

@@ -16,6 +16,7 @@ mod output;
 mod product;
 mod rows;
 mod tile;
+mod tiled;
 mod weights;
 
 pub(crate) use attention::{
@@ -28,6 +29,7 @@ pub(crate) use gemm::gemm_grid;
 pub(crate) use kv::rope_kv_groups;
 pub(crate) use product::{grid, group_grid, workgroup_bytes as product_workgroup_bytes};
 pub(crate) use rows::workgroups_per_row;
+pub(crate) use tiled::{TILED_HEAD_DIM, TILED_SPLIT_TOKENS, choose_tile_heads, tiled_bytes, tiled_grid};
 pub(crate) use weights::GATHER_THREADS;
 
 use crate::kernel::{Kernel, Target};
@@ -45,6 +47,7 @@ impl Kernel {
             Kernel::Gather(g) => weights::gather(&mut code, g, target),
             Kernel::Rows(r) => rows::emit(&mut code, r, target),
             Kernel::Attention(a) => attention::attention(&mut code, a, target),
+            Kernel::TiledAttention(t) => tiled::emit(&mut code, t, target),
             Kernel::MergeSplits(m) => attention::merge(&mut code, m, target),
             Kernel::RopeKv(k) => kv::rope_kv(&mut code, k),
             Kernel::Rope(r) => elementwise::rope(&mut code, r),

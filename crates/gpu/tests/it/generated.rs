@@ -5,7 +5,7 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{
     Activation, AddKernel, AttentionKernel, AttentionOutput, CooperativeKernel, CooperativeTile,
     ExpandKernel, Format, GatherKernel, GemmKernel, HeadNormKernel, Kernel, MAX_BATCH, MergeKernel, Product,
-    RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
+    RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile, TiledAttentionKernel,
 };
 
 const TARGETS: [Target; 7] = [
@@ -127,9 +127,19 @@ fn attention_kernels() -> Vec<Kernel> {
                 Kernel::Attention(key.one_sequence()),
                 Kernel::Attention(key.window(1000).soft_cap(30.0)),
             ]);
+            let key = key.one_sequence();
+            for (own, queries) in [(1, 16), (if heads / kv_heads % 2 == 0 { 2 } else { 1 }, 64)] {
+                let attention = AttentionKernel { workgroup_heads: Some(own), ..key };
+                let windowed = attention.window(1000).soft_cap(30.0);
+                kernels.extend([
+                    Kernel::TiledAttention(TiledAttentionKernel { attention, queries }),
+                    Kernel::TiledAttention(TiledAttentionKernel { attention: windowed, queries }),
+                ]);
+            }
         }
         for quantize in [false, true] {
-            kernels.push(Kernel::MergeSplits(MergeKernel { heads, head_dim, window: None, quantize }));
+            let merge = MergeKernel { heads, head_dim, window: None, split_tokens: 256, quantize };
+            kernels.push(Kernel::MergeSplits(merge));
         }
     }
     kernels
@@ -139,6 +149,8 @@ fn attention_kernels() -> Vec<Kernel> {
 fn all() -> impl Iterator<Item = (Kernel, Target)> {
     let runs = |kernel: &Kernel, target: Target| match kernel {
         Kernel::Cooperative(_) => target.f16,
+        // Not with the squares of 8 of Metal.
+        Kernel::TiledAttention(_) => target.f16 && target.cooperative != Some(8),
         Kernel::Expand(_) => target.f16 && target.cooperative.is_none(),
         _ => target.cooperative.is_none(),
     };
@@ -175,6 +187,49 @@ fn every_kernel_is_valid_and_translates_to_spirv_and_msl() {
     }
 }
 
+/// Tiled attention of every tile, with heads from the narrowest to the widest.
+fn tiled_kernels() -> impl Iterator<Item = Kernel> {
+    let shape = |head_dim, queries, own, output| {
+        let key = AttentionKernel::new(16, 2, head_dim).one_sequence();
+        let attention = AttentionKernel { workgroup_heads: Some(own), output, ..key };
+        Kernel::TiledAttention(TiledAttentionKernel { attention, queries })
+    };
+    [AttentionOutput::Partial, AttentionOutput::F32, AttentionOutput::Quantized].into_iter().flat_map(
+        move |output| {
+            [32, 64, 96, 160, 256].into_iter().flat_map(move |head_dim| {
+                [16, 32, 64]
+                    .into_iter()
+                    .flat_map(move |queries| [1, 2, 4, 8].map(|own| shape(head_dim, queries, own, output)))
+            })
+        },
+    )
+}
+
+/// Matrix instructions need addresses of 16 bytes, and drivers place arrays one after the other.
+#[test]
+fn workgroup_arrays_beside_matrices_are_whole_16_bytes() {
+    let subgroups = [Some(32), Some(64)];
+    let targets = subgroups.map(|subgroup| Target { subgroup, f16: true, cooperative: Some(16) });
+    let all = all().filter(|(_, target)| target.cooperative.is_some());
+    let tiled = targets.into_iter().flat_map(|target| tiled_kernels().map(move |kernel| (kernel, target)));
+    let mut arrays = 0;
+    for (kernel, target) in all.chain(tiled) {
+        let name = format!("{} for {target:?}", kernel.name());
+        let source = kernel.source(target);
+        let module = naga::front::wgsl::parse_str(&source)
+            .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&source)));
+        for (_, variable) in module.global_variables.iter() {
+            if variable.space != naga::AddressSpace::WorkGroup {
+                continue;
+            }
+            let bytes = module.types[variable.ty].inner.size(module.to_ctx());
+            assert!(bytes > 0 && bytes.is_multiple_of(16), "{name}: {:?} has {bytes} bytes", variable.name);
+            arrays += 1;
+        }
+    }
+    assert!(arrays > 1000, "{arrays} arrays");
+}
+
 #[test]
 fn sums_have_an_order_of_their_own() {
     for (kernel, target) in all() {
@@ -185,7 +240,7 @@ fn sums_have_an_order_of_their_own() {
             assert!(!source.contains(forbidden), "{}: {forbidden}", kernel.name());
         }
         let shared = match kernel {
-            Kernel::Product(_) | Kernel::Cooperative(_) => true,
+            Kernel::Product(_) | Kernel::Cooperative(_) | Kernel::TiledAttention(_) => true,
             Kernel::Rows(r) => r.quantize || matches!(r.op, RowOp::RmsNorm(_) | RowOp::AddRmsNorm(_)),
             Kernel::Attention(a) => a.output == AttentionOutput::Quantized,
             Kernel::MergeSplits(m) => m.quantize,

@@ -168,8 +168,15 @@ impl Builder<'_> {
         let scratch = &self.operands.scratch;
         let formats = layer.attention_output.formats();
         let direct = config.head_dim.is_multiple_of(32);
+        // The last row of a prompt is alone in the last layer, whatever its chunks.
+        let is_alone = rows.n == 1;
         self.launches.extend(rows.attended.fill(gpu, formats, direct, |out| {
-            gpu.attention(key, &rows.queries, pool.layer(index), &sequences, scratch, out)
+            let kv = pool.layer(index);
+            if self.phase == Phase::Prefill && !is_alone {
+                gpu.prefill_attention(key, &rows.queries, kv, &sequences, scratch, out)
+            } else {
+                gpu.attention(key, &rows.queries, kv, &sequences, scratch, out)
+            }
         })?);
         self.project(&layer.attention_output, |format| rows.attended.of(format), &rows.delta)?;
         self.behind(layer.attention_post_norm.as_ref())
