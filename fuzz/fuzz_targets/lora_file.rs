@@ -7,26 +7,28 @@
 
 use std::fs;
 use std::hint::black_box;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use ruvllm_adapters::{Adapter, BaseModel, LoraFile, Part};
+use ruvllm_adapters::{Adapter, BaseModel, FactorFormat, LoraFile, Part};
 use ruvllm_fuzz::{FOLDER, config_and_weights};
 use ruvllm_memory::{PagePool, PoolConfig, Request};
 
 static POOL: LazyLock<PagePool> = LazyLock::new(|| PagePool::new(PoolConfig::new(64 << 20)).expect("a pool"));
 
-static BASE: LazyLock<BaseModel> = LazyLock::new(|| BaseModel {
-    architecture: "llama".to_owned(),
-    n_layers: 2,
-    model_dim: 2,
-    query_dim: 4,
-    kv_dim: 2,
-    head_dim: 2,
-    ffn_dim: 3,
-    vocab_size: 5,
-    interleaved_heads: true,
-    joint_projections: true,
+static BASE: LazyLock<Arc<BaseModel>> = LazyLock::new(|| {
+    Arc::new(BaseModel {
+        architecture: "llama".to_owned(),
+        n_layers: 2,
+        model_dim: 2,
+        query_dim: 4,
+        kv_dim: 2,
+        head_dim: 2,
+        ffn_dim: 3,
+        vocab_size: 5,
+        interleaved_heads: true,
+        joint_projections: true,
+    })
 });
 
 fuzz_target!(|input: &[u8]| {
@@ -43,8 +45,10 @@ fuzz_target!(|input: &[u8]| {
     let Ok(file) = opened else { return };
     assert!(!file.updates().is_empty());
     let parts = [Part { file: &file, scale: 0.5 }, Part { file: &file, scale: -1.0 }];
-    if let Ok(adapter) = Adapter::new(&BASE, &parts, &POOL, &Request::default()) {
-        assert!(adapter.bytes() > 0);
-        black_box(adapter.digest());
+    for format in FactorFormat::ALL {
+        if let Ok(adapter) = Adapter::new(&BASE, &parts, format, &POOL, &Request::default()) {
+            assert!(adapter.bytes() > 0);
+            black_box(adapter.digest());
+        }
     }
 });

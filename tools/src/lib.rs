@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapters;
 pub mod bench;
 mod error;
 mod family_goldens;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use xtask::Workspace;
 
+use adapters::TrainAdapterArgs;
 use bench::{BenchArgs, EmbeddingSpeedArgs, KvQualityArgs, QuantizeTableArgs};
 pub use error::{Error, Result};
 use gen_model::{Shape, TypeMix};
@@ -97,6 +99,12 @@ enum Command {
         #[arg(long, value_name = "PROGRAM", default_value = "python3")]
         python: PathBuf,
     },
+    /// Trains a LoRA adapter of the built-in model on a text, with PEFT
+    ///
+    /// OUT gets the adapter, and `training.json` with loss and perplexity. Not part of `ci`: it
+    /// needs a Python with the packages `torch`, `transformers`, `gguf` and `peft`, and takes
+    /// minutes.
+    TrainAdapter(TrainAdapterArgs),
     /// Writes a model of a real shape with random weights, for speed and memory work
     GenModel {
         /// Sizes of the model
@@ -139,6 +147,7 @@ pub fn run() -> Result<()> {
         Command::TemplateGoldens { folder, python } => {
             template_goldens::template_goldens(&workspace, &folder, &python)
         }
+        Command::TrainAdapter(args) => adapters::train_adapter(&workspace, &args),
         Command::GenModel { shape, types, out, seed, layers, threads } => {
             let options = gen_model::Options { shape, types, seed, layers, threads };
             gen_model::gen_model(&options, &out)
@@ -172,6 +181,7 @@ mod tests {
             "bench --peer lbench=x --peer json=y --model a.gguf -d 0,4096 --kv f16,q8,q4 --section deep --drop-slow",
             "tokenizer-goldens models",
             "template-goldens templates --python venv/bin/python",
+            "train-adapter train.txt test.txt out --python venv/bin/python",
             "gen-model --shape llama-1b --type q4_k_m out.gguf",
             "gen-model --shape llama-7b --type iq4_xs out.gguf",
         ] {

@@ -146,6 +146,9 @@ enum Command {
     /// Measures embeddings of an encoder beside sentence-transformers and llama.cpp
     #[command(disable_help_flag = true)]
     EmbeddingSpeed(Forwarded),
+    /// Trains a LoRA adapter of the built-in model on a text, with PEFT
+    #[command(disable_help_flag = true)]
+    TrainAdapter(Forwarded),
     /// Writes a model of a real shape with random weights
     #[command(disable_help_flag = true)]
     GenModel(Forwarded),
@@ -226,6 +229,7 @@ pub fn run() -> Result<()> {
         | Command::FamilyGoldens(_)
         | Command::Plots(_)
         | Command::EmbeddingSpeed(_)
+        | Command::TrainAdapter(_)
         | Command::GenModel(_) => tools(&workspace),
     }
 }

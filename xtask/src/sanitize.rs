@@ -24,7 +24,11 @@ const DISTURBED: [&str; 2] = [
 ];
 
 /// Packages with loom models, and their modules.
-const MODELS: [(&str, &str); 2] = [("ruvllm-kernels", "pool::model"), ("ruvllm-memory", "model")];
+const MODELS: [(&str, &str); 3] = [
+    ("ruvllm-kernels", "pool::model"),
+    ("ruvllm-memory", "model"),
+    ("ruvllm-adapters", "micro::versions::model"),
+];
 
 /// Tests of the kernels for the stress run, and generated cases per run.
 const STRESS: (&str, &str) = ("pool::stress", "65536");
@@ -120,7 +124,8 @@ fn demand_report(test: &CommandLine, fault: &Fault) -> Result<()> {
     }
 }
 
-/// Checks the models of thread pool and page pool. Their planted faults are tests that must panic.
+/// Checks the models of thread pool, page pool and adapter versions. Their planted faults are tests
+/// that must panic.
 pub(crate) fn loom(workspace: &Workspace, bound: Bound) -> Result<()> {
     for (package, models) in MODELS {
         let mut command = CommandLine::cargo(workspace)

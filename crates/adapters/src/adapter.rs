@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
+use std::sync::Arc;
 
-use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
+use ruvllm_kernels::low_rank::{Expansion, FACTOR_ALIGN, Factor, FactorFormat, LowRank, LowRankShape};
+use ruvllm_kernels::quant::SharedBytes;
 use ruvllm_memory::{PagePool, Pages, Request};
-use sha2::{Digest, Sha256};
 
+use crate::digest::Digests;
 use crate::error::{Error, Result};
 use crate::file::{LoraFile, Update};
-use crate::low_rank::{Expansion, LowRank};
+use crate::layout::{Layout, SiteShape};
 use crate::place::{BaseModel, RowOrder, Site, Target};
 
 /// Adapter file and its scale.
@@ -24,12 +25,21 @@ pub struct Part<'a> {
 
 /// One or several LoRA adapters, loaded for one model; their updates add up.
 ///
-/// Immutable; dropping it gives its pages back.
+/// Immutable; dropping it gives its pages back. The scales of files and parts and the row order of
+/// the model are in the factors `B`.
 pub struct Adapter {
-    pub(crate) base: BaseModel,
-    pub(crate) sites: BTreeMap<(usize, Site), LowRank>,
-    pub(crate) digest: [u8; 32],
-    pub(crate) bytes: usize,
+    base: Arc<BaseModel>,
+    layout: Arc<Layout>,
+    bytes: Bytes,
+    digests: Digests,
+}
+
+/// Memory of the factors.
+enum Bytes {
+    /// Given by the caller, never written to.
+    Shared(SharedBytes),
+    /// Pages of this adapter alone.
+    Own(Resident),
 }
 
 /// An update at its site.
@@ -42,18 +52,23 @@ struct Placed<'a> {
 }
 
 impl Adapter {
-    /// Reads the factors of `parts` into pages of `pool`.
+    /// Reads the factors of `parts` into pages of `pool`, in `format`.
     ///
     /// # Errors
-    /// Files for another model, values that are not finite, and no memory.
-    pub fn new(base: &BaseModel, parts: &[Part<'_>], pool: &PagePool, request: &Request) -> Result<Self> {
+    /// Files for another model, values that are not finite (in `format`), and no memory.
+    pub fn new(
+        base: &Arc<BaseModel>,
+        parts: &[Part<'_>],
+        format: FactorFormat,
+        pool: &PagePool,
+        request: &Request,
+    ) -> Result<Self> {
         let mut sites: BTreeMap<(usize, Site), Vec<Placed<'_>>> = BTreeMap::new();
         for part in parts {
             check(base, part.file).map_err(|error| error.in_file(&part.file.path))?;
             for update in &part.file.updates {
                 let projection = base.meant(update.projection, part.file.row_order);
-                let site = base.site(projection);
-                sites.entry((update.layer, site)).or_default().push(Placed {
+                sites.entry((update.layer, base.site(projection))).or_default().push(Placed {
                     file: part.file,
                     update,
                     scale: update.scale * part.scale,
@@ -61,43 +76,116 @@ impl Adapter {
                 });
             }
         }
-        let values = |placed: &Placed<'_>| placed.update.a.len() + placed.update.b.len();
-        let bytes = sites.values().flatten().map(values).sum::<usize>().saturating_mul(size_of::<f32>());
-        let mut pages = pool
-            .allocate(bytes.div_ceil(pool.page_bytes()).max(1), request)
-            .map_err(|source| Error::Memory { bytes, source })?;
-        let mut memory = Memory::new(bytemuck::cast_slice_mut(&mut pages.bytes_mut()[..bytes]));
-        let mut written = Vec::with_capacity(sites.len());
-        for (&at, placed) in &sites {
-            written.push((at, Written::new(base, placed, &mut memory)?));
+        let shapes = sites.iter().map(|(&(layer, site), placed)| shape(base, layer, site, placed));
+        let layout = Layout::new(format, shapes)?;
+        let mut memory = Memory::new(layout, pool, request)?;
+        for (index, placed) in sites.values().enumerate() {
+            memory.write_site(index, base, placed)?;
         }
-        let digest = digest(&sites, memory.values());
-        let shared = SharedBytes::new(Resident(pages));
-        let sites = written
-            .into_iter()
-            .map(|(at, written)| (at, written.low_rank(base.inputs(at.1), &shared)))
-            .collect();
-        Ok(Self { base: base.clone(), sites, digest, bytes })
+        Ok(memory.finish(base))
+    }
+
+    /// An adapter whose factors are in `bytes` as `layout` places them, with the digests of when
+    /// they were loaded. The caller vouches for the contents, such as by a checksum.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if the sites are not those of the model, or the bytes have another length
+    /// or do not start at a multiple of 64.
+    pub fn from_bytes(
+        base: Arc<BaseModel>,
+        layout: Arc<Layout>,
+        bytes: SharedBytes,
+        digests: Digests,
+    ) -> Result<Self> {
+        layout.check(&base)?;
+        let found = bytes.as_ref();
+        if found.len() != layout.bytes() {
+            let what = format!("there are {} bytes of {}", found.len(), layout.bytes());
+            return Err(Error::Layout { what });
+        }
+        if !found.as_ptr().addr().is_multiple_of(FACTOR_ALIGN) {
+            return Err(Error::Layout { what: "they do not start at a multiple of 64 bytes".to_owned() });
+        }
+        Ok(Self { base, layout, bytes: Bytes::Shared(bytes), digests })
+    }
+
+    /// The adapter in another number format, in pages of `pool`.
+    ///
+    /// # Errors
+    /// [`Error::NotFinite`] for values beyond the format, and [`Error::Memory`].
+    pub fn to_format(&self, format: FactorFormat, pool: &PagePool, request: &Request) -> Result<Self> {
+        let mut memory = Memory::new(Layout::new(format, self.layout.shapes())?, pool, request)?;
+        for (index, at) in self.layout.sites().iter().enumerate() {
+            let from = LowRank::new(&at.factors, self.factors());
+            let fault = || Error::NotFinite { name: format!("{:?} of layer {}", at.site, at.layer) };
+            memory.write_a(index, &from.a().values()).ok_or_else(fault)?;
+            for b in 0..at.factors.expansions().len() {
+                memory.write_b(index, b, &from.b(b).values()).ok_or_else(fault)?;
+            }
+        }
+        Ok(memory.finish(&self.base))
     }
 
     /// Update at a site of a layer; `None` if there is none.
-    pub fn at(&self, layer: usize, site: Site) -> Option<&LowRank> {
-        self.sites.get(&(layer, site))
+    pub fn at(&self, layer: usize, site: Site) -> Option<LowRank<'_>> {
+        self.layout.at(layer, site).map(|shape| LowRank::new(shape, self.factors()))
     }
 
     /// Shape of the model it was loaded for.
-    pub fn base(&self) -> &BaseModel {
+    pub fn base(&self) -> &Arc<BaseModel> {
         &self.base
     }
 
-    /// Digest of factors and scales: equal for equal updates only.
+    /// Format and places of the factors.
+    pub fn layout(&self) -> &Arc<Layout> {
+        &self.layout
+    }
+
+    /// The factors as [`layout`](Self::layout) places them, in native byte order.
+    pub fn factors(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Shared(bytes) => bytes.as_ref(),
+            Bytes::Own(resident) => resident.as_ref(),
+        }
+    }
+
+    /// An adapter of the same shapes whose factors are zero, in pages of `pool`.
+    pub(crate) fn buffer(&self, pool: &PagePool, request: &Request) -> Result<Self> {
+        let memory = Memory::new(Layout::clone(&self.layout), pool, request)?;
+        Ok(memory.finish_with(&self.base, |_| self.digests))
+    }
+
+    /// Begins to write another version of factors into the adapter's own pages.
+    ///
+    /// # Panics
+    /// If it has none: [`Adapter::from_bytes`].
+    pub(crate) fn begin_version(&mut self, digests: Digests) -> &mut [u8] {
+        self.digests = digests;
+        match &mut self.bytes {
+            Bytes::Own(Resident { pages, len }) => &mut pages.bytes_mut()[..*len],
+            Bytes::Shared(_) => unreachable!("versions are made by `buffer`"),
+        }
+    }
+
+    /// Digests of the factors.
+    pub fn digests(&self) -> &Digests {
+        &self.digests
+    }
+
+    /// Digest of factors and scales, in their format: equal for equal updates only.
     pub fn digest(&self) -> &[u8; 32] {
-        &self.digest
+        &self.digests.factors
+    }
+
+    /// Digest of the sites that cached keys and values depend on ([`BaseModel::changes_kv`]);
+    /// `None` without any.
+    pub fn kv_digest(&self) -> Option<[u8; 32]> {
+        self.digests.kv
     }
 
     /// Bytes of its factors.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.layout.bytes()
     }
 }
 
@@ -105,17 +193,28 @@ impl fmt::Debug for Adapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Adapter")
             .field("base", &self.base)
-            .field("bytes", &self.bytes)
+            .field("format", &self.layout.format())
+            .field("bytes", &self.bytes())
             .finish_non_exhaustive()
     }
 }
 
 /// Pages that are read-only after loading.
-pub(crate) struct Resident(pub(crate) Pages);
+pub(crate) struct Resident {
+    pages: Pages,
+    len: usize,
+}
+
+impl Resident {
+    /// The first `len` bytes of `pages`.
+    pub(crate) fn new(pages: Pages, len: usize) -> Self {
+        Self { pages, len }
+    }
+}
 
 impl AsRef<[u8]> for Resident {
     fn as_ref(&self) -> &[u8] {
-        self.0.bytes()
+        &self.pages.bytes()[..self.len]
     }
 }
 
@@ -141,108 +240,139 @@ fn check(base: &BaseModel, file: &LoraFile) -> Result<()> {
     Ok(())
 }
 
-/// Memory that is filled from its beginning.
-pub(crate) struct Memory<'m> {
-    values: &'m mut [f32],
-    used: usize,
+/// Shapes of the factors of the updates of a site: `A` of all, then `B` of each update and target.
+fn shape(base: &BaseModel, layer: usize, site: Site, placed: &[Placed<'_>]) -> SiteShape {
+    let (mut rank, mut expansions) = (0, Vec::new());
+    for placed in placed {
+        expansions.extend(placed.targets.iter().map(|target| Expansion {
+            target: target.index,
+            first: rank,
+            rank: placed.update.rank,
+            outputs: target.rows.len(),
+        }));
+        rank += placed.update.rank;
+    }
+    SiteShape { layer, site, rank, inputs: base.inputs(site), expansions }
 }
 
-impl<'m> Memory<'m> {
-    pub(crate) fn new(values: &'m mut [f32]) -> Self {
-        Self { values, used: 0 }
-    }
-
-    /// All values, also those that are not used.
-    pub(crate) fn values(&self) -> &[f32] {
-        self.values
-    }
-
-    /// Bytes that are used.
-    pub(crate) fn bytes(&self) -> usize {
-        self.used * size_of::<f32>()
-    }
-
-    /// The next `len` values, and where their bytes are.
-    pub(crate) fn take(&mut self, len: usize) -> (&mut [f32], Range<usize>) {
-        let (first, start) = (self.used, self.bytes());
-        self.used += len;
-        let bytes = start..self.bytes();
-        (&mut self.values[first..self.used], bytes)
-    }
+/// Factors that are being written.
+pub(crate) struct Memory {
+    layout: Layout,
+    pages: Pages,
 }
 
-/// Location of a site's factors: `A` of all its updates, then `B` of each.
-pub(crate) struct Written {
-    pub(crate) rank: usize,
-    pub(crate) shrink: Range<usize>,
-    pub(crate) expansions: Vec<Expansion>,
-}
+impl Memory {
+    pub(crate) fn new(layout: Layout, pool: &PagePool, request: &Request) -> Result<Self> {
+        let bytes = layout.bytes();
+        let mut pages = pool
+            .allocate(bytes.div_ceil(pool.page_bytes()).max(1), request)
+            .map_err(|source| Error::Memory { bytes, source })?;
+        // The padding between factors is hashed as well.
+        pages.bytes_mut()[..bytes].fill(0);
+        Ok(Self { layout, pages })
+    }
 
-impl Written {
-    /// Writes the factors of the updates of a site.
-    fn new(base: &BaseModel, placed: &[Placed<'_>], memory: &mut Memory<'_>) -> Result<Self> {
-        let (mut rank, mut shrink) = (0, memory.bytes()..memory.bytes());
-        for placed in placed {
-            let (values, bytes) = memory.take(placed.update.a.len());
-            placed.update.a.read(values);
-            placed.check(values.iter().copied())?;
-            rank += placed.update.rank;
-            shrink.end = bytes.end;
-        }
-        let mut expansions = Vec::new();
-        let mut first = 0;
-        for placed in placed {
-            let weights = first..first + placed.update.rank;
-            first = weights.end;
-            let values = placed.update.b.values();
-            placed.check(values.iter().map(|value| value * placed.scale))?;
-            for target in &placed.targets {
-                let outputs = target.rows.len();
-                let (out, rows) = memory.take(placed.update.rank * outputs);
-                placed.transpose(base, target, &values, out);
-                expansions.push(Expansion { target: target.index, weights: weights.clone(), outputs, rows });
+    /// Writes the factors of the updates of site `index`.
+    fn write_site(&mut self, index: usize, base: &BaseModel, placed: &[Placed<'_>]) -> Result<()> {
+        let a: Vec<f32> = placed.iter().flat_map(|placed| placed.update.a.values()).collect();
+        let mut expansion = 0;
+        if self.write_a(index, &a).is_none() {
+            // Names the first update with such a value.
+            let mut rest = &a[..];
+            for placed in placed {
+                let (values, others) = rest.split_at(placed.update.a.len());
+                placed.check(self.layout.format(), values)?;
+                rest = others;
             }
         }
-        Ok(Self { rank, shrink, expansions })
+        for placed in placed {
+            let b = placed.update.b.values();
+            for target in &placed.targets {
+                let rows = placed.transpose(base, target, &b);
+                self.write_b(index, expansion, &rows).ok_or_else(|| placed.not_finite())?;
+                expansion += 1;
+            }
+        }
+        Ok(())
     }
 
-    pub(crate) fn low_rank(self, inputs: usize, memory: &SharedBytes) -> LowRank {
-        let shrink = PackedMatrix::new(WeightFormat::F32, self.rank, inputs, memory.slice(self.shrink));
-        LowRank::new(shrink.expect("as many bytes"), memory.clone(), self.expansions)
+    /// Writes `A` of site `index`; `None` if a value is not finite in the format.
+    fn write_a(&mut self, index: usize, values: &[f32]) -> Option<()> {
+        let factors = &self.layout.sites()[index].factors;
+        let (format, width, place) = (factors.format(), factors.inputs(), factors.a());
+        write(&mut self.pages, format, width, place, values)
     }
+
+    /// Writes `B` of expansion `expansion` of site `index`, transposed; `None` as `write_a`.
+    fn write_b(&mut self, index: usize, expansion: usize, values: &[f32]) -> Option<()> {
+        let factors: &LowRankShape = &self.layout.sites()[index].factors;
+        let (width, place) = (factors.expansions()[expansion].outputs, factors.b(expansion));
+        write(&mut self.pages, factors.format(), width, place, values)
+    }
+
+    /// `A` of site `index` in f32, and its width.
+    ///
+    /// # Panics
+    /// In another format.
+    pub(crate) fn a_mut(&mut self, index: usize) -> (&mut [f32], usize) {
+        let factors = &self.layout.sites()[index].factors;
+        assert_eq!(factors.format(), FactorFormat::F32, "values in place");
+        let (place, width) = (factors.a(), factors.inputs());
+        let bytes = factors.rank() * width * size_of::<f32>();
+        (bytemuck::cast_slice_mut(&mut self.pages.bytes_mut()[place..][..bytes]), width)
+    }
+
+    /// The adapter, with digests of its contents.
+    fn finish(self, base: &Arc<BaseModel>) -> Adapter {
+        let bytes = &self.pages.bytes()[..self.layout.bytes()];
+        let digests = Digests::new(base, &self.layout, bytes);
+        self.finish_with(base, |_| digests)
+    }
+
+    /// The adapter, with digests that the caller knows.
+    pub(crate) fn finish_with(
+        self,
+        base: &Arc<BaseModel>,
+        digests: impl FnOnce(&Layout) -> Digests,
+    ) -> Adapter {
+        let Self { layout, pages } = self;
+        let (digests, len) = (digests(&layout), layout.bytes());
+        let bytes = Bytes::Own(Resident::new(pages, len));
+        Adapter { base: Arc::clone(base), layout: Arc::new(layout), bytes, digests }
+    }
+}
+
+/// Writes a factor of rows of `width` values at `place`; `None` if a value is not finite then.
+fn write(pages: &mut Pages, format: FactorFormat, width: usize, place: usize, values: &[f32]) -> Option<()> {
+    let rank = values.len() / width;
+    let bytes = &mut pages.bytes_mut()[place..][..format.bytes(rank, width)];
+    format.quantize(width, values, bytes);
+    Factor::new(format, rank, width, bytes).is_finite().then_some(())
 }
 
 impl Placed<'_> {
-    /// Writes the rows of `b` that belong to a target, `[outputs, rank]`, scaled and transposed.
-    fn transpose(&self, base: &BaseModel, target: &Target, b: &[f32], out: &mut [f32]) {
+    /// Rows of `b` that belong to a target, scaled and transposed: `[rank, outputs]`.
+    fn transpose(&self, base: &BaseModel, target: &Target, b: &[f32]) -> Vec<f32> {
         let Target { rows, heads, .. } = target;
         let interleave = *heads && base.interleaved_heads && self.file.row_order == RowOrder::HuggingFace;
         let outputs = b.chunks_exact(self.update.rank).skip(rows.start).take(rows.len());
+        let mut out = vec![0.0; self.update.rank * rows.len()];
         for (row, values) in outputs.enumerate() {
             let row = if interleave { base.interleaved_row(row) } else { row };
             for (i, value) in values.iter().enumerate() {
                 out[i * rows.len() + row] = value * self.scale;
             }
         }
+        out
     }
 
-    /// Checks that values are numbers.
-    fn check(&self, mut values: impl Iterator<Item = f32>) -> Result<()> {
-        if values.all(f32::is_finite) {
-            return Ok(());
-        }
-        Err(Error::NotFinite { name: self.update.name.clone() }.in_file(&self.file.path))
+    /// Checks that values are numbers in `format`.
+    fn check(&self, format: FactorFormat, values: &[f32]) -> Result<()> {
+        let largest = if format == FactorFormat::F16 { 65520.0 } else { f32::INFINITY };
+        if values.iter().all(|value| value.abs() < largest) { Ok(()) } else { Err(self.not_finite()) }
     }
-}
 
-/// Hash of the values and their meaning (site, shape, scale).
-fn digest(sites: &BTreeMap<(usize, Site), Vec<Placed<'_>>>, memory: &[f32]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    for ((layer, site), placed) in sites {
-        for Placed { update, targets, .. } in placed {
-            hash.update(format!("{layer} {site:?} {} {targets:?};", update.rank));
-        }
+    fn not_finite(&self) -> Error {
+        Error::NotFinite { name: self.update.name.clone() }.in_file(&self.file.path)
     }
-    hash.update(bytemuck::cast_slice::<f32, u8>(memory));
-    hash.finalize().into()
 }

@@ -209,9 +209,199 @@ pub enum Error {
         /// Number of layers of the model.
         n_layers: usize,
     },
-    /// Adapters of different models, or none, cannot be added up.
-    #[error("only adapters of one model can be combined, and at least one")]
-    Combination,
+    /// Shapes, places or bytes of factors are inconsistent.
+    #[error("the factors do not match their layout: {what}")]
+    Layout {
+        /// The fault.
+        what: String,
+    },
+    /// A MicroLoRA cannot be made or changed as asked.
+    #[error("the MicroLoRA cannot be used: {what}")]
+    Micro {
+        /// The fault.
+        what: String,
+    },
+    /// A merge method that needs another number of adapters.
+    #[error("{method} merges {needed}; given: {found}")]
+    MergeInputs {
+        /// The method.
+        method: &'static str,
+        /// Number that it needs, in words.
+        needed: &'static str,
+        /// Number that was given.
+        found: usize,
+    },
+    /// A parameter of a merge that is out of its range.
+    #[error("{name} is {found}; expected: {expected}")]
+    MergeParameter {
+        /// The parameter.
+        name: &'static str,
+        /// Its value.
+        found: f64,
+        /// Range of valid values.
+        expected: &'static str,
+    },
+    /// Adapters of models with other sizes cannot be merged.
+    #[error(
+        "the adapters are for different models: {name} maps {found:?} values in {}, {expected:?} in the others",
+        path.display()
+    )]
+    MergeShapes {
+        /// Adapter that differs.
+        path: PathBuf,
+        /// The matrix.
+        name: String,
+        /// Inputs and outputs.
+        found: [usize; 2],
+        /// Inputs and outputs in the adapters before.
+        expected: [usize; 2],
+    },
+    /// Adapters that name different architectures cannot be merged.
+    #[error("the adapters are for different architectures: {found} in {}, {expected} in the others", path.display())]
+    MergeArchitectures {
+        /// Adapter that differs.
+        path: PathBuf,
+        /// Its architecture.
+        found: String,
+        /// Architecture of the adapters before.
+        expected: String,
+    },
+    /// One adapter changes a joint matrix, another a part of it.
+    #[error("the adapters change {joint} in layer {layer} both as one matrix and in parts")]
+    MergeJoint {
+        /// The joint projection.
+        joint: crate::Projection,
+        /// The layer.
+        layer: usize,
+    },
+    /// Row orders or names depend on the base model, which is not given.
+    #[error("{reason}, which depends on the base model: name it")]
+    BaseNeeded {
+        /// Part of the work that needs the base model.
+        reason: &'static str,
+    },
+    /// There is nothing to write: no matrix is changed.
+    #[error("the result changes nothing: there is no matrix in it")]
+    MergeEmpty,
+    /// The caller stopped the work.
+    #[error("cancelled")]
+    Cancelled,
+    /// A decomposition did not converge.
+    #[error("the singular value decomposition of {name} does not converge")]
+    Decomposition {
+        /// The matrix.
+        name: String,
+    },
+    /// A projection that a file format has no name for.
+    #[error("{format} has no name for the {projection} projection")]
+    Unnamed {
+        /// The format.
+        format: &'static str,
+        /// The projection.
+        projection: crate::Projection,
+    },
+    /// A result exists, and no replacement was asked for.
+    #[error("{} exists; name another or replace it", path.display())]
+    Exists {
+        /// The file or folder.
+        path: PathBuf,
+    },
+    /// A result exists and cannot be replaced.
+    #[error("{} exists and {reason}", path.display())]
+    NotReplaced {
+        /// The file or folder.
+        path: PathBuf,
+        /// Reason of the refusal, with the remedy.
+        reason: &'static str,
+    },
+    /// A result could not be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// Error of the writer.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A file is no compact adapter file.
+    #[error("{} is no compact adapter file; add the adapter to the store and name it", path.display())]
+    NotCompact {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A compact file is damaged.
+    #[error("{} is damaged: {what}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The fault.
+        what: String,
+    },
+    /// A compact file has other contents than when it was registered.
+    #[error("{} has changed since it was registered; register it again", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A compact file is for another model.
+    #[error("{} is for another model: {found}; this one is {expected}", path.display())]
+    BaseModel {
+        /// The file.
+        path: PathBuf,
+        /// Shape of its model.
+        found: String,
+        /// Shape of the model.
+        expected: String,
+    },
+    /// A compact file has no factors in this format.
+    #[error("compact adapter files have F16 and I8 factors, none in {}", format.name())]
+    Format {
+        /// The format.
+        format: ruvllm_kernels::low_rank::FactorFormat,
+    },
+    /// An adapter has more sites than a compact file can list.
+    #[error("{}: the adapter has more factors than a compact file can list", path.display())]
+    TooManySites {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file of the store could not be written or removed.
+    #[error("cannot write {}", path.display())]
+    StoreWrite {
+        /// The file.
+        path: PathBuf,
+        /// Error of the system.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A name that no adapter can have.
+    #[error("{name:?} is no name of an adapter: {why}")]
+    Name {
+        /// Its beginning.
+        name: String,
+        /// The fault.
+        why: &'static str,
+    },
+    /// No adapter of this name is there for the tenant.
+    #[error("no adapter {name:?}")]
+    UnknownAdapter {
+        /// The beginning of the name.
+        name: String,
+    },
+    /// An adapter of this name is there already.
+    #[error("there is an adapter {name:?} already")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// A tenant has as many adapters as it may.
+    #[error("tenant {tenant:?} has {quota} adapters, its quota")]
+    Quota {
+        /// Path of the tenant.
+        tenant: String,
+        /// Largest number of adapters.
+        quota: usize,
+    },
     /// The pool has no room.
     #[error("no memory for an adapter of {bytes} bytes")]
     Memory {
@@ -232,7 +422,14 @@ impl Error {
             | Self::InFile { .. }
             | Self::Gguf { .. }
             | Self::Empty { .. }
-            | Self::Combination
+            | Self::Layout { .. }
+            | Self::Micro { .. }
+            | Self::MergeShapes { .. }
+            | Self::MergeArchitectures { .. }
+            | Self::Exists { .. }
+            | Self::NotReplaced { .. }
+            | Self::Write { .. }
+            | Self::Cancelled
             | Self::Memory { .. } => self,
             other => Self::InFile { path: path.to_owned(), source: Box::new(other) },
         }

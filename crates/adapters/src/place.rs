@@ -123,6 +123,17 @@ impl BaseModel {
         }
     }
 
+    /// Values in a row of a product of a site; `None` if it has no such target.
+    pub(crate) fn outputs(&self, site: Site, target: usize) -> Option<usize> {
+        let widths: &[usize] = match site {
+            Site::AttentionInput => &[self.query_dim, self.kv_dim, self.kv_dim],
+            Site::AttentionOutput | Site::FeedForwardOutput => &[self.model_dim],
+            Site::FeedForwardInput => &[self.ffn_dim, self.ffn_dim],
+            Site::Logits => &[self.vocab_size],
+        };
+        widths.get(target).copied()
+    }
+
     /// Targets of the rows of a projection's `B`, from the top.
     pub(crate) fn targets(&self, projection: Projection) -> Vec<Target> {
         let (query, kv, ffn) = (self.query_dim, self.kv_dim, self.ffn_dim);
@@ -148,6 +159,32 @@ impl BaseModel {
         let (head, at) = (row / self.head_dim, row % self.head_dim);
         let half = self.head_dim / 2;
         head * self.head_dim + 2 * (at % half) + at / half
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AttentionInput => "attention input",
+            Self::AttentionOutput => "attention output",
+            Self::FeedForwardInput => "feed-forward input",
+            Self::FeedForwardOutput => "feed-forward output",
+            Self::Logits => "logits",
+        })
+    }
+}
+
+/// Architecture and sizes, for messages.
+impl fmt::Display for BaseModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { architecture, n_layers, model_dim, kv_dim, ffn_dim, vocab_size, .. } = self;
+        // The name comes from a file.
+        let architecture = crate::shortened::shortened(architecture);
+        write!(
+            f,
+            "{architecture} with {n_layers} layers of {model_dim} ({kv_dim} for keys, {ffn_dim} in the \
+             feed-forward network, {vocab_size} tokens)"
+        )
     }
 }
 

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use gguf_rs_lite::{Metadata, TensorInfo, TensorType, Writer};
 use ruvllm_adapters::{Adapter, BaseModel, Error, LoraFile, Part, Projection, Site};
-use ruvllm_kernels::Kernels;
+use ruvllm_kernels::low_rank::{FactorFormat, LowRank, LowRankScratch, LowRankTerm};
+use ruvllm_kernels::quant::SharedBytes;
+use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_memory::{PagePool, PoolConfig, Request};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -62,7 +65,13 @@ fn pool() -> PagePool {
 }
 
 fn adapter(base: &BaseModel, file: &LoraFile, scale: f32) -> Result<Adapter, Error> {
-    Adapter::new(base, &[Part { file, scale }], &pool(), &Request::default())
+    Adapter::new(
+        &Arc::new(base.clone()),
+        &[Part { file, scale }],
+        FactorFormat::F32,
+        &pool(),
+        &Request::default(),
+    )
 }
 
 /// An error and its causes.
@@ -95,20 +104,25 @@ fn a_peft_folder_is_read_and_applied() {
     assert!(adapter.at(0, Site::AttentionInput).is_none() && adapter.at(1, Site::Logits).is_none());
     assert!(adapter.at(2, Site::AttentionInput).is_none(), "there is no such layer");
     let low_rank = adapter.at(1, Site::AttentionInput).unwrap();
-    assert_eq!((low_rank.rank(), low_rank.outputs(0), low_rank.outputs(1)), (2, Some(8), None));
-    assert_eq!((adapter.bytes(), low_rank.shrink().cols()), (4 * (12 + 16), 6));
-    for kernels in Kernels::available() {
-        let mut out = [1.0; 8];
-        low_rank.expand(&kernels, 0, &[1.0, -2.0], 0, &mut out);
-        // Row i of B is (2i + 1, 2i + 2) / 8; alpha by rank is 4, and the part counts half.
-        let expected: Vec<f32> =
-            (0..8).map(|i| 1.0 + 2.0 * ((2 * i + 1) as f32 - 2.0 * (2 * i + 2) as f32) / 8.0).collect();
-        assert_eq!(out, expected[..]);
-        // Also a few columns at a time.
-        let mut part = [1.0; 3];
-        low_rank.expand(&kernels, 0, &[1.0, -2.0], 4, &mut part);
-        assert_eq!(part, expected[4..7]);
-    }
+    let shape = low_rank.shape();
+    assert_eq!((shape.rank(), shape.outputs(0), shape.outputs(1)), (2, Some(8), None));
+    assert_eq!((adapter.bytes(), shape.inputs()), (64 + 4 * 16, 6));
+    // Row i of A is (6i + 1, .., 6i + 6) / 8, row i of B (2i + 1, 2i + 2) / 8; alpha by rank is 4,
+    // and the part counts half.
+    let u = [0.125, 0.875].map(|first: f32| first - 2.0 * (first + 0.125));
+    let expected: Vec<f32> =
+        (0..8).map(|i| 1.0 + 2.0 * ((2 * i + 1) as f32 * u[0] + (2 * i + 2) as f32 * u[1]) / 8.0).collect();
+    assert_eq!(applied(low_rank, &[1.0, -2.0, 0.0, 0.0, 0.0, 0.0]), expected);
+}
+
+/// `1 + B A x` for the queries.
+fn applied(update: LowRank<'_>, x: &[f32]) -> Vec<f32> {
+    let mut out = vec![1.0; 8];
+    let term = LowRankTerm { rows: 0..1, scale: 1.0, update };
+    let kernels = Kernels::detect().unwrap();
+    let outs = &mut [&mut out[..]];
+    kernels.add_low_rank(&ThreadPool::single(), x, &[term], outs, &mut LowRankScratch::default());
+    out
 }
 
 #[test]
@@ -118,12 +132,9 @@ fn rows_of_heads_are_interleaved_where_the_model_has_them_so() {
     let interleaved = BaseModel { interleaved_heads: true, ..base() };
     let [plain, turned] = [base(), interleaved].map(|base| {
         let adapter = adapter(&base, &file, 1.0).unwrap();
-        let mut out = [0.0; 8];
-        let kernels = Kernels::detect().unwrap();
-        adapter.at(1, Site::AttentionInput).unwrap().expand(&kernels, 0, &[1.0, 0.0], 0, &mut out);
-        out
+        applied(adapter.at(1, Site::AttentionInput).unwrap(), &[1.0, -2.0, 0.5, 0.0, 0.0, 0.0])
     });
-    assert_eq!([0, 2, 1, 3, 4, 6, 5, 7].map(|row| plain[row]), turned);
+    assert_eq!([0, 2, 1, 3, 4, 6, 5, 7].map(|row| plain[row])[..], turned[..]);
 }
 
 #[test]
@@ -334,50 +345,54 @@ fn its_memory_is_the_pools_and_comes_back() {
     let pool = pool();
     let request = Request::default();
     let part = Part { file: &file, scale: 1.0 };
-    let held: Vec<Adapter> =
-        std::iter::from_fn(|| Adapter::new(&base(), &[part], &pool, &request).ok()).take(1000).collect();
+    let base = Arc::new(base());
+    let new = || Adapter::new(&base, &[part], FactorFormat::F32, &pool, &request);
+    let held: Vec<Adapter> = std::iter::from_fn(|| new().ok()).take(1000).collect();
     assert_eq!(held.len(), pool.capacity_pages(), "a page each, until there are no more");
-    let full = Adapter::new(&base(), &[part], &pool, &request).unwrap_err();
-    assert!(words(&full).contains("no memory for an adapter of 112 bytes"), "{}", words(&full));
+    let full = new().unwrap_err();
+    assert!(words(&full).contains("no memory for an adapter of 128 bytes"), "{}", words(&full));
     drop(held);
     assert_eq!(pool.stats().used_pages, 0);
 }
 
 #[test]
-fn combined_adapters_are_those_of_files_added_up() {
+fn factors_keep_their_layout_in_every_format() {
     let file = LoraFile::open(folder(&config(), &tensors()).path()).unwrap();
-    let (pool, request) = (pool(), Request::default());
-    let of = |scales: &[f32]| {
-        let parts: Vec<Part<'_>> = scales.iter().map(|&scale| Part { file: &file, scale }).collect();
-        Adapter::new(&base(), &parts, &pool, &request).unwrap()
+    let (base, pool, request) = (Arc::new(base()), pool(), Request::default());
+    let parts = [Part { file: &file, scale: 1.0 }];
+    let exact = Adapter::new(&base, &parts, FactorFormat::F32, &pool, &request).unwrap();
+    let values = |adapter: &Adapter| {
+        let site = adapter.at(1, Site::AttentionInput).unwrap();
+        [site.a().values().into_owned(), site.b(0).values().into_owned()].concat()
     };
-    let outputs = |adapter: &Adapter| {
-        let (kernels, site) = (Kernels::detect().unwrap(), adapter.at(1, Site::AttentionInput).unwrap());
-        let (shrunk, mut out) = ([1.0, -2.0, 3.0, 0.5], [1.0; 8]);
-        site.expand(&kernels, 0, &shrunk[..site.rank()], 0, &mut out);
-        (out, site.shrink().bytes().to_vec())
-    };
-    let (whole, half) = (of(&[1.0]), of(&[0.5]));
-    let sum = Adapter::combined(&[(&whole, 0.25), (&half, -1.0)], &pool, &request).unwrap();
-    assert_eq!(outputs(&sum), outputs(&of(&[0.25, -0.5])));
-    let digests = [&whole, &half, &sum].map(|adapter| *adapter.digest());
-    assert!(digests[0] != digests[1] && digests[0] != digests[2]);
-    let again = Adapter::combined(&[(&whole, 0.25), (&half, -1.0)], &pool, &request).unwrap();
-    let other = Adapter::combined(&[(&whole, 0.5), (&half, -1.0)], &pool, &request).unwrap();
-    assert!(again.digest() == sum.digest() && other.digest() != sum.digest());
+    for (format, error) in [(FactorFormat::F32, 0.0), (FactorFormat::F16, 0.0), (FactorFormat::I8, 0.04)] {
+        let loaded = Adapter::new(&base, &parts, format, &pool, &request).unwrap();
+        assert_eq!((loaded.layout().format(), loaded.bytes()), (format, loaded.factors().len()));
+        let close = |(x, y): (&f32, &f32)| (x - y).abs() <= error;
+        assert!(values(&loaded).iter().zip(&values(&exact)).all(close), "{format:?}");
+        let converted = exact.to_format(format, &pool, &request).unwrap();
+        assert_eq!((converted.digests(), converted.factors()), (loaded.digests(), loaded.factors()));
+        assert_eq!(loaded.digest() == exact.digest(), format == FactorFormat::F32);
 
-    let foreign = Adapter::new(
-        &BaseModel { n_layers: 3, ..base() },
-        &[Part { file: &file, scale: 1.0 }],
-        &pool,
-        &request,
-    )
-    .unwrap();
-    for parts in [&[][..], &[(&whole, 1.0), (&foreign, 1.0)]] {
-        assert!(matches!(Adapter::combined(parts, &pool, &request), Err(Error::Combination)));
+        let shared = |shift: usize, len: usize| {
+            let mut bytes = vec![0; len + 128];
+            let start = bytes.as_ptr().align_offset(64) + shift;
+            bytes[start..start + len].copy_from_slice(&loaded.factors()[..len]);
+            SharedBytes::new(bytes).slice(start..start + len)
+        };
+        let from =
+            |bytes| Adapter::from_bytes(base.clone(), loaded.layout().clone(), bytes, *loaded.digests());
+        let again = from(shared(0, loaded.bytes())).unwrap();
+        assert_eq!((values(&again), again.kv_digest()), (values(&loaded), loaded.kv_digest()));
+        for bytes in [shared(0, loaded.bytes() - 1), shared(4, loaded.bytes())] {
+            assert!(matches!(from(bytes), Err(Error::Layout { .. })));
+        }
+        let foreign = Arc::new(BaseModel { query_dim: 4, ..(*base).clone() });
+        let bytes = shared(0, loaded.bytes());
+        let refused = Adapter::from_bytes(foreign, loaded.layout().clone(), bytes, *loaded.digests());
+        assert!(matches!(refused, Err(Error::Layout { .. })));
     }
-    let infinite = Adapter::combined(&[(&whole, f32::MAX)], &pool, &request);
-    assert!(matches!(infinite, Err(Error::NotFinite { .. })), "{infinite:?}");
-    drop((whole, half, sum, again, other, foreign));
-    assert_eq!(pool.stats().used_pages, 0);
+    let large = Part { file: &file, scale: 1e4 };
+    let refused = Adapter::new(&base, &[large], FactorFormat::F16, &pool, &request).unwrap_err();
+    assert!(words(&refused).contains("not finite"), "beyond F16");
 }

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, calibrate_kv, chat, completions, convert, detokenize, doctor, embed, eval, generate, inspect, man,
-    quantize, run, session, show, store, template, tokenize,
+    adapter, bench, calibrate_kv, chat, completions, convert, detokenize, doctor, embed, eval, generate,
+    inspect, man, quantize, run, session, show, store, template, tokenize,
 };
 use crate::error::Result;
 
@@ -87,6 +87,8 @@ pub(crate) enum Command {
     #[command(visible_alias = "remove")]
     Rm(store::rm::RmArgs),
     #[command(subcommand)]
+    Adapter(adapter::AdapterCommand),
+    #[command(subcommand)]
     Session(session::SessionCommand),
     Doctor(doctor::DoctorArgs),
     Completions(completions::CompletionsArgs),
@@ -105,6 +107,12 @@ impl Cli {
             Command::Quantize(args) => return quantize::run(&args, json),
             Command::CalibrateKv(args) => return calibrate_kv::run(&args, json),
             Command::Embed(args) => return embed::run(&args, json),
+            Command::Adapter(adapter::AdapterCommand::Merge(args)) => {
+                return adapter::merge::run(&args, json);
+            }
+            Command::Adapter(adapter::AdapterCommand::Extract(args)) => {
+                return adapter::extract::run(&args, json);
+            }
             Command::Eval(eval::EvalCommand::Perplexity(args)) => return eval::perplexity::run(&args, json),
             Command::Eval(eval::EvalCommand::Passkey(args)) => return eval::passkey::run(&args, json),
             Command::Eval(eval::EvalCommand::Tools(args)) => return eval::tools::run(&args, json),
@@ -118,6 +126,13 @@ impl Cli {
             Command::List(args) => store::list::run(&args, json)?,
             Command::Show(args) => show::run(&args, json)?,
             Command::Rm(args) => store::rm::run(&args, json)?,
+            Command::Adapter(adapter::AdapterCommand::Add(args)) => adapter::add::run(&args, json)?,
+            Command::Adapter(adapter::AdapterCommand::List(args)) => adapter::list::run(&args, json)?,
+            Command::Adapter(adapter::AdapterCommand::Show(args)) => adapter::show::run(&args, json)?,
+            Command::Adapter(adapter::AdapterCommand::Rm(args)) => adapter::rm::run(&args, json)?,
+            Command::Adapter(adapter::AdapterCommand::Verify(args)) => {
+                return Ok(ExitCode::from(u8::from(!adapter::verify::run(&args, json)?)));
+            }
             Command::Session(session::SessionCommand::List(args)) => session::list::run(&args, json)?,
             Command::Session(session::SessionCommand::Fork(args)) => session::fork::run(&args, json)?,
             Command::Session(session::SessionCommand::Rm(args)) => session::rm::run(&args, json)?,

@@ -17,6 +17,9 @@ pub(crate) enum Error {
     /// The engine could not load the model, refused a request or failed in the middle of it.
     #[error(transparent)]
     Engine(#[from] ruvllm::Error),
+    /// An adapter cannot be read, merged or written.
+    #[error(transparent)]
+    Adapter(#[from] ruvllm_adapters::Error),
     /// The device of `--device` is absent or does not support the command.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -362,6 +365,7 @@ impl Error {
             Self::ScriptLine { line, source } => Some(format!("line {line}: {}", source.in_flags()?)),
             Self::NoSuchModel { path, source } => Some(no_such_model(path, source)),
             Self::Engine(error) => engine_in_flags(error),
+            Self::Adapter(error) => adapter_in_flags(error),
             _ => None,
         }
     }
@@ -388,6 +392,7 @@ impl Error {
             | Self::Conflict { .. }
             | Self::Config { .. } => 2,
             Self::Device(error) if error.is_usage() => 2,
+            Self::Adapter(error) if is_adapter_usage(error) => 2,
             _ => 1,
         }
     }
@@ -405,6 +410,30 @@ fn no_such_model(path: &Path, source: &ruvllm_hub::Error) -> String {
              models, `ruvllm pull` brings one"
         ),
         source => format!("{path} is no file or folder: {}", one_line(source)),
+    }
+}
+
+/// True for a merge that the flags make impossible.
+pub(crate) fn is_adapter_usage(error: &ruvllm_adapters::Error) -> bool {
+    use ruvllm_adapters::Error as E;
+    matches!(error, E::MergeInputs { .. } | E::MergeParameter { .. } | E::BaseNeeded { .. })
+}
+
+/// Message for an error of an adapter with the program's flags; `None` if the library's will do.
+fn adapter_in_flags(error: &ruvllm_adapters::Error) -> Option<String> {
+    use ruvllm_adapters::Error as E;
+    match error {
+        E::BaseNeeded { reason } => {
+            Some(format!("{reason}, which depends on the base model: add --base MODEL"))
+        }
+        E::MergeParameter { name: "weight" | "sum of the weights", .. } => None,
+        E::MergeParameter { .. } => Some(format!("--{error}")),
+        E::Exists { path } => {
+            Some(format!("{} exists; choose another name or give --force to replace it", path.display()))
+        }
+        E::UnknownAdapter { .. } => Some(format!("{error} in the store; `ruvllm adapter list` lists them")),
+        E::NameTaken { .. } => Some(format!("{error}; choose another name or give --replace")),
+        _ => None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::console;
-use crate::error::Error;
+use crate::error::{Error, is_adapter_usage};
 use crate::output;
 
 /// Exit code of a usage error.
@@ -102,6 +102,7 @@ const ENGINE: &str = "engine";
 
 /// Category of an error.
 fn kind(error: &Error) -> &'static str {
+    use ruvllm_adapters::Error as E;
     match error {
         Error::NothingToMeasure
         | Error::SameFile
@@ -127,6 +128,7 @@ fn kind(error: &Error) -> &'static str {
         | Error::WriteStdout(_)
         | Error::NotReplaced { .. }
         | Error::SessionExists { .. }
+        | Error::Adapter(E::Exists { .. } | E::NotReplaced { .. } | E::Write { .. })
         | Error::Rewrite { .. } => OUTPUT,
         Error::Tokens { .. }
         | Error::ReadFile { .. }
@@ -143,6 +145,11 @@ fn kind(error: &Error) -> &'static str {
         | Error::Input { .. } => INPUT,
         Error::ScriptLine { source, .. } => kind(source),
         Error::Engine(error) => engine_kind(error),
+        Error::Adapter(error) if is_adapter_usage(error) => USAGE_KIND,
+        Error::Adapter(
+            ruvllm_adapters::Error::NameTaken { .. } | ruvllm_adapters::Error::StoreWrite { .. },
+        ) => OUTPUT,
+        Error::Adapter(_) => ADAPTER,
         // Variants of other concerns, such as the kernels'.
         _ => ENGINE,
     }
@@ -194,7 +201,9 @@ fn hint(error: &Error) -> Option<String> {
             Some("shorten the prompt or raise --context".to_owned())
         }
         Error::ContextTooLarge { .. } => Some("give a smaller --context".to_owned()),
-        Error::OutputExists { .. } => Some("give another name, or --force to replace it".to_owned()),
+        Error::OutputExists { .. } | Error::Adapter(ruvllm_adapters::Error::Exists { .. }) => {
+            Some("give another name, or --force to replace it".to_owned())
+        }
         error => error.flag().map(|flag| format!("change {flag}")),
     }
 }

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod adapter_store;
 mod args;
 mod cli;
 mod command_line;

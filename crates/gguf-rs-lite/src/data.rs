@@ -47,6 +47,12 @@ impl TensorData {
         Ok(Self { file: Arc::new(bytes), range })
     }
 
+    /// All bytes of an owner, whose length must not change while they are shared.
+    pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        let range = 0..owner.as_ref().len();
+        Self { file: Arc::new(owner), range }
+    }
+
     /// Range `range` of these bytes, relative to their start; `None` if out of bounds. No copy.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {

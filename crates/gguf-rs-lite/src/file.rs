@@ -33,11 +33,28 @@ pub fn write_file<E: From<Error>>(
     tensors: impl IntoIterator<Item = TensorInfo>,
     fill: impl FnOnce(&mut FileWriter) -> Result<(), E>,
 ) -> Result<(), E> {
+    write_atomic(path, |file| {
+        let mut writer = Writer::new(file, metadata, tensors)?;
+        fill(&mut writer)?;
+        Ok(writer.finish()?)
+    })
+}
+
+/// Writes any file atomically: `fill` gets a buffered file and gives it back.
+///
+/// As [`write_file`]: temporary name in the same folder, flush to disk, rename; on failure an
+/// existing file is unchanged.
+///
+/// # Errors
+/// Errors of the file system, and of `fill`.
+pub fn write_atomic<E: From<Error>>(
+    path: impl AsRef<Path>,
+    fill: impl FnOnce(BufWriter<File>) -> Result<BufWriter<File>, E>,
+) -> Result<(), E> {
     let path = path.as_ref();
     let (temporary, file) = Temporary::create(path)?;
-    let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, file), metadata, tensors)?;
-    fill(&mut writer)?;
-    let file = writer.finish()?.into_inner().map_err(|e| Error::write(e.into_error()))?;
+    let file = fill(BufWriter::with_capacity(1 << 20, file))?;
+    let file = file.into_inner().map_err(|e| Error::write(e.into_error()))?;
     file.sync_all().map_err(failed("write", &temporary.path))?;
     drop(file);
     temporary.rename_to(path)?;

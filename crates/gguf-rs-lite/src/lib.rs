@@ -44,7 +44,7 @@ mod writer;
 pub use bounded::read_bounded;
 pub use data::TensorData;
 pub use error::{Error, Place, Result};
-pub use file::{FileWriter, write_file};
+pub use file::{FileWriter, write_atomic, write_file};
 pub use format::{
     DEFAULT_ALIGNMENT, MAX_ARRAY_DEPTH, MAX_DIMS, MAX_HEADER_BYTES, MAX_KEY_BYTES, MAX_NAME_BYTES,
 };

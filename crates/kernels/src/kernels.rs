@@ -194,6 +194,12 @@ slots! { $
     attend = crate::attention::attend: (task: &crate::attention::Task<'_>, worker: &mut crate::attention::Worker);
     attend_merge = crate::attention::merge: (total: &mut crate::attention::State, split: &crate::attention::State);
 
+    // Low-rank updates: one task of each dispatch.
+    low_rank_shrink = crate::low_rank::shrink::shrink:
+        (job: &crate::low_rank::shrink::ShrinkJob<'_>, task: &crate::low_rank::ShrinkTask);
+    low_rank_expand = crate::low_rank::expand::expand:
+        (job: &crate::low_rank::expand::ExpandJob<'_>, task: &crate::low_rank::ExpandTask);
+
     // Matrix products: quantization of activations to 8 bits, and a row range of one matrix for all
     // tokens.
     quantize_rows = crate::matmul::activations::quantize_rows: (

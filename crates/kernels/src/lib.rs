@@ -31,6 +31,7 @@
 //! |---|---|---|
 //! | [`quant`] | [`WeightFormat`](quant::WeightFormat), [`PackedMatrix`](quant::PackedMatrix), [`SharedBytes`](quant::SharedBytes) | |
 //! | [`matmul`] | [`Activations`](matmul::Activations), [`MatmulJob`](matmul::MatmulJob) | `matmul`, `matmul_many` |
+//! | [`low_rank`] | [`FactorFormat`](low_rank::FactorFormat), [`LowRank`](low_rank::LowRank), [`LowRankTerm`](low_rank::LowRankTerm) | `add_low_rank` |
 //! | [`attention`] | [`AttentionShape`](attention::AttentionShape), [`Mask`](attention::Mask), [`KvPlane`](attention::KvPlane), [`KvView`](attention::KvView), the formats of keys and values | `attention`, `store_kv`, `convert_kv`, `read_kv`, ... |
 //! | [`rope`] | [`RopeConfig`](rope::RopeConfig), [`RopeTable`](rope::RopeTable) | `rope` |
 //! | [`rows`] | [`Norm`](rows::Norm), [`Activation`](rows::Activation), [`MatrixView`](rows::MatrixView) | `dot`, `norm`, `gated`, `softmax`, `hadamard`, `top_k`, ... |
@@ -63,6 +64,7 @@
 #![allow(clippy::needless_range_loop)] // a register tile is several arrays under one index
 
 pub mod attention;
+pub mod low_rank;
 pub mod matmul;
 pub mod pool;
 pub mod quant;

@@ -171,7 +171,7 @@ fn prefixes_yield_from_the_second_mark_until_the_low_one() {
 
 #[test]
 fn each_policy_takes_its_rungs_in_its_own_order() {
-    use Rung::{Hot, Oldest, Pass, Precision, Prefix};
+    use Rung::{Adapter, Hot, Oldest, Pass, Precision, Prefix};
     let pool = pool(10);
     let _all = pool.allocate(9, &Request::default()).unwrap();
     let at_marks = |policy| {
@@ -185,11 +185,11 @@ fn each_policy_takes_its_rungs_in_its_own_order() {
         asker.asked
     };
     let expected: [(&[Rung], &[Rung]); 5] = [
-        (&[Precision, Prefix], &[Precision, Prefix, Pass, Hot]),
-        (&[Prefix, Precision], &[Prefix, Precision, Pass]),
-        (&[Prefix, Precision], &[Prefix, Precision, Pass]),
+        (&[Precision, Adapter, Prefix], &[Precision, Adapter, Prefix, Pass, Hot]),
+        (&[Adapter, Prefix, Precision], &[Adapter, Prefix, Precision, Pass]),
+        (&[Adapter, Prefix, Precision], &[Adapter, Prefix, Precision, Pass]),
         (&[], &[]),
-        (&[Precision, Prefix], &[Precision, Prefix, Pass, Hot, Oldest]),
+        (&[Precision, Adapter, Prefix], &[Precision, Adapter, Prefix, Pass, Hot, Oldest]),
     ];
     for (policy, (marks, request)) in PressurePolicy::ALL.into_iter().zip(expected) {
         assert_eq!((&*at_marks(policy), &*for_request(policy)), (marks, request), "{policy}");
@@ -216,7 +216,7 @@ fn the_first_rung_yields_from_the_first_mark_and_the_sooner_beyond_a_soft_quota(
     };
     // Hysteresis: the result at 75 % depends on the history.
     for (used, expected) in
-        [(79, 0), (80, 1), (75, 1), (71, 1), (70, 0), (75, 0), (84, 1), (85, 2), (71, 2), (70, 0)]
+        [(79, 0), (80, 1), (75, 1), (71, 1), (70, 0), (75, 0), (84, 1), (85, 3), (71, 3), (70, 0)]
     {
         use_pages(used);
         assert_eq!(asked(&root, 0).len(), expected, "{used} %");
@@ -310,6 +310,26 @@ fn a_request_has_what_its_own_policy_makes_room_for() {
     assert!(Asker::new(&pool, &root, 4).make_room(PressurePolicy::EvictPrefixes).is_err());
     asker.make_room(PressurePolicy::DropOldest).unwrap();
     assert_eq!(asker.taken.len(), 4);
+}
+
+#[test]
+fn idle_adapters_yield_before_prefixes() {
+    let (pool, root) = (pool(4), Tenant::root());
+    let shelf = Shelf::new(&pool);
+    let prefix = shelf.put_one(&root);
+    let [adapter, pinned] = [0; 2].map(|_| shelf.put(&root, 1, Rung::Adapter, 1000));
+    shelf.pin(pinned, true);
+    let mut held = vec![pool.allocate(1, &Request::default()).unwrap()];
+    for (policy, evicted) in [
+        (PressurePolicy::LowerPrecision, vec![adapter]),
+        (PressurePolicy::EvictPrefixes, vec![prefix]),
+        (PressurePolicy::Spill, vec![]),
+    ] {
+        let mut asker = Asker::new(&pool, &root, 1);
+        assert_eq!(asker.make_room(policy).is_err(), evicted.is_empty());
+        assert_eq!(shelf.evicted(), evicted);
+        held.extend(asker.taken);
+    }
 }
 
 #[test]

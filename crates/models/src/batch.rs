@@ -1,7 +1,7 @@
 //! Batch of one forward pass: any mix of prompt chunks and single tokens of several sequences, and
 //! the rows whose logits are wanted. Checked here, computed in `decoder`.
 
-use ruvllm_adapters::Adapter;
+use ruvllm_adapters::ScaledAdapter;
 use ruvllm_kv_cache::{KvStep, Sequence};
 use ruvllm_text::TokenId;
 
@@ -19,12 +19,12 @@ pub struct Segment<'a> {
     pub(crate) tokens: &'a [TokenId],
     pub(crate) step: KvStep<'a>,
     pub(crate) logits: LogitsRows<'a>,
-    pub(crate) adapter: Option<&'a Adapter>,
+    pub(crate) adapters: &'a [ScaledAdapter],
     pub(crate) probed_layer: Option<usize>,
 }
 
 impl<'a> Segment<'a> {
-    /// Begins a step of `tokens` (at least one), without an adapter.
+    /// Begins a step of `tokens` (at least one), without adapters.
     ///
     /// # Errors
     /// [`Error::KvCache`] beyond the capacity of the sequence, or without memory.
@@ -35,13 +35,14 @@ impl<'a> Segment<'a> {
         logits: LogitsRows<'a>,
     ) -> Result<Self> {
         let step = cache.step(&compute.kernels, tokens.len())?;
-        Ok(Self { tokens, step, logits, adapter: None, probed_layer: None })
+        Ok(Self { tokens, step, logits, adapters: &[], probed_layer: None })
     }
 
-    /// The segment with an adapter, which the tokens before must have had too.
+    /// The segment with adapters, whose updates add up in their order. Those that change keys and
+    /// values ([`kv_digest`](ruvllm_adapters::kv_digest)) must be those of the tokens before.
     #[must_use]
-    pub fn with_adapter(self, adapter: Option<&'a Adapter>) -> Self {
-        Self { adapter, ..self }
+    pub fn with_adapters(self, adapters: &'a [ScaledAdapter]) -> Self {
+        Self { adapters, ..self }
     }
 
     /// The segment with a layer whose query of the last token is kept for

@@ -280,6 +280,35 @@ pub enum Error {
     #[error(transparent)]
     Adapter(#[from] ruvllm_adapters::Error),
 
+    /// An adapter changes a matrix that the model does not store on its own.
+    #[error(
+        "the {projection} matrix of the model is its embedding too: an adapter that changes it cannot be folded in"
+    )]
+    TiedMatrix {
+        /// The projection.
+        projection: ruvllm_adapters::Projection,
+    },
+
+    /// Two models that are compared have a tensor of different shapes, or not both.
+    #[error(
+        "the models are not of one size: {name} is {base:?} in the base and {tuned:?} in the tuned model"
+    )]
+    TensorDiffers {
+        /// The tensor.
+        name: String,
+        /// Dimensions in the base, fastest-varying first.
+        base: Vec<u64>,
+        /// Dimensions in the tuned model; empty if it lacks the tensor.
+        tuned: Vec<u64>,
+    },
+
+    /// A folder of a multimodal model is not written.
+    #[error("{} holds more than a text model: name a GGUF file for the result", path.display())]
+    Multimodal {
+        /// The folder.
+        path: PathBuf,
+    },
+
     /// A segment's adapter was made for another model.
     #[error("the adapter of segment {segment} was made for a model of other sizes")]
     AdapterModel {

@@ -34,6 +34,8 @@ mod encoder;
 mod error;
 mod family;
 mod hf;
+#[cfg(feature = "merge")]
+pub mod merge;
 mod open;
 mod pooling;
 mod projection;

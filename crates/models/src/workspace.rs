@@ -2,6 +2,7 @@
 //! decode step allocates nothing.
 
 use ruvllm_kernels::attention::{AttentionCall, AttentionScratch, KvBlock};
+use ruvllm_kernels::low_rank::{LowRankScratch, LowRankTerm};
 use ruvllm_kernels::matmul::Activations;
 
 use crate::batch::BatchRows;
@@ -52,10 +53,21 @@ pub(crate) struct Buffers {
 /// Scratch of LoRA updates.
 #[derive(Default)]
 pub(crate) struct Adapted {
-    /// Input of the rows of one adapter, where other rows have another: `[rows, inputs]`.
-    pub(crate) input: Activations,
-    /// That input times the adapter's `A`: `[rows, rank]`.
-    pub(crate) shrunk: Vec<f32>,
+    /// Memory of the terms of a site, which borrow other adapters at every use.
+    terms: Vec<LowRankTerm<'static>>,
+    pub(crate) scratch: LowRankScratch,
+}
+
+impl Adapted {
+    /// An empty list of terms in this memory.
+    pub(crate) fn take_terms<'a>(&mut self) -> Vec<LowRankTerm<'a>> {
+        recycle_terms(std::mem::take(&mut self.terms))
+    }
+
+    /// Gives the memory back.
+    pub(crate) fn put_terms(&mut self, terms: Vec<LowRankTerm<'_>>) {
+        self.terms = recycle_terms(terms);
+    }
 }
 
 /// Queries kept for attention samples.
@@ -121,6 +133,12 @@ impl CallList {
 fn recycle_calls<'a>(mut calls: Vec<AttentionCall<'_>>) -> Vec<AttentionCall<'a>> {
     calls.clear();
     calls.into_iter().map(|_| unreachable!("the list is empty")).collect()
+}
+
+/// Empties a list, as [`recycle_calls`].
+fn recycle_terms<'a>(mut terms: Vec<LowRankTerm<'_>>) -> Vec<LowRankTerm<'a>> {
+    terms.clear();
+    terms.into_iter().map(|_| unreachable!("the list is empty")).collect()
 }
 
 /// Empties each list, as [`recycle_calls`].

@@ -2,8 +2,10 @@
 //! proportion when a file lies about its sizes. A binary of its own, with one test, because the
 //! counters see every thread.
 
+use std::sync::Arc;
+
 use gguf_rs_lite::{Gguf, Metadata, TensorInfo, Writer};
-use ruvllm_adapters::{LoraFile, Part};
+use ruvllm_adapters::{FactorFormat, LoraFile, Part, ScaledAdapter};
 use ruvllm_memory::{PagePool, PoolConfig, Request};
 use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, Workspace};
 use ruvllm_testkit::allocator::{Counting, calls, count_calls, peak_bytes};
@@ -56,7 +58,7 @@ fn warm_migrations_allocate_nothing(threads: usize) {
     assert_eq!((calls, migrated), (0, 12), "allocations and migrations in 200 steps on {threads} threads");
 }
 
-/// Steps of two sequences, the second of which may have an adapter.
+/// Steps of two sequences, the second of which may have two adapters.
 fn warm_decode_steps_allocate_nothing(file: &str, lora: Option<&str>, threads: usize) {
     let gguf = Gguf::open(model_data(file)).expect("the fixture opens");
     let model = Model::load(&gguf, &mut |_| ()).expect("the fixture loads");
@@ -66,18 +68,21 @@ fn warm_decode_steps_allocate_nothing(file: &str, lora: Option<&str>, threads: u
         let store = model.kv_store(&format.into(), &pool).expect("a store");
         model.new_sequence(&store, 300).expect("a cache")
     });
-    let adapter = lora.map(|name| {
+    let adapters = lora.map(|name| {
         let file = LoraFile::open(&model_data(name)).expect("the adapter opens");
         let parts = [Part { file: &file, scale: 1.0 }];
-        model.adapter(&parts, &pool, &Request::default()).expect("it fits the model")
+        let adapter = model.adapter(&parts, FactorFormat::F16, &pool, &Request::default());
+        let adapter = Arc::new(adapter.expect("it fits the model"));
+        [ScaledAdapter { adapter: Arc::clone(&adapter), scale: 0.5 }, adapter.into()]
     });
+    let adapters: &[ScaledAdapter] = adapters.as_ref().map_or(&[], |adapters| adapters);
     let mut workspace = Workspace::new();
     let mut step = |tokens: &[u32]| {
         let [first, second] = &mut caches;
         let segments = [first, second]
             .map(|cache| Segment::new(&compute, tokens, cache, LogitsRows::Last).expect("room"));
         let [first, second] = segments;
-        let segments = [first, second.with_adapter(adapter.as_ref())];
+        let segments = [first, second.with_adapters(adapters)];
         let logits = model.forward(&compute, &mut workspace, segments).expect("a step");
         assert!(logits.iter().all(|logit| logit.is_finite()));
     };

@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ruvllm_adapters::{Adapter, LoraFile, Part};
-use ruvllm_memory::Request;
+use ruvllm_adapters::{Adapter, BaseModel, LoraFile, Part, Registry, ScaledAdapter};
+use ruvllm_memory::{Request, Tenant};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::scaled_adapter::{ScaledAdapter, SumKey};
 
 /// A LoRA adapter on disk and its scale.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,46 +19,15 @@ pub struct AdapterSource {
 }
 
 impl Engine {
-    /// Adds loaded adapters up, each times its scale, in memory of its own: pages of the KV budget
-    /// until the handle and all requests with it are dropped. One adapter at scale 1 is itself.
-    ///
-    /// Sums in use are shared: the same adapters and scales in the same order give the same handle.
-    /// Held by the caller, a sum is not computed again for each request.
-    ///
-    /// # Errors
-    /// [`Error::AdapterScale`]; [`Error::Adapter`] for no adapter, adapters of different models,
-    /// products that are not finite, and without memory.
-    pub fn combine_adapters(&self, parts: &[ScaledAdapter]) -> Result<Arc<Adapter>> {
-        if let Some(part) = parts.iter().find(|part| !part.scale.is_finite()) {
-            return Err(Error::AdapterScale { scale: part.scale });
-        }
-        if let [ScaledAdapter { adapter, scale: 1.0 }] = parts {
-            return Ok(Arc::clone(adapter));
-        }
-        let key: SumKey = parts.iter().map(|part| (*part.adapter.digest(), part.scale.to_bits())).collect();
-        // Under the lock, so that requests that come together compute one sum.
-        let mut sums = self.sums.0.lock();
-        sums.retain(|(_, sum)| sum.strong_count() > 0);
-        if let Some(sum) = sums.iter().find(|(of, _)| *of == key).and_then(|(_, sum)| sum.upgrade()) {
-            return Ok(sum);
-        }
-        let parts: Vec<_> = parts.iter().map(|part| (&*part.adapter, part.scale)).collect();
-        let request = Request::default().pressure(self.core().pressure);
-        let sum = Adapter::combined(&parts, self.core().kv.pool(), &request)
-            .map_err(|source| Error::Adapter { source: source.into() })?;
-        let sum = Arc::new(sum);
-        sums.push((key, Arc::downgrade(&sum)));
-        Ok(sum)
-    }
-
     /// Loads adapters for requests: the updates of all `sources` are added up.
     ///
-    /// The factors occupy pages of the KV budget until the handle and all requests with it are
-    /// dropped. If memory is short, unused prefixes are evicted under the engine's pressure policy.
+    /// The factors, in [`EngineOptions::adapter_format`](crate::EngineOptions::adapter_format),
+    /// occupy pages of the KV budget until the handle and all requests with it are dropped. If
+    /// memory is short, unused prefixes are evicted under the engine's pressure policy.
     ///
     /// # Errors
     /// [`Error::Adapter`] if files cannot be read, are damaged, are not LoRA or of another model,
-    /// or if memory is short.
+    /// have values beyond the format, or if memory is short.
     pub fn load_adapter(&self, sources: &[AdapterSource]) -> Result<Arc<Adapter>> {
         let failed = |source: ruvllm_models::Error| Error::Adapter { source };
         let files = sources
@@ -69,17 +37,64 @@ impl Engine {
             .map_err(|source| failed(source.into()))?;
         let parts: Vec<_> =
             files.iter().zip(sources).map(|(file, source)| Part { file, scale: source.scale }).collect();
-        let request = Request::default().pressure(self.core().pressure);
-        self.core().model.adapter(&parts, self.core().kv.pool(), &request).map(Arc::new).map_err(failed)
+        let core = self.core();
+        let request = Request::default().pressure(core.pressure);
+        let adapter = core.model.adapter(&parts, self.adapter_format, core.kv.pool(), &request);
+        adapter.map(Arc::new).map_err(failed)
     }
 
-    /// Sets the default adapter, for requests that name none and for measurements.
-    pub fn set_adapter(&mut self, adapter: Option<Arc<Adapter>>) {
-        self.adapter = adapter;
+    /// Adapters by tenant and name: hot, warm or cold, in pages of the KV budget
+    /// (ADR-0056). Files are compact files of an
+    /// [`AdapterStore`](ruvllm_adapters::AdapterStore).
+    pub fn adapter_registry(&self) -> &Registry {
+        &self.adapter_registry
     }
 
-    /// Default adapter, for requests that name none and for measurements.
-    pub fn adapter(&self) -> Option<&Arc<Adapter>> {
-        self.adapter.as_ref()
+    /// The registered adapter `name`, for a request of `tenant`; it is loaded if it is cold. It
+    /// stays in memory, and is the version of now, until the handle and all requests with it are
+    /// dropped.
+    ///
+    /// # Errors
+    /// [`Error::Adapter`] for a name that `tenant` does not see, a file that is gone, damaged or
+    /// changed, and where memory is short; [`Error::AdapterScale`].
+    pub fn named_adapter(&self, tenant: &Tenant, name: &str, scale: f32) -> Result<ScaledAdapter> {
+        if !scale.is_finite() {
+            return Err(Error::AdapterScale { scale });
+        }
+        let registry = &self.adapter_registry;
+        let acquired = registry.resolve(tenant, name).and_then(|version| registry.acquire(&version));
+        let acquired = acquired.map_err(|source| Error::Adapter { source: source.into() })?;
+        Ok(ScaledAdapter { adapter: acquired.adapter, scale })
     }
+
+    /// Shape that adapters of the model match.
+    pub fn adapter_base(&self) -> &Arc<BaseModel> {
+        self.core().model.adapter_base()
+    }
+
+    /// Sets the default adapters, for requests that name none and for measurements; their updates
+    /// add up.
+    ///
+    /// # Errors
+    /// [`Error::AdapterScale`].
+    pub fn set_adapters(&mut self, adapters: &[ScaledAdapter]) -> Result<()> {
+        self.adapters = in_effect(adapters)?;
+        Ok(())
+    }
+
+    /// Default adapters, for requests that name none and for measurements.
+    pub fn adapters(&self) -> &[ScaledAdapter] {
+        &self.adapters
+    }
+}
+
+/// The adapters of a list that change anything: those with a scale other than 0.
+///
+/// # Errors
+/// [`Error::AdapterScale`] for a scale that is not finite.
+pub(crate) fn in_effect(adapters: &[ScaledAdapter]) -> Result<Arc<[ScaledAdapter]>> {
+    if let Some(scaled) = adapters.iter().find(|scaled| !scaled.scale.is_finite()) {
+        return Err(Error::AdapterScale { scale: scaled.scale });
+    }
+    Ok(adapters.iter().filter(|scaled| scaled.scale != 0.0).cloned().collect())
 }

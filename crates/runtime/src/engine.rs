@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use ruvllm_adapters::Adapter;
+use ruvllm_adapters::{FactorFormat, Registry, Residency, ResidencyConfig, ScaledAdapter};
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_kv_cache::{KvPolicy, KvStore};
 use ruvllm_models::quantize::{InSitu, Recipe};
@@ -24,7 +24,6 @@ use crate::plan::{self, ModelSize, Plan};
 use crate::prefix::{PrefixCache, PrefixStatistics, fingerprint};
 use crate::quality::QualityMemory;
 use crate::request::Prompt;
-use crate::scaled_adapter::AdapterSums;
 use crate::session_table::{SessionId, SessionTable};
 use crate::speculation::DraftModel;
 use crate::step::{StepStatistics, StepThread};
@@ -44,10 +43,12 @@ pub struct Engine {
     /// Recipe of the quantization at load time, if any.
     pub(crate) quantize: Option<Recipe>,
     plan: Plan,
-    /// Adapter of requests that name none.
-    pub(crate) adapter: Option<Arc<Adapter>>,
-    /// Sums of adapters that requests use.
-    pub(crate) sums: AdapterSums,
+    /// Adapters by tenant and name.
+    pub(crate) adapter_registry: Registry,
+    /// Adapters of requests that name none.
+    pub(crate) adapters: Arc<[ScaledAdapter]>,
+    /// Number format of loaded adapters.
+    pub(crate) adapter_format: FactorFormat,
     pub(crate) source: ModelSource,
     /// Embedding defaults from the model's files.
     pub(crate) embedding: EmbeddingDefaults,
@@ -163,15 +164,21 @@ impl Engine {
             draft,
             speculation: options.speculation,
         };
+        let residency = Residency::new(
+            Arc::clone(core.model.adapter_base()),
+            core.kv.pool().clone(),
+            ResidencyConfig { pressure: options.pressure, ..ResidencyConfig::default() },
+        );
         Ok(Self {
             core: Arc::new(core),
+            adapter_registry: Registry::new(residency),
             steps: OnceLock::new(),
             sessions: AtomicU64::new(0),
             session_table: SessionTable::new(options.session_ttl, options.session_quota),
             quantize: options.quantize,
             plan,
-            adapter: None,
-            sums: AdapterSums::default(),
+            adapters: Arc::default(),
+            adapter_format: options.adapter_format,
             source: source.clone(),
             embedding,
             load_time: started.elapsed(),

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::adapter::in_effect;
 use crate::cancel::CancelToken;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -67,8 +68,8 @@ impl Engine {
     /// Time to first token counts from here.
     ///
     /// # Errors
-    /// [`Error`]`::{PromptTooLong, IdLength, KvPolicyNotOpened, Session, SpillWithoutFolder}`,
-    /// those of [`combine_adapters`](Self::combine_adapters),
+    /// [`Error`]`::{AdapterScale, PromptTooLong, IdLength, KvPolicyNotOpened, Session,
+    /// SpillWithoutFolder}`, those of
     /// [`encode_prompt`](Self::encode_prompt), [`Sampler::new`](crate::Sampler::new) and
     /// [`StopMatcher::new`](crate::StopMatcher::new); [`Error::StepThread`]. Those of the run come
     /// from the handle. Errors of a request with an id are in [`Error::InRequest`].
@@ -210,9 +211,9 @@ impl Engine {
         }
         let spec = SequenceSpec {
             tenant: request.tenant.clone(),
-            adapter: match &*request.adapters {
-                [] => self.adapter().cloned(),
-                adapters => Some(self.combine_adapters(adapters)?),
+            adapters: match &*request.adapters {
+                [] => Arc::clone(&self.adapters),
+                adapters => in_effect(adapters)?,
             },
             kv,
             pressure,
@@ -230,9 +231,10 @@ impl Engine {
         let mut record = if session.is_some() { None } else { self.session_of(request)? };
         if let Some(record) = &record {
             let store = spec.kv.as_ref().unwrap_or(&core.kv);
-            let key = core.prefixes.as_ref().filter(|_| spec.caches_prefix).map(|prefixes| {
-                prefixes.key_for(store, spec.tenant.path(), spec.capacity, spec.adapter.as_deref())
-            });
+            let key =
+                core.prefixes.as_ref().filter(|_| spec.caches_prefix).map(|prefixes| {
+                    prefixes.key_for(store, spec.tenant.path(), spec.capacity, &spec.adapters)
+                });
             record.begin(&self.last_message(&request.prompt), key, SystemTime::now());
         }
         let (mut jobs, mut handles) = (Vec::with_capacity(n), Vec::with_capacity(n));

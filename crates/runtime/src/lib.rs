@@ -56,7 +56,6 @@ mod prefix;
 mod quality;
 mod request;
 mod sampler;
-mod scaled_adapter;
 mod segments;
 mod sequence;
 mod session;
@@ -80,7 +79,7 @@ pub mod crates {
 /// JSON values of messages and tools, in the version used here.
 pub use serde_json;
 
-pub use ruvllm_adapters::Adapter;
+pub use ruvllm_adapters::{Adapter, FactorFormat, Precision, Registry, ScaledAdapter};
 #[cfg(feature = "store")]
 pub use ruvllm_hub::Store;
 pub use ruvllm_kernels::{Isa, Kernels};
@@ -127,7 +126,6 @@ pub use crate::request::{Completion, FinishReason, GenerateRequest, KvQuality, P
 pub use crate::sampler::{
     DryBreakers, Logprobs, Sampler, SamplerOrder, SamplerState, SamplerStep, SamplingParams, TokenLogprob,
 };
-pub use crate::scaled_adapter::ScaledAdapter;
 pub use crate::session_table::SessionError;
 pub use crate::sessions::{SessionInfo, Sessions};
 pub use crate::speculation::Speculation;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gguf_rs_lite::{FileMemory, Gguf};
+use ruvllm_adapters::FactorFormat;
 use ruvllm_kernels::Isa;
 use ruvllm_kv_cache::prefix::FolderKey;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy};
@@ -192,6 +193,8 @@ pub struct EngineOptions {
     /// Context length in tokens, prompt and output together, at most the model's. `None` = the
     /// model's, as far as memory allows.
     pub context: Option<usize>,
+    /// Number format of the factors of loaded adapters. Default: F16.
+    pub adapter_format: FactorFormat,
     /// Prompt tokens per forward pass; a prefill can be cancelled between passes. Default 512.
     pub prefill_chunk: usize,
     /// A `tokenizer.json` in place of the model's tokenizer.
@@ -252,6 +255,7 @@ setters! {
         some with_session_ttl(session_ttl: Duration);
         set with_session_quota(session_quota: usize);
         some with_context(context: usize);
+        set with_adapter_format(adapter_format: FactorFormat);
         set with_prefill_chunk(prefill_chunk: usize);
         some with_tokenizer(tokenizer: PathBuf);
         set with_scheduling(scheduling: SchedulerConfig);
@@ -284,6 +288,7 @@ impl Default for EngineOptions {
             session_ttl: None,
             session_quota: 1024,
             context: None,
+            adapter_format: FactorFormat::F16,
             prefill_chunk: 512,
             tokenizer: None,
             scheduling: SchedulerConfig::default(),

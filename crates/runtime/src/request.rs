@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ruvllm_adapters::Adapter;
+use ruvllm_adapters::{Adapter, ScaledAdapter};
 use ruvllm_kv_cache::KvPolicy;
 use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_text::TokenId;
@@ -14,7 +14,6 @@ use ruvllm_text::tool_call::{ToolCall, ToolCallFormat};
 use crate::constraint::Constraint;
 use crate::error::{Error, Result};
 use crate::sampler::{Logprobs, SamplingParams};
-use crate::scaled_adapter::ScaledAdapter;
 use crate::setters::setters;
 use crate::speculation::Speculation;
 use crate::tools::{OutputParser, ParsedText, ToolChoice};
@@ -108,11 +107,11 @@ pub struct GenerateRequest {
     pub session: Option<String>,
     /// Adapters of this request with their scales, loaded with
     /// [`Engine::load_adapter`](crate::Engine::load_adapter) by the same engine; their updates add
-    /// up. Empty (default): [`Engine::adapter`](crate::Engine::adapter).
+    /// up, in their order. Empty (default): [`Engine::adapters`](crate::Engine::adapters).
     ///
-    /// Several adapters, or a scale other than 1, take memory for their sum
-    /// ([`Engine::combine_adapters`](crate::Engine::combine_adapters)), which requests with the
-    /// same adapters and scales share while one of them runs.
+    /// Scales and combinations take no memory. Prefix hits come from sequences with the same
+    /// adapters and scales, apart from those that change no keys and values
+    /// ([`kv_digest`](crate::crates::adapters::kv_digest)).
     pub adapters: Vec<ScaledAdapter>,
     /// KV-cache policy of the sequence: the engine's
     /// ([`Engine::kv_policy`](crate::Engine::kv_policy)), or one of

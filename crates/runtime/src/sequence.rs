@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use ruvllm_adapters::Adapter;
+use ruvllm_adapters::{ScaledAdapter, kv_digest};
 use ruvllm_kv_cache::{KvStore, Sequence};
 use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_models::{Compute, LogitsRows, Model, Segment, Workspace};
@@ -21,8 +21,8 @@ use crate::request::KvQuality;
 pub(crate) struct SequenceSpec {
     /// Tenant charged for the keys and values.
     pub(crate) tenant: Tenant,
-    /// Adapter of all tokens.
-    pub(crate) adapter: Option<Arc<Adapter>>,
+    /// Adapters of all tokens.
+    pub(crate) adapters: Arc<[ScaledAdapter]>,
     /// Store of keys and values; `None` for the engine's.
     pub(crate) kv: Option<KvStore>,
     /// Policy under memory pressure.
@@ -157,19 +157,19 @@ impl NativeSequence {
         self.watch.as_ref().and_then(|watch| watch.quality.report())
     }
 
-    /// True if a request with these properties may go on with this sequence: same tenant, adapter,
-    /// KV policy and choice of RoPE frequencies.
+    /// True if a request with these properties may go on with this sequence: same tenant, KV
+    /// policy, choice of RoPE frequencies and adapters, as far as keys and values depend on these.
     pub(crate) fn is_for(&self, spec: &SequenceSpec) -> bool {
-        let digest = |adapter: &Arc<Adapter>| *adapter.digest();
         let policy = |spec: &SequenceSpec| spec.kv.as_ref().map(|kv| *kv.policy());
         self.spec.tenant.path() == spec.tenant.path()
             && self.spec.capacity >= spec.capacity
             && policy(&self.spec) == policy(spec)
-            && self.spec.adapter.as_ref().map(digest) == spec.adapter.as_ref().map(digest)
+            && kv_digest(&self.spec.adapters) == kv_digest(&spec.adapters)
     }
 
     /// Takes the changeable properties of the request that goes on with the sequence.
     pub(crate) fn adopt(&mut self, spec: &SequenceSpec) {
+        self.spec.adapters = Arc::clone(&spec.adapters);
         self.spec.pressure = spec.pressure;
         self.spec.caches_prefix = spec.caches_prefix;
         self.spec.shared_tokens = spec.shared_tokens;
@@ -196,13 +196,7 @@ impl NativeSequence {
     ) -> Result<usize> {
         let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) else { return Ok(0) };
         self.reused = prefixes
-            .begin(
-                &compute.kernels,
-                &mut self.cache,
-                self.spec.adapter.as_deref(),
-                prompt,
-                self.spec.min_cache_tokens,
-            )
+            .begin(&compute.kernels, &mut self.cache, &self.spec.adapters, prompt, self.spec.min_cache_tokens)
             .map_err(|source| Error::Cache { tokens: prompt.len(), source: source.into() })?;
         self.tokens.extend_from_slice(&prompt[..self.reused.tokens]);
         Ok(self.reused.tokens)
@@ -215,17 +209,17 @@ impl NativeSequence {
         if whole > self.reused.tokens
             && let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix)
         {
-            let adapter = self.spec.adapter.as_deref();
+            let adapters = &self.spec.adapters;
             let shared_tokens = self.spec.shared_tokens;
-            prefixes.keep_in_memory(&mut self.cache, adapter, &self.tokens[..whole], shared_tokens);
+            prefixes.keep_in_memory(&mut self.cache, adapters, &self.tokens[..whole], shared_tokens);
         }
     }
 
     /// Stores the sequence as a prefix of later sequences; true if the prefix cache has it whole.
     pub(crate) fn keep(&mut self, prefixes: Option<&PrefixCache>) -> bool {
         let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) else { return false };
-        let adapter = self.spec.adapter.as_deref();
-        prefixes.keep(&mut self.cache, adapter, &self.tokens, self.spec.shared_tokens)
+        let adapters = &self.spec.adapters;
+        prefixes.keep(&mut self.cache, adapters, &self.tokens, self.spec.shared_tokens)
     }
 
     /// Stores the state of the quality target as the start of the tenant's later sequences.
@@ -352,7 +346,7 @@ impl NativeSequence {
         let start = self.cache.len();
         let layer = self.watch.as_ref().map(|watch| watch.layer);
         Segment::new(compute, tokens, &mut self.cache, logits)
-            .map(|segment| segment.with_adapter(self.spec.adapter.as_deref()).with_probe(layer))
+            .map(|segment| segment.with_adapters(&self.spec.adapters).with_probe(layer))
             .map_err(|source| Error::Forward { start, tokens: tokens.len(), source })
     }
 

@@ -2,6 +2,7 @@
 //! requests of the step loop, in the caller's thread.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use ruvllm_memory::Tenant;
 use ruvllm_models::{Compute, LogitsRows, Segment, Workspace};
@@ -28,7 +29,7 @@ impl<'e> Session<'e> {
         let core = engine.core();
         let spec = SequenceSpec {
             tenant: Tenant::root(),
-            adapter: engine.adapter().cloned(),
+            adapters: Arc::clone(&engine.adapters),
             kv: None,
             pressure: core.pressure,
             capacity,

@@ -8,8 +8,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use ruvllm_adapters::{LoraFile, Part};
+use ruvllm_adapters::{FactorFormat, LoraFile, Part, ScaledAdapter};
 use ruvllm_memory::{PagePool, PoolConfig, Request};
 use ruvllm_models::{
     Checkpoint, Compute, Encoder, EncoderWorkspace, HfFolder, KvFormat, LogitsRows, Model, Segment,
@@ -179,19 +180,20 @@ fn compute(
     }
     let model = Model::load(&folder, &mut |_| ())?;
     let pool = PagePool::new(PoolConfig::new(KV_BYTES))?;
-    let adapter = match adapter {
+    let adapters = match adapter {
         Some(path) => {
             let part = Part { file: &LoraFile::open(path)?, scale: 1.0 };
-            Some(model.adapter(&[part], &pool, &Request::default())?)
+            let adapter = model.adapter(&[part], FactorFormat::F32, &pool, &Request::default())?;
+            vec![ScaledAdapter::from(Arc::new(adapter))]
         }
-        None => None,
+        None => Vec::new(),
     };
     let mut cache = model.new_sequence(&model.kv_store(&KvFormat::F32.into(), &pool)?, ids.len())?;
     let mut buffers = Buffers::new();
     let mut logits = Vec::new();
     for tokens in ids.chunks(CHUNK) {
         let segment = Segment::new(&compute, tokens, &mut cache, LogitsRows::All)?;
-        let segments = [segment.with_adapter(adapter.as_ref())];
+        let segments = [segment.with_adapters(&adapters)];
         logits.extend_from_slice(model.forward(&compute, &mut buffers, segments)?);
     }
     Ok(logits)

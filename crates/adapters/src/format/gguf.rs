@@ -82,7 +82,7 @@ fn unreadable(path: &Path, source: gguf_rs_lite::Error) -> Error {
 }
 
 /// The matrix of a name like `blk.3.attn_q.weight`.
-fn place(name: &str) -> Option<(Projection, usize)> {
+pub(crate) fn place(name: &str) -> Option<(Projection, usize)> {
     let name = name.strip_suffix(".weight")?;
     let (layer, part) = match name.strip_prefix("blk.") {
         Some(rest) => {
@@ -97,6 +97,16 @@ fn place(name: &str) -> Option<(Projection, usize)> {
         (Projection::Logits, Some(_)) | (_, None) => None,
         (_, Some(layer)) => Some((projection, layer)),
     }
+}
+
+/// The name of a matrix, as `blk.3.attn_q.weight`. A joint gate and up projection has that of up.
+pub(crate) fn matrix_name(projection: Projection, layer: usize) -> Option<String> {
+    let stored = if projection == Projection::GateUp { Projection::Up } else { projection };
+    let &(part, _) = PROJECTIONS.iter().find(|(_, known)| *known == stored)?;
+    Some(match projection {
+        Projection::Logits => format!("{part}.weight"),
+        _ => format!("blk.{layer}.{part}.weight"),
+    })
 }
 
 fn factor(gguf: &Gguf, path: &Path, info: &TensorInfo) -> Result<Factor> {

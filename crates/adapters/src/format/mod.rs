@@ -1,8 +1,10 @@
 //! The formats of adapter files.
 
-mod gguf;
+mod compact;
+pub(crate) mod gguf;
+mod names;
 mod patterns;
-mod peft;
+pub(crate) mod peft;
 mod simple;
 
 use std::fs::File;
@@ -14,7 +16,7 @@ use crate::file::LoraFile;
 
 impl LoraFile {
     /// Opens a PEFT folder (`adapter_config.json` beside `adapter_model.safetensors`), its
-    /// `.safetensors` file, or a GGUF adapter.
+    /// `.safetensors` file, a GGUF adapter, or a compact file.
     ///
     /// # Errors
     /// A file that cannot be read, is damaged or no LoRA adapter, and adapters that do more than
@@ -27,6 +29,7 @@ impl LoraFile {
         let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
         match read {
             Ok(()) if &magic == b"GGUF" => gguf::open(path),
+            Ok(()) if magic == compact::MAGIC => compact::open(path),
             Ok(()) if path.extension().is_some_and(|extension| extension == "safetensors") => {
                 peft::open_weights(path)
             }

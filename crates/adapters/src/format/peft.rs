@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::file::{Factor, LoraFile, Update};
 use crate::place::{Projection, RowOrder};
 
-const CONFIG: &str = "adapter_config.json";
-const WEIGHTS: &str = "adapter_model.safetensors";
+pub(crate) const CONFIG: &str = "adapter_config.json";
+pub(crate) const WEIGHTS: &str = "adapter_model.safetensors";
 
 /// Largest configuration that is read, in bytes. One with a rank and a scale for each matrix of 126
 /// layers has 150 KB.
@@ -179,7 +179,7 @@ fn split(name: &str) -> Result<(&str, usize)> {
 }
 
 /// The matrix of a module like `model.layers.3.self_attn.q_proj`.
-fn place(module: &str) -> Option<(Projection, usize)> {
+pub(crate) fn place(module: &str) -> Option<(Projection, usize)> {
     if LOGITS.contains(&module) {
         return Some((Projection::Logits, 0));
     }
@@ -187,6 +187,15 @@ fn place(module: &str) -> Option<(Projection, usize)> {
     let (layer, part) = rest.split_once('.')?;
     let &(_, projection) = PROJECTIONS.iter().find(|(known, _)| *known == part)?;
     Some((projection, layer.parse().ok()?))
+}
+
+/// The module of a matrix, as `model.layers.3.self_attn.q_proj`.
+pub(crate) fn module_name(projection: Projection, layer: usize) -> Option<String> {
+    if projection == Projection::Logits {
+        return Some(LOGITS[0].to_owned());
+    }
+    let &(part, _) = PROJECTIONS.iter().find(|(_, known)| *known == projection)?;
+    Some(format!("{}{layer}.{part}", LAYERS[0]))
 }
 
 impl Scales {

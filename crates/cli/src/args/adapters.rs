@@ -1,18 +1,20 @@
 //! `--adapter`: the LoRA adapters of a command.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use ruvllm::{AdapterSource, Engine};
 
 use super::values::finite;
+use crate::adapter_store::store;
 use crate::error::Result;
 
 /// Options of LoRA adapters.
 #[derive(Debug, Args)]
 pub(crate) struct AdapterArgs {
-    /// LoRA adapter, PATH or PATH@SCALE; repeatable, updates add up
-    #[arg(long = "adapter", value_name = "NAME=PATH", value_parser = named_adapter)]
+    /// LoRA adapter: a name of the store, a path or NAME=PATH, @SCALE; repeatable, updates add up
+    #[arg(long = "adapter", value_name = "ADAPTER", value_parser = named_adapter)]
     pub(crate) adapters: Vec<NamedAdapter>,
 }
 
@@ -25,7 +27,7 @@ impl AdapterArgs {
         if !self.adapters.is_empty() {
             let sources: Vec<_> = self.adapters.iter().map(|adapter| adapter.source.clone()).collect();
             let adapter = engine.load_adapter(&sources)?;
-            engine.set_adapter(Some(adapter));
+            engine.set_adapters(&[adapter.into()])?;
         }
         Ok(())
     }
@@ -38,10 +40,14 @@ pub(crate) struct NamedAdapter {
     pub(crate) source: AdapterSource,
 }
 
-/// Parses `NAME=PATH[@SCALE]`.
+/// Parses `NAME[@SCALE]`, `PATH[@SCALE]` or `NAME=PATH[@SCALE]`. A path wins over a name of the
+/// store if it exists.
 pub(crate) fn named_adapter(text: &str) -> Result<NamedAdapter, String> {
     let expected = || "expected NAME=PATH or NAME=PATH@SCALE, e.g. poet=poet-lora@0.8".to_owned();
-    let (name, path) = text.split_once('=').ok_or_else(expected)?;
+    let (name, path) = match text.split_once('=') {
+        Some((name, path)) if !Path::new(scaled(text)?.0).exists() => (name, path),
+        _ => return unnamed_adapter(text),
+    };
     let (path, scale) = scaled(path)?;
     if let Some((file, scale)) = path.rsplit_once('@')
         && !scale.contains(['/', '\\'])
@@ -53,7 +59,39 @@ pub(crate) fn named_adapter(text: &str) -> Result<NamedAdapter, String> {
     if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c == '@') || path.is_empty() {
         return Err(expected());
     }
-    Ok(NamedAdapter { name: name.to_owned(), source: AdapterSource { path: PathBuf::from(path), scale } })
+    let path = stored(path).unwrap_or_else(|| PathBuf::from(path));
+    Ok(NamedAdapter { name: name.to_owned(), source: AdapterSource { path, scale } })
+}
+
+/// Parses a path or a name of the store, with its scale. The adapter is called as the store calls
+/// it, or as the last part of its path.
+fn unnamed_adapter(text: &str) -> Result<NamedAdapter, String> {
+    let (path, scale) = scaled(text)?;
+    let absent = || {
+        format!(
+            "there is no file and no stored adapter {path:?}; expected NAME or PATH, @SCALE behind it; \
+             `ruvllm adapter list` lists the names"
+        )
+    };
+    if let Some(path) = stored(path) {
+        return Ok(NamedAdapter { name: text_name(path.file_stem()), source: AdapterSource { path, scale } });
+    }
+    let path = Some(Path::new(path)).filter(|path| path.exists()).ok_or_else(absent)?.to_owned();
+    Ok(NamedAdapter { name: text_name(path.file_name()), source: AdapterSource { path, scale } })
+}
+
+/// Part of a path as a name of an adapter, which holds neither spaces nor `@`.
+fn text_name(part: Option<&OsStr>) -> String {
+    let name = part.unwrap_or(OsStr::new("adapter")).to_string_lossy();
+    name.replace(|c: char| c.is_whitespace() || matches!(c, '@' | '='), "-")
+}
+
+/// File of a stored adapter; `None` for an existing path and for names that are not in the store.
+fn stored(name: &str) -> Option<PathBuf> {
+    if Path::new(name).exists() {
+        return None;
+    }
+    Some(store().ok()?.get(name).ok()?.file.path().to_owned())
 }
 
 /// Splits `TEXT@SCALE` into text and scale; the scale defaults to 1. An `@` that no number follows
@@ -83,11 +121,13 @@ mod tests {
         assert_eq!(read("poet=a/b@0.5"), adapter("poet", "a/b", 0.5));
         assert_eq!(read("poet=a=b@-2"), adapter("poet", "a=b", -2.0));
         assert_eq!(read("poet=me@home/b"), adapter("poet", "me@home/b", 1.0));
+        assert!(read("no-adapter@0.5").unwrap_err().contains("no stored adapter \"no-adapter\""));
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        assert_eq!(read(&format!("{file}@2")), adapter("Cargo.toml", file, 2.0));
         for text in ["poet", "poet=", "=a", "poet=@1", "a b=c", "a@1=c", "poet=a@inf", "poet=a@nan"] {
             assert!(named_adapter(text).is_err(), "{text:?}");
         }
         // The path without `@abc` exists, the one with it does not.
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
         let error = named_adapter(&format!("poet={file}@abc")).unwrap_err();
         assert_eq!(error, format!("the scale abc of {file} is not a number"));
     }

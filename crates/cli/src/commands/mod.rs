@@ -1,5 +1,6 @@
 //! One module per command: flags, implementation, text and JSON output.
 
+pub(crate) mod adapter;
 pub(crate) mod bench;
 pub(crate) mod calibrate_kv;
 pub(crate) mod chat;

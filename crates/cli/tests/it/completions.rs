@@ -73,7 +73,7 @@ fn every_command_has_a_manual_page() {
     let expected: BTreeSet<String> = COMMANDS
         .iter()
         .map(|command| format!("ruvllm-{}.1", command.join("-")))
-        .chain(["ruvllm.1", "ruvllm-eval.1", "ruvllm-session.1"].map(str::to_owned))
+        .chain(["ruvllm.1", "ruvllm-adapter.1", "ruvllm-eval.1", "ruvllm-session.1"].map(str::to_owned))
         .collect();
     assert_eq!(written, expected);
     for (page, pieces) in [

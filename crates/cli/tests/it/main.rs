@@ -1,5 +1,7 @@
 //! End-to-end tests of the `ruvllm` program, through the built binary only.
 
+mod adapter_files;
+mod adapter_store;
 mod adapters;
 mod bad_use;
 mod bench;

@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 25] = [
+pub(crate) const COMMANDS: [&[&str]; 32] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -23,6 +23,13 @@ pub(crate) const COMMANDS: [&[&str]; 25] = [
     &["show"],
     &["rm"],
     &["embed"],
+    &["adapter", "add"],
+    &["adapter", "list"],
+    &["adapter", "show"],
+    &["adapter", "rm"],
+    &["adapter", "verify"],
+    &["adapter", "merge"],
+    &["adapter", "extract"],
     &["session", "list"],
     &["session", "fork"],
     &["session", "rm"],
@@ -49,7 +56,7 @@ fn long_lines(text: &str, columns: usize) -> Vec<&str> {
 
 #[test]
 fn help_fits_the_width_of_the_terminal() {
-    for command in [&[&[][..], &["eval"], &["session"], &["man"]], &COMMANDS[..]].concat() {
+    for command in [&[&[][..], &["adapter"], &["eval"], &["session"], &["man"]], &COMMANDS[..]].concat() {
         let arguments = [command, &["--help"]].concat();
         let help = |columns: Option<&str>| {
             let mut program = crate::program::command(&arguments);

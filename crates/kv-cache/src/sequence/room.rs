@@ -84,7 +84,7 @@ impl Claim for RoomClaim<'_> {
         let Self { sequence, kernels, threads, least, tokens } = self;
         match rung {
             Rung::Precision => sequence.lower_due(kernels, threads).blocks > 0,
-            Rung::Prefix => false,
+            Rung::Adapter | Rung::Prefix => false,
             Rung::Pass => {
                 let shorter = (*tokens / 2).max(*least);
                 std::mem::replace(tokens, shorter) > shorter

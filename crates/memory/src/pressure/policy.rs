@@ -15,7 +15,7 @@ const SECOND_FROM: f64 = 0.85;
 /// quota.
 pub(super) const UNTIL: f64 = 0.70;
 
-/// High watermarks of the rungs of [`PressurePolicy::at_marks`].
+/// High watermarks of [`PressurePolicy::at_marks`].
 pub(crate) const FROM: [f64; 2] = [FIRST_FROM, SECOND_FROM];
 
 /// A rung of the ladder: kind of memory that is released.
@@ -24,6 +24,8 @@ pub(crate) const FROM: [f64; 2] = [FIRST_FROM, SECOND_FROM];
 pub enum Rung {
     /// Migrates older tokens of the requesting sequence to the lowest tier.
     Precision,
+    /// Evicts adapters that no request uses; their files restore them.
+    Adapter,
     /// Evicts (or spills to files) prefixes that no sequence uses.
     Prefix,
     /// Shortens the pass of the request.
@@ -35,7 +37,7 @@ pub enum Rung {
 }
 
 /// Number of rungs.
-pub(super) const N_RUNGS: usize = 5;
+pub(super) const N_RUNGS: usize = 6;
 
 /// Policy under memory pressure: which rungs release memory, in which order.
 ///
@@ -45,6 +47,9 @@ pub(super) const N_RUNGS: usize = 5;
 /// | `evict-prefixes`, `spill` | prefixes | precision | prefixes, precision, shorter passes |
 /// | `reject` | - | - | - |
 /// | `drop-oldest` | precision | prefixes | as `lower-precision`, then the oldest tokens |
+///
+/// Idle adapters are evicted wherever prefixes are, before them: reading a file restores an adapter
+/// in milliseconds, a prefix is computed.
 ///
 /// Spare pages of slabs are released first under every policy. `spill` requires a folder for
 /// evicted prefixes.
@@ -81,23 +86,23 @@ impl PressurePolicy {
         }
     }
 
-    /// Rungs above the first and the second high watermark.
-    pub fn at_marks(self) -> &'static [Rung] {
+    /// Rungs above the first and the second high watermark, in order.
+    pub fn at_marks(self) -> [&'static [Rung]; FROM.len()] {
         match self {
-            Self::LowerPrecision | Self::DropOldest => &[Rung::Precision, Rung::Prefix],
-            Self::EvictPrefixes | Self::Spill => &[Rung::Prefix, Rung::Precision],
-            Self::Reject => &[],
+            Self::LowerPrecision | Self::DropOldest => [&[Rung::Precision], &[Rung::Adapter, Rung::Prefix]],
+            Self::EvictPrefixes | Self::Spill => [&[Rung::Adapter, Rung::Prefix], &[Rung::Precision]],
+            Self::Reject => [&[], &[]],
         }
     }
 
     /// Rungs for a request without room, in order.
     pub fn for_request(self) -> &'static [Rung] {
-        use Rung::{Hot, Oldest, Pass, Precision, Prefix};
+        use Rung::{Adapter, Hot, Oldest, Pass, Precision, Prefix};
         match self {
-            Self::LowerPrecision => &[Precision, Prefix, Pass, Hot],
-            Self::EvictPrefixes | Self::Spill => &[Prefix, Precision, Pass],
+            Self::LowerPrecision => &[Precision, Adapter, Prefix, Pass, Hot],
+            Self::EvictPrefixes | Self::Spill => &[Adapter, Prefix, Precision, Pass],
             Self::Reject => &[],
-            Self::DropOldest => &[Precision, Prefix, Pass, Hot, Oldest],
+            Self::DropOldest => &[Precision, Adapter, Prefix, Pass, Hot, Oldest],
         }
     }
 }

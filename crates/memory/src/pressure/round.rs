@@ -46,12 +46,16 @@ pub(crate) fn relieve<C: Claim>(pool: &PoolState, tenant: &Tenant, policy: Press
     let (kept, is_over_soft) = (claim.kept_pages(), account.is_over_soft_quota());
     for scope in account.line() {
         let target = scope.pages_within(kept, UNTIL);
-        for (mark, &rung) in policy.at_marks().iter().enumerate() {
+        for (mark, rungs) in policy.at_marks().into_iter().enumerate().filter(|(_, rungs)| !rungs.is_empty())
+        {
             let is_early = mark == 0 && is_over_soft && scope.used() > target;
             if scope.is_beyond(mark, kept, target) || is_early {
                 pool.release_spare(scope, target);
                 let mut round = Round { pool, pinned: Vec::new() };
-                while scope.used() > target && round.yield_rung(rung, scope, target, false, claim) {}
+                while scope.used() > target
+                    && rungs.iter().any(|&rung| round.yield_rung(rung, scope, target, false, claim))
+                {
+                }
             }
         }
         scope.reached(target);

@@ -1,15 +1,13 @@
 //! One transformer layer: attention over the cache, then the gated feed-forward network, each
 //! behind a norm and added to the residual stream. The family's switches are read here.
 
-use std::ops::Range;
-
-use ruvllm_adapters::{LowRank, Site};
+use ruvllm_adapters::Site;
 use ruvllm_kernels::attention::{AttentionCall, AttentionShape, Mask};
 use ruvllm_kernels::matmul::{Activations, MatmulJob};
 use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::Sequence;
 
-use super::adapt::{adapt, runs};
+use super::adapt::adapt;
 use super::rope::{FIRST_POSITIONS, RopeTables};
 use crate::batch::{Segment, Span};
 use crate::compute::Compute;
@@ -85,8 +83,8 @@ impl Layer<'_> {
         add_bias(compute, queries, weights.query.bias.as_deref());
         add_bias(compute, keys, weights.key.bias.as_deref());
         add_bias(compute, values, weights.value.bias.as_deref());
-        let site = runs(segments, all, (self.index, Site::AttentionInput));
-        adapt(compute, adapted, site, normed, &mut [queries, keys, values]);
+        let site = (self.index, Site::AttentionInput);
+        adapt(compute, adapted, (segments, all), site, normed, &mut [queries, keys, values]);
         self.norm_in_place(queries, config.query_dim(), weights.query_norm.as_deref(), unnormed);
         self.norm_in_place(keys, config.kv_dim(), weights.key_norm.as_deref(), unnormed);
         self.place(queries, keys, values, segments, all);
@@ -210,8 +208,8 @@ impl Layer<'_> {
         }
         let norm = weights.attention_post_norm.as_deref();
         let stream = Stream { hidden, update, unnormed, adapted };
-        let site = runs(segments, wanted, (self.index, Site::AttentionOutput));
-        self.add_projection(&weights.attention_output, norm, attended, stream, site);
+        let rows = (segments, wanted);
+        self.add_projection(&weights.attention_output, norm, attended, stream, rows, Site::AttentionOutput);
     }
 
     /// Shape of the attention of `n_queries` queries, the first of which has `query_start` keys
@@ -245,8 +243,8 @@ impl Layer<'_> {
         project_norm(compute, config, hidden, &weights.ffn_norm, normed, n_rows, &mut jobs);
         add_bias(compute, gate, weights.gate.bias.as_deref());
         add_bias(compute, up, weights.up.bias.as_deref());
-        let site = runs(segments, wanted, (self.index, Site::FeedForwardInput));
-        adapt(compute, adapted, site, normed, &mut [gate, up]);
+        let site = (self.index, Site::FeedForwardInput);
+        adapt(compute, adapted, (segments, wanted), site, normed, &mut [gate, up]);
         let up = &*up;
         finish(compute, gated, weights.down.weights.format().uses_q8(), &|rows, gate| {
             let up = &up[rows.start * config.ffn_dim..rows.end * config.ffn_dim];
@@ -259,26 +257,27 @@ impl Layer<'_> {
         });
         let norm = weights.ffn_post_norm.as_deref();
         let stream = Stream { hidden, update, unnormed, adapted };
-        let site = runs(segments, wanted, (self.index, Site::FeedForwardOutput));
-        self.add_projection(&weights.down, norm, gated, stream, site);
+        let rows = (segments, wanted);
+        self.add_projection(&weights.down, norm, gated, stream, rows, Site::FeedForwardOutput);
     }
 
-    /// Adds the projection of `input`, changed by `adapters` and normed if there are weights for
-    /// that, to the first rows of the stream.
-    fn add_projection<'r>(
+    /// Adds the projection of `input`, changed by the adapters of `rows` and normed if there are
+    /// weights for that, to the first rows of the stream.
+    fn add_projection(
         &self,
         linear: &Linear,
         norm: Option<&[f32]>,
         input: &mut Activations,
         stream: Stream<'_>,
-        adapters: impl Iterator<Item = (&'r LowRank, Range<usize>)>,
+        rows: (&[Segment<'_>], &[Span]),
+        site: Site,
     ) {
         let Layer { config, compute, .. } = self;
         let Stream { hidden, update, unnormed, adapted } = stream;
         let update = &mut update[..input.tokens() * config.model_dim];
         project(compute, input, &mut [MatmulJob { weights: &linear.weights, out: &mut *update }]);
         add_bias(compute, update, linear.bias.as_deref());
-        adapt(compute, adapted, adapters, input, &mut [&mut *update]);
+        adapt(compute, adapted, rows, (self.index, site), input, &mut [&mut *update]);
         self.norm_in_place(update, config.model_dim, norm, unnormed);
         let rows = hidden.chunks_exact_mut(config.model_dim).zip(update.chunks_exact(config.model_dim));
         rows::for_each(&compute.pool, rows, |(row, update)| compute.kernels.add_assign(row, update));

@@ -7,12 +7,12 @@ mod rope;
 
 use std::sync::Arc;
 
-use ruvllm_adapters::{Adapter, BaseModel, Part, Site};
+use ruvllm_adapters::{Adapter, BaseModel, FactorFormat, Part, ScaledAdapter, Site};
 use ruvllm_kernels::matmul::MatmulJob;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvRopes, KvStore, Probe, Sequence};
 use ruvllm_memory::{PagePool, Request};
 
-use self::adapt::{adapt, runs};
+use self::adapt::adapt;
 use self::layer::{Layer, project_norm};
 use self::rope::Ropes;
 use crate::batch::{BatchRows, Segment};
@@ -57,7 +57,7 @@ pub struct Model {
     weights: Weights,
     ropes: Ropes,
     /// Dimensions that its adapters must match.
-    adapter_base: BaseModel,
+    adapter_base: Arc<BaseModel>,
 }
 
 impl std::fmt::Debug for Model {
@@ -77,7 +77,7 @@ impl Model {
         let config = ModelConfig::from_checkpoint(checkpoint)?;
         let weights = Weights::load(checkpoint, &config, progress)?;
         let ropes = Ropes::new(&config)?;
-        let adapter_base = adapt::base_model(&config);
+        let adapter_base = Arc::new(adapt::base_model(&config));
         Ok(Self { config, weights, ropes, adapter_base })
     }
 
@@ -168,13 +168,25 @@ impl Model {
         Ok(store.sequence(capacity))
     }
 
-    /// Loads LoRA adapters for this model into pages of `pool`; the updates of `parts` add up, each
-    /// times its scale.
+    /// Shape that adapters of this model match.
+    pub fn adapter_base(&self) -> &Arc<BaseModel> {
+        &self.adapter_base
+    }
+
+    /// Loads LoRA adapters for this model into pages of `pool`, in `format`; the updates of `parts`
+    /// add up, each times its scale.
     ///
     /// # Errors
-    /// [`Error::Adapter`] for adapters of another model and where there is no memory.
-    pub fn adapter(&self, parts: &[Part<'_>], pool: &PagePool, request: &Request) -> Result<Adapter> {
-        Ok(Adapter::new(&self.adapter_base, parts, pool, request)?)
+    /// [`Error::Adapter`] for adapters of another model, values beyond the format and where there
+    /// is no memory.
+    pub fn adapter(
+        &self,
+        parts: &[Part<'_>],
+        format: FactorFormat,
+        pool: &PagePool,
+        request: &Request,
+    ) -> Result<Adapter> {
+        Ok(Adapter::new(&self.adapter_base, parts, format, pool, request)?)
     }
 
     /// Runs the tokens of all `segments` through the model, commits their steps and returns the
@@ -241,8 +253,8 @@ impl Model {
     /// Checks a batch and lays its rows out.
     fn check(&self, batch: &mut BatchRows, segments: &[Segment<'_>]) -> Result<()> {
         batch.fill(&self.config, segments)?;
-        let is_other = |adapter: &Adapter| *adapter.base() != self.adapter_base;
-        match segments.iter().position(|segment| segment.adapter.is_some_and(is_other)) {
+        let is_other = |scaled: &ScaledAdapter| *scaled.adapter.base() != self.adapter_base;
+        match segments.iter().position(|segment| segment.adapters.iter().any(is_other)) {
             Some(segment) => Err(Error::AdapterModel { segment }),
             None => Ok(()),
         }
@@ -349,16 +361,17 @@ impl Model {
         let mut jobs = [MatmulJob { weights, out: &mut *logits }];
         project_norm(compute, config, hidden, norm_weight, normed, batch.n_wanted(), &mut jobs);
         add_bias(compute, logits, bias);
-        adapt(
-            compute,
-            adapted,
-            runs(segments, &batch.wanted, (0, Site::Logits)),
-            normed,
-            &mut [&mut *logits],
-        );
+        adapt(compute, adapted, (segments, &batch.wanted), (0, Site::Logits), normed, &mut [&mut *logits]);
         if let Some(cap) = config.decoder.logits_soft_cap {
             soft_cap(compute, logits, cap);
         }
+    }
+}
+
+impl ModelConfig {
+    /// Dimensions that adapters of the model must match.
+    pub fn adapter_base(&self) -> BaseModel {
+        adapt::base_model(self)
     }
 }
 

@@ -127,6 +127,11 @@ impl HfFolder {
         self.config.map()
     }
 
+    /// True if the folder holds a model for more than text, of which only the text model is used.
+    pub fn is_multimodal(&self) -> bool {
+        self.config.is_multimodal
+    }
+
     /// The tensors that the model takes from the weight files, as these hold them.
     pub fn stored_tensors(&self) -> impl Iterator<Item = StoredTensor> {
         self.tensors.iter().filter_map(|tensor| {

@@ -20,6 +20,8 @@ use crate::weights::format_of;
 
 pub use self::in_situ::InSitu;
 pub use self::recipe::{Assignment, Recipe};
+#[cfg(feature = "merge")]
+pub(crate) use self::rows::convert_tensor;
 
 /// Keys that describe how a model was split into several files; the result is one file.
 const SPLIT_KEYS: [&str; 3] = ["split.no", "split.count", "split.tensors.count"];

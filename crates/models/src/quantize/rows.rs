@@ -46,7 +46,7 @@ pub(super) fn write_tensor(
 }
 
 /// All of a tensor in another type. `data` are those of `tensor`.
-pub(super) fn convert_tensor(
+pub(crate) fn convert_tensor(
     tensor: &TensorInfo,
     data: &[u8],
     to: WeightFormat,

@@ -1,5 +1,6 @@
 //! The decoder against independent references and against itself, through the public API only.
 
+mod adapter_kv;
 mod adapters;
 mod configuration;
 mod determinism;
@@ -7,6 +8,7 @@ mod families;
 mod fixtures;
 mod kv;
 mod logits;
+mod merge;
 mod mutated;
 mod quantized;
 mod requests;

@@ -59,7 +59,7 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         let prepared = Prepared::new(&facts, request, cancel)?;
         let spec = SequenceSpec {
             tenant: Tenant::root(),
-            adapter: None,
+            adapters: Arc::default(),
             kv: None,
             pressure: PressurePolicy::default(),
             capacity: if session.is_some() { backend.context_length() } else { prepared.capacity() },

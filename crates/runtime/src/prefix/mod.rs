@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use ruvllm_adapters::Adapter;
+use ruvllm_adapters::{ScaledAdapter, kv_digest};
 use ruvllm_kernels::Kernels;
 use ruvllm_kv_cache::prefix::{
     AdapterVersion, Evicted, FolderKey, Inserted, LeafEviction, LeafId, Leaves, PrefixKey, PrefixPin,
@@ -194,9 +194,10 @@ impl PrefixCache {
     }
 
     /// Key of a sequence's prefixes. It covers everything besides the tokens that keys and values
-    /// depend on, adapter and tenant included. Tenants never share prefixes under this key.
-    fn key_of(&self, sequence: &Sequence, adapter: Option<&Adapter>) -> PrefixKey {
-        self.key_for(sequence.store(), sequence.store().tenant().path(), sequence.capacity(), adapter)
+    /// depend on, adapters ([`kv_digest`]) and tenant included. Tenants never share prefixes under
+    /// this key.
+    fn key_of(&self, sequence: &Sequence, adapters: &[ScaledAdapter]) -> PrefixKey {
+        self.key_for(sequence.store(), sequence.store().tenant().path(), sequence.capacity(), adapters)
     }
 
     /// Key of the prefixes of a sequence with these properties.
@@ -205,14 +206,15 @@ impl PrefixCache {
         store: &KvStore,
         tenant: &str,
         capacity: usize,
-        adapter: Option<&Adapter>,
+        adapters: &[ScaledAdapter],
     ) -> PrefixKey {
         let mut key = self.key.clone();
         // Stores of several policies share the tree; the engine's own format is in the key already.
         if store.policy() != &self.policy {
             key.kv_format = kv_format(store).into();
         }
-        key.adapter = adapter.map(|adapter| AdapterVersion { id: hex(adapter.digest()).into(), version: 0 });
+        key.adapter =
+            kv_digest(adapters).map(|digest| AdapterVersion { id: hex(&digest).into(), version: 0 });
         key.scope = Scope::Tenant(tenant.into());
         if self.long_above.is_some_and(|length| capacity > length) {
             key.rope_scaling = "as the model for long sequences".into();
@@ -241,11 +243,11 @@ impl PrefixCache {
         &self,
         kernels: &Kernels,
         sequence: &mut Sequence,
-        adapter: Option<&Adapter>,
+        adapters: &[ScaledAdapter],
         tokens: &[TokenId],
         least: usize,
     ) -> Result<Reused, ruvllm_kv_cache::Error> {
-        let key = self.key_of(sequence, adapter);
+        let key = self.key_of(sequence, adapters);
         let mut found = self.tree.lookup(&key, tokens);
         let mut pin = found.pin.take();
         if let Some(inserted) = self.read_back(sequence.store(), &key, tokens, &found.blocks, least) {
@@ -276,12 +278,12 @@ impl PrefixCache {
     pub(crate) fn keep(
         &self,
         sequence: &mut Sequence,
-        adapter: Option<&Adapter>,
+        adapters: &[ScaledAdapter],
         tokens: &[TokenId],
         shared_tokens: usize,
     ) -> bool {
         let files = self.files.as_ref().filter(|files| files.at_once);
-        self.insert(sequence, adapter, tokens, shared_tokens, files);
+        self.insert(sequence, adapters, tokens, shared_tokens, files);
         sequence.released() == 0
     }
 
@@ -289,17 +291,17 @@ impl PrefixCache {
     pub(crate) fn keep_in_memory(
         &self,
         sequence: &mut Sequence,
-        adapter: Option<&Adapter>,
+        adapters: &[ScaledAdapter],
         tokens: &[TokenId],
         shared_tokens: usize,
     ) {
-        self.insert(sequence, adapter, tokens, shared_tokens, None);
+        self.insert(sequence, adapters, tokens, shared_tokens, None);
     }
 
     fn insert(
         &self,
         sequence: &mut Sequence,
-        adapter: Option<&Adapter>,
+        adapters: &[ScaledAdapter],
         tokens: &[TokenId],
         shared_tokens: usize,
         files: Option<&Files>,
@@ -309,7 +311,7 @@ impl PrefixCache {
         if sequence.released() > 0 {
             return;
         }
-        let own = self.key_of(sequence, adapter);
+        let own = self.key_of(sequence, adapters);
         let shared = PrefixKey { scope: Scope::Shared, ..own.clone() };
         let shared_tokens = shared_tokens.min(tokens.len()) / block_tokens * block_tokens;
         let blocks = sequence.share();

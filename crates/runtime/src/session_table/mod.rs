@@ -278,7 +278,8 @@ mod tests {
                             table.remove(&Name::new("a", &id), |_| true);
                             table.remove(&Name::new("a", &((round * 3) % 90).to_string()), |_| true);
                         }
-                        assert!(table.all(Some("a")).len() <= 50);
+                        // A list may show a session that was replaced while it was made.
+                        assert!(table.tenants.get("a").is_none_or(|tenant| tenant.sessions <= 50));
                     }
                 });
             }

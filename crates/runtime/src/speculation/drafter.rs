@@ -136,9 +136,9 @@ impl Drafter for PrefixContinuation {
         }
         let prefixes = &self.prefixes;
         let known = self.known.entry(ask.lane).or_insert_with(|| {
-            let SequenceSpec { tenant, adapter, capacity, kv, .. } = ask.spec;
+            let SequenceSpec { tenant, adapters, capacity, kv, .. } = ask.spec;
             let store = kv.as_ref().unwrap_or(&self.kv);
-            let key = prefixes.key_for(store, tenant.path(), *capacity, adapter.as_deref());
+            let key = prefixes.key_for(store, tenant.path(), *capacity, adapters);
             Known { key, next: Vec::new(), again_at: 0 }
         });
         known.next.clear();

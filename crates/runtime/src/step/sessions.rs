@@ -149,6 +149,8 @@ impl Executor for SessionExecutor<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use ruvllm_memory::{PressurePolicy, Tenant};
 
     use super::*;
@@ -188,7 +190,7 @@ mod tests {
             let (id, cancel) = (SequenceId(1), CancelToken::new());
             let spec = SequenceSpec {
                 tenant: Tenant::root(),
-                adapter: None,
+                adapters: Arc::default(),
                 kv: None,
                 min_cache_tokens: 0,
                 pressure: PressurePolicy::default(),

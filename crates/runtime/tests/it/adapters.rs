@@ -3,9 +3,14 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use ruvllm::crates::adapters::{
+    AdapterStore, Digests, FactorFormat, Layout, LoraFile, Part, Site, SiteShape,
+};
+use ruvllm::crates::kernels::low_rank::Expansion;
+use ruvllm::crates::kernels::quant::SharedBytes;
 use ruvllm::{
-    Adapter, AdapterSource, CancelToken, Engine, Error, GenerateRequest, InferenceBackend, PrefixCaching,
-    Prompt,
+    Adapter, AdapterSource, CancelToken, Engine, Error, GenerateRequest, InferenceBackend, Precision,
+    PrefixCaching, Prompt,
 };
 use ruvllm_testkit::model_data;
 use serde_json::Value;
@@ -80,6 +85,58 @@ fn a_conversation_that_changes_its_adapter_begins_anew() {
     assert_eq!(go_on(None), (0, base));
 }
 
+/// An adapter of the logits alone.
+fn logits_adapter(engine: &Engine) -> Arc<Adapter> {
+    let base = engine.adapter_base();
+    let (inputs, outputs) = (base.model_dim, base.vocab_size);
+    let expansions = vec![Expansion { target: 0, first: 0, rank: 1, outputs }];
+    let shape = SiteShape { layer: 0, site: Site::Logits, rank: 1, inputs, expansions };
+    let layout = Arc::new(Layout::new(FactorFormat::F16, [shape]).expect("a layout"));
+    let mut bytes = vec![0; layout.bytes() + 64];
+    let start = bytes.as_ptr().align_offset(64);
+    let factors = &layout.sites()[0].factors;
+    for (place, width) in [(factors.a(), inputs), (factors.b(0), outputs)] {
+        let values: Vec<f32> = (0..width).map(|i| (i * 37 % 101) as f32 / 8.0 - 6.0).collect();
+        let part = &mut bytes[start + place..][..FactorFormat::F16.bytes(1, width)];
+        FactorFormat::F16.quantize(width, &values, part);
+    }
+    let digests = Digests::new(base, &layout, &bytes[start..]);
+    let bytes = SharedBytes::new(bytes).slice(start..start + layout.bytes());
+    Arc::new(Adapter::from_bytes(Arc::clone(base), layout, bytes, digests).expect("factors of the model"))
+}
+
+#[test]
+fn adapters_that_change_no_keys_and_values_share_prefixes_with_the_model() {
+    let (tokens, _) = golden("r4_all", "medium");
+    for prefixes in [PrefixCaching::Memory, PrefixCaching::Off] {
+        let engine = load(tiny_path(), &tiny_options().with_prefixes(prefixes.clone()));
+        let (logits, large) = (logits_adapter(&engine), adapter(&engine, "r4_all"));
+        let fresh = |adapters: &[&Arc<Adapter>]| {
+            let adapters = adapters.iter().map(|&adapter| Arc::clone(adapter).into()).collect();
+            request(&tokens, None).with_adapters(adapters)
+        };
+        let alone = |request: GenerateRequest| complete(&engine, &request.with_cache_prefix(false)).tokens;
+        let all = [vec![], vec![&logits], vec![&large], vec![&logits, &large]];
+        let expected = all.each_ref().map(|adapters| alone(fresh(adapters)));
+        assert!(expected[0] != expected[1] && expected[2] != expected[3]);
+        // By prefixes, or by the sequence of a conversation.
+        let mut conversation = engine.conversation();
+        let mut found = Vec::new();
+        for adapters in &all {
+            let completion = match prefixes {
+                PrefixCaching::Off => conversation
+                    .generate_with(&fresh(adapters), &CancelToken::new(), &mut |_| ControlFlow::Continue(()))
+                    .expect("it succeeds"),
+                _ => complete(&engine, &fresh(adapters)),
+            };
+            found.push((completion.tokens, completion.cached_tokens));
+        }
+        let shared = tokens.len() - 1;
+        let cached = [0, shared, 0, shared];
+        assert_eq!(found, expected.into_iter().zip(cached).collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn what_names_no_adapter_has_the_engines() {
     let mut engine = load(tiny_path(), &tiny_options());
@@ -88,11 +145,11 @@ fn what_names_no_adapter_has_the_engines() {
     let (base, base_logits) =
         (complete(&engine, &request(&tokens, None)), engine.logits(&tokens, &last).expect("logits"));
     let r4 = adapter(&engine, "r4_all");
-    engine.set_adapter(Some(r4));
+    engine.set_adapters(&[r4.into()]).expect("a scale");
     assert_eq!(complete(&engine, &request(&tokens, None)).tokens, expected);
     assert_ne!(engine.logits(&tokens, &last).expect("logits"), base_logits);
-    engine.set_adapter(None);
-    assert!(engine.adapter().is_none());
+    engine.set_adapters(&[]).expect("no scale");
+    assert!(engine.adapters().is_empty());
     assert_eq!(complete(&engine, &request(&tokens, None)).tokens, base.tokens);
 }
 
@@ -142,4 +199,46 @@ fn what_cannot_be_applied_is_refused() {
     let backend = Parrot::saying("Hi");
     let refused = InferenceBackend::generate_with(&backend, &request, &CancelToken::new(), &mut none.clone());
     assert!(matches!(refused, Err(Error::AdapterBackend { .. })));
+}
+
+/// Adds an adapter of the test data to a store.
+fn add(store: &AdapterStore, engine: &Engine, name: &str) -> std::path::PathBuf {
+    let file = LoraFile::open(&source(name, 1.0).path).expect("a PEFT folder");
+    let parts = [Part { file: &file, scale: 1.0 }];
+    let stored = store.add(name, engine.adapter_base(), &parts, "", false).expect("a compact file");
+    stored.file.path().to_owned()
+}
+
+#[test]
+fn registered_adapters_serve_requests_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = AdapterStore::new(folder.path());
+    let engine = load(tiny_path(), &tiny_options());
+    let [small, large] = ["r1_qv", "r16_all_rs"].map(|name| add(&store, &engine, name));
+    let pool = engine.kv_store().pool();
+    let (one, other) = (pool.tenant("one").expect("a tenant"), pool.tenant("other").expect("a tenant"));
+    let registry = engine.adapter_registry();
+    registry.register(&one, "voice", &small, Precision::F16).expect("a version");
+
+    let (tokens, expected) = golden("r1_qv", "medium");
+    let named = engine.named_adapter(&one, "voice", 1.0).expect("a version");
+    let request =
+        |adapter| greedy(Prompt::Tokens(tokens.clone()), 16).with_ignore_eos(true).with_adapters(adapter);
+    assert_eq!(complete(&engine, &request(vec![named.clone()])).tokens, expected);
+    // The bytes are those of an adapter that is loaded from its folder.
+    assert_eq!(named.adapter.digest(), adapter(&engine, "r1_qv").digest());
+
+    let foreign = engine.named_adapter(&other, "voice", 1.0).expect_err("another tenant's");
+    let absent = engine.named_adapter(&other, "none", 1.0).expect_err("nobody's");
+    let source = |error: &Error| std::error::Error::source(error).expect("a source").to_string();
+    assert_eq!(source(&foreign).replace("voice", "none"), source(&absent));
+    assert!(matches!(engine.named_adapter(&one, "voice", f32::NAN), Err(Error::AdapterScale { .. })));
+
+    // A request that has a version ends with it; the next one gets the new version.
+    registry.replace(&one, "voice", &large, Precision::F16).expect("a version");
+    assert_eq!(complete(&engine, &request(vec![named])).tokens, expected);
+    let (tokens, expected) = golden("r16_all_rs", "medium");
+    let named = engine.named_adapter(&one, "voice", 1.0).expect("a version");
+    let request = greedy(Prompt::Tokens(tokens), 16).with_ignore_eos(true).with_adapters(vec![named]);
+    assert_eq!(complete(&engine, &request).tokens, expected);
 }

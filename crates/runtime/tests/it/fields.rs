@@ -150,10 +150,11 @@ fn adapters_of_a_request_add_up_with_their_scales() {
     let none = complete(&engine, &request(vec![scaled(&large, 0.0)]));
     assert_eq!(none.tokens, complete(&engine, &request(Vec::new())).tokens);
 
-    // A sum in use is shared.
-    let held = engine.combine_adapters(&parts).expect("a sum");
-    assert!(Arc::ptr_eq(&held, &engine.combine_adapters(&parts).expect("a sum")));
-    drop(held);
+    // Scales and sums take no memory.
+    let pages = engine.kv_store().pool().stats().used_pages;
+    let many: Vec<_> = (1..=20).map(|i| scaled(&small, i as f32 / 64.0)).collect();
+    complete(&engine, &request(many).with_cache_prefix(false));
+    assert_eq!(engine.kv_store().pool().stats().used_pages, pages);
 
     let error = engine.generate(request(vec![scaled(&small, f32::NAN)])).expect_err("no number");
     assert!(matches!(error, Error::AdapterScale { .. }), "{error:?}");

@@ -34,7 +34,8 @@ impl<'e> Adapters<'e> {
         self.loaded.clone()
     }
 
-    /// Selects adapters as `/adapter` does: `NAME[@SCALE]..`, `NAME=PATH[@SCALE]` or `off`.
+    /// Selects adapters as `/adapter` does: `NAME[@SCALE]..`, `NAME=PATH[@SCALE]` or `off`. Names
+    /// that the conversation does not know are those of the store.
     ///
     /// # Errors
     /// An unknown name, or an adapter that cannot be used; the selection stays as it was then.
@@ -56,16 +57,22 @@ impl<'e> Adapters<'e> {
             if let Some((name, scale)) = name.split_once('@') {
                 return Err(refused(format!("the scale {scale} of {name} is not a number")));
             }
-            let known = self.known.iter().find(|known| known.name == name).ok_or_else(|| {
-                refused(format!(
-                    "there is no adapter {name}; /adapter NAME=PATH reads one, /adapter lists them"
-                ))
-            })?;
+            let Some(known) = self.known.iter().find(|known| known.name == name) else {
+                return named_adapter(word).map_err(|_| {
+                    refused(format!(
+                        "there is no adapter {name}; /adapter NAME=PATH reads one, /adapter lists them"
+                    ))
+                });
+            };
             let path = known.source.path.clone();
             Ok(NamedAdapter { name: known.name.clone(), source: AdapterSource { path, scale } })
         };
-        let chosen = text.split_whitespace().map(by_name).collect::<Result<_>>()?;
-        self.change(chosen)
+        let chosen: Vec<NamedAdapter> = text.split_whitespace().map(by_name).collect::<Result<_>>()?;
+        self.change(chosen.clone())?;
+        let is_new = |adapter: &NamedAdapter| self.known.iter().all(|known| known.name != adapter.name);
+        let stored: Vec<_> = chosen.into_iter().filter(is_new).collect();
+        self.known.extend(stored);
+        Ok(())
     }
 
     fn change(&mut self, used: Vec<NamedAdapter>) -> Result<()> {

@@ -45,7 +45,7 @@ fn submit<'c>(
     let prepared = Prepared::new(&facts, request, &cancel).expect("a valid request");
     let spec = SequenceSpec {
         tenant: Tenant::root(),
-        adapter: None,
+        adapters: Arc::default(),
         kv: None,
         pressure: PressurePolicy::default(),
         capacity: prepared.capacity(),

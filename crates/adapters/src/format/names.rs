@@ -1,0 +1,22 @@
+//! Names of matrices in files of models and adapters.
+
+use super::{gguf, peft};
+use crate::place::Projection;
+
+impl Projection {
+    /// Name of the matrix in GGUF files, as `blk.3.attn_q.weight`. A joint gate and up projection
+    /// has the name of up.
+    pub fn gguf_name(self, layer: usize) -> Option<String> {
+        gguf::matrix_name(self, layer)
+    }
+
+    /// Projection and layer of a name in a GGUF file of a model.
+    pub fn of_gguf_name(name: &str) -> Option<(Self, usize)> {
+        gguf::place(name)
+    }
+
+    /// Projection and layer of a module of a Hugging Face model, as `model.layers.3.mlp.up_proj`.
+    pub fn of_module(module: &str) -> Option<(Self, usize)> {
+        peft::place(module)
+    }
+}

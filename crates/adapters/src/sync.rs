@@ -1,0 +1,28 @@
+//! Locks of `parking_lot`, or those of loom for model checking.
+
+#[cfg(not(all(test, loom)))]
+pub(crate) use self::system::*;
+
+#[cfg(all(test, loom))]
+pub(crate) use self::model::*;
+
+#[cfg(not(all(test, loom)))]
+mod system {
+    pub(crate) use std::sync::Arc;
+
+    pub(crate) use parking_lot::{Mutex, MutexGuard};
+
+    #[inline]
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock()
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    pub(crate) use loom::sync::{Arc, Mutex, MutexGuard};
+
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().expect("no model panics while it holds a lock")
+    }
+}

@@ -1,0 +1,170 @@
+//! Low-rank (LoRA) updates of products, `y += s B (A x)`, for rows with different adapters in two
+//! dispatches: one that shrinks inputs to components of the rank, one that expands these.
+//!
+//! ```text
+//! terms ──gather.rs──▶ runs of rows with equal updates ──▶ tasks
+//! input ──shrink.rs──▶ weights s A x, per row ──expand.rs──▶ products
+//! ```
+//!
+//! As SGMV and BGMV of Punica (arXiv 2310.18547) and S-LoRA (arXiv 2311.03285), in one function:
+//! a run of one row reads its factors once, and so does a run of many, per block of rows.
+
+pub(crate) mod expand;
+mod format;
+mod gather;
+mod shape;
+pub(crate) mod shrink;
+mod value;
+
+use std::ops::Range;
+
+use expand::{ExpandJob, TARGETS};
+pub use format::{FACTOR_ALIGN, Factor, FactorFormat};
+pub(crate) use gather::{ExpandTask, ShrinkTask};
+use gather::{Row, Run};
+pub use shape::{Expansion, LowRank, LowRankShape};
+use shrink::ShrinkJob;
+
+use crate::pool::DisjointMut;
+use crate::{Kernels, ThreadPool};
+
+/// Multiplications that one thread does sooner than it wakes others.
+const ALONE: usize = 1 << 15;
+
+/// Update of some rows of a step.
+#[derive(Debug, Clone)]
+pub struct LowRankTerm<'a> {
+    /// The rows.
+    pub rows: Range<usize>,
+    /// Multiplier of the update.
+    pub scale: f32,
+    /// The factors.
+    pub update: LowRank<'a>,
+}
+
+/// Reusable memory of [`Kernels::add_low_rank`]; grows to the largest step.
+#[derive(Debug, Default)]
+pub struct LowRankScratch {
+    /// Terms of each range of rows.
+    lists: Vec<Range<usize>>,
+    /// Rows with terms, by run.
+    rows: Vec<Row>,
+    runs: Vec<Run>,
+    shrink: Vec<ShrinkTask>,
+    expand: Vec<ExpandTask>,
+    /// Components times scales, by run.
+    weights: Vec<f32>,
+}
+
+impl Kernels {
+    /// Adds low-rank updates to products of one input: `outs[t][row] += scale * B_t (A x)` for each
+    /// term and each of its rows `x` of `input`.
+    ///
+    /// Ranges of rows ascend and are equal or disjoint; terms of equal rows are added in order. A
+    /// factor is read once per block of 32 rows that have the same updates, wherever they are.
+    ///
+    /// # Shapes
+    /// `input`: `[rows, inputs]`; `outs[t]`: `[rows, outputs of target t]`, four targets at most.
+    ///
+    /// # Numerics
+    /// `u_i = scale * (A_i x)`, a dot product in eight lanes as [`dot`](Self::dot); with I8 factors
+    /// times the scale of row `i` of `A` before and of `B` after `scale`. Then one chain of fused
+    /// multiply-adds per value in the order of terms and components, starting at the product. A row
+    /// has the same bits on every instruction set, beside any other rows and in any place, for any
+    /// number of threads. Error at most `γ_n (|y| + Σ|s| Σ_i |b_i| Σ_k |a_ik x_k|)` beside that of
+    /// the factors, `n` = inputs + ranks + 3, `γ_n = n u / (1 - n u)`, `u = 2^-24`.
+    ///
+    /// # Panics
+    /// If shapes, rows or targets do not match.
+    ///
+    /// # Examples
+    /// ```
+    /// use ruvllm_kernels::low_rank::{Expansion, FactorFormat, LowRank, LowRankScratch};
+    /// use ruvllm_kernels::low_rank::{LowRankShape, LowRankTerm};
+    /// use ruvllm_kernels::{Kernels, ThreadPool};
+    ///
+    /// // Rank 1: A is [1, 2], B is [3, 1], kept as a row.
+    /// let expansion = Expansion { target: 0, first: 0, rank: 1, outputs: 3 };
+    /// let shape = LowRankShape::new(FactorFormat::F32, 1, 2, vec![expansion], 0);
+    /// let mut floats = vec![0f32; shape.end() / 4]; // a start at a multiple of 4 bytes is enough
+    /// floats[shape.a() / 4..][..2].copy_from_slice(&[1.0, -1.0]);
+    /// floats[shape.b(0) / 4..][..3].copy_from_slice(&[1.0, 2.0, 3.0]);
+    ///
+    /// let update = LowRank::new(&shape, bytemuck::cast_slice(&floats));
+    /// let term = LowRankTerm { rows: 0..1, scale: 0.5, update };
+    /// let mut y = [10.0, 10.0, 10.0];
+    /// Kernels::detect()?.add_low_rank(
+    ///     &ThreadPool::single(),
+    ///     &[7.0, 3.0],
+    ///     &[term],
+    ///     &mut [&mut y],
+    ///     &mut LowRankScratch::default(),
+    /// );
+    /// assert_eq!(y, [12.0, 14.0, 16.0]);
+    /// # Ok::<(), ruvllm_kernels::Error>(())
+    /// ```
+    pub fn add_low_rank(
+        &self,
+        pool: &ThreadPool,
+        input: &[f32],
+        terms: &[LowRankTerm<'_>],
+        outs: &mut [&mut [f32]],
+        scratch: &mut LowRankScratch,
+    ) {
+        if terms.is_empty() {
+            return;
+        }
+        check(input, terms, outs);
+        let work = scratch.gather(terms, pool.threads());
+        let LowRankScratch { rows, runs, shrink, expand, weights, .. } = scratch;
+        let job = ShrinkJob { input, terms, rows, runs, weights: DisjointMut::new(weights) };
+        dispatch(pool, work.shrink, shrink, &|task| {
+            // SAFETY: `self` exists only where the slot's instruction set is present.
+            unsafe { (self.slots.low_rank_shrink)(&job, task) }
+        });
+        let mut outs = outs.iter_mut();
+        let outs = std::array::from_fn(|_| outs.next().map(|out| DisjointMut::new(out)));
+        let job = ExpandJob { terms, rows, runs, weights, outs };
+        dispatch(pool, work.expand, expand, &|task| {
+            // SAFETY: `self` exists only where the slot's instruction set is present.
+            unsafe { (self.slots.low_rank_expand)(&job, task) }
+        });
+    }
+}
+
+/// Runs tasks on all threads if they are `work` enough.
+fn dispatch<T: Sync>(pool: &ThreadPool, work: usize, tasks: &[T], body: &(dyn Fn(&T) + Sync)) {
+    if work < ALONE {
+        tasks.iter().for_each(body);
+    } else {
+        pool.for_each_in_order(tasks.len(), &|_, task| body(&tasks[task]));
+    }
+}
+
+/// Checks shapes and rows. Tasks write through unchecked aliases: they rely on disjoint rows.
+fn check(input: &[f32], terms: &[LowRankTerm<'_>], outs: &[&mut [f32]]) {
+    assert!(outs.len() <= TARGETS, "add_low_rank: {} targets, {TARGETS} at most", outs.len());
+    let inputs = terms[0].update.shape().inputs();
+    let n_rows = input.len() / inputs.max(1);
+    assert!(inputs > 0 && input.len() == n_rows * inputs, "add_low_rank: {} inputs", input.len());
+    let mut last = 0..0;
+    for LowRankTerm { rows, update, .. } in terms {
+        let follows = *rows == last || rows.start >= last.end;
+        assert!(
+            follows && rows.start < rows.end && rows.end <= n_rows,
+            "add_low_rank: rows {rows:?} after {last:?} of {n_rows}"
+        );
+        last = rows.clone();
+        let shape = update.shape();
+        assert!(shape.inputs() == inputs, "add_low_rank: {} inputs beside {inputs}", shape.inputs());
+        for &Expansion { target, outputs, .. } in shape.expansions() {
+            assert!(
+                outs.get(target).is_some_and(|out| out.len() == n_rows * outputs),
+                "add_low_rank: target {target} of {outputs} values for {n_rows} rows"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

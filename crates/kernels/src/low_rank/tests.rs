@@ -1,0 +1,229 @@
+//! Low-rank updates against their definition, row by row.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::lanes::Fused;
+
+/// Bytes at a multiple of [`FACTOR_ALIGN`].
+pub(super) struct Aligned {
+    bytes: Vec<u8>,
+    range: Range<usize>,
+}
+
+impl Aligned {
+    pub(super) fn new(len: usize) -> Self {
+        let bytes = vec![0; len + FACTOR_ALIGN];
+        let start = bytes.as_ptr().align_offset(FACTOR_ALIGN);
+        Self { bytes, range: start..start + len }
+    }
+
+    pub(super) fn get(&self) -> &[u8] {
+        &self.bytes[self.range.clone()]
+    }
+
+    pub(super) fn get_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.range.clone()]
+    }
+}
+
+/// A repeatable number in -1..1.
+fn number(seed: usize) -> f32 {
+    let mixed = (seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
+
+/// Factors of one site.
+struct Site {
+    shape: LowRankShape,
+    bytes: Aligned,
+}
+
+impl Site {
+    /// Updates of ranks `ranks`, each of the targets in its bits, with drawn values.
+    fn new(
+        format: FactorFormat,
+        inputs: usize,
+        outputs: &[usize],
+        ranks: &[(usize, u8)],
+        seed: usize,
+    ) -> Self {
+        let (mut rank, mut expansions) = (0, Vec::new());
+        for &(part, targets) in ranks {
+            for (target, &outputs) in
+                outputs.iter().enumerate().filter(|(target, _)| targets >> target & 1 == 1)
+            {
+                expansions.push(Expansion { target, first: rank, rank: part, outputs });
+            }
+            rank += part;
+        }
+        let shape = LowRankShape::new(format, rank, inputs, expansions, 0);
+        let mut bytes = Aligned::new(shape.end());
+        let mut write = |width: usize, rank: usize, at: usize, seed: usize| {
+            let values: Vec<f32> = (0..rank * width).map(|i| number(seed + i)).collect();
+            format.quantize(width, &values, &mut bytes.get_mut()[at..][..format.bytes(rank, width)]);
+        };
+        write(inputs, rank, shape.a(), seed);
+        for (index, expansion) in shape.expansions().iter().enumerate() {
+            write(expansion.outputs, expansion.rank, shape.b(index), seed + 7919 * (index + 1));
+        }
+        Self { shape, bytes }
+    }
+
+    fn update(&self) -> LowRank<'_> {
+        LowRank::new(&self.shape, self.bytes.get())
+    }
+}
+
+/// Values of a row before its scale, and the scale.
+fn row(factor: &Factor<'_>, index: usize) -> (Vec<f32>, f32) {
+    let range = index * factor.width()..(index + 1) * factor.width();
+    match factor.typed() {
+        format::Values::F32(values) => (values[range].to_vec(), 1.0),
+        format::Values::F16(values) => (values[range].iter().map(|x| x.to_f32()).collect(), 1.0),
+        format::Values::I8(codes, scales) => {
+            (codes[range].iter().map(|&x| f32::from(x)).collect(), scales[index])
+        }
+    }
+}
+
+/// The definition: what one row gets, in f32 in the order of the documentation, and in f64 with the
+/// sum of magnitudes.
+fn expected(
+    x: &[f32],
+    terms: &[(f32, LowRank<'_>)],
+    target: usize,
+    y: &[f32],
+) -> (Vec<f32>, Vec<(f64, f64)>) {
+    let reference = Kernels::for_isa(crate::Isa::Scalar).expect("the portable kernels");
+    let mut exact: Vec<(f64, f64)> = y.iter().map(|&y| (y.into(), f64::from(y).abs())).collect();
+    let mut y = y.to_vec();
+    for (scale, update) in terms {
+        let a = update.a();
+        for (index, expansion) in update.shape().expansions().iter().enumerate() {
+            for i in (0..expansion.rank).filter(|_| expansion.target == target) {
+                let (a, a_scale) = row(&a, expansion.first + i);
+                let (b, b_scale) = row(&update.b(index), i);
+                let weight = reference.dot(&a, x) * a_scale * scale * b_scale;
+                y.iter_mut().zip(&b).for_each(|(y, &b)| *y = weight.fma(b, *y));
+                let terms = || a.iter().zip(x).map(|(&a, &x)| f64::from(a) * f64::from(x));
+                let scale = f64::from(a_scale) * f64::from(*scale) * f64::from(b_scale);
+                let (sum, size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
+                for (exact, &b) in exact.iter_mut().zip(&b) {
+                    let b = f64::from(b) * scale;
+                    *exact = (exact.0 + sum * b, exact.1 + size * b.abs());
+                }
+            }
+        }
+    }
+    (y, exact)
+}
+
+/// A number of rows, and the scales and sites of their terms.
+type List = (usize, Vec<(f32, usize)>);
+
+/// Compares all instruction sets and two pools with the definition.
+fn compare(inputs: usize, outputs: &[usize], sites: &[Site], lists: &[List]) {
+    let n_rows: usize = lists.iter().map(|(rows, _)| rows).sum();
+    let input: Vec<f32> = (0..n_rows * inputs).map(|i| 3.0 * number(i + 1000)).collect();
+    let before: Vec<Vec<f32>> =
+        outputs.iter().map(|n| (0..n_rows * n).map(|i| number(i + n)).collect()).collect();
+    let (mut terms, mut of_rows) = (Vec::new(), Vec::new());
+    for (n, list) in lists {
+        let rows = of_rows.len()..of_rows.len() + n;
+        let list: Vec<_> = list.iter().map(|&(scale, site)| (scale, sites[site].update())).collect();
+        terms.extend(list.iter().map(|&(scale, update)| LowRankTerm { rows: rows.clone(), scale, update }));
+        of_rows.extend(rows.map(|_| list.clone()));
+    }
+    let longest =
+        lists.iter().map(|(_, list)| list.iter().map(|&(_, site)| sites[site].shape.rank()).sum::<usize>());
+    let unit = 1.01 * 2f64.powi(-24) * (inputs + longest.max().unwrap_or(0) + 3) as f64;
+    let of_row = |target: usize, row: usize| {
+        let (x, width) = (&input[row * inputs..][..inputs], outputs[target]);
+        let before = &before[target][row * width..(row + 1) * width];
+        let (bits, exact) = expected(x, &of_rows[row], target, before);
+        bits.into_iter().zip(exact)
+    };
+    let all: Vec<Vec<_>> =
+        (0..outputs.len()).map(|target| (0..n_rows).flat_map(|row| of_row(target, row)).collect()).collect();
+    let mut scratch = LowRankScratch::default();
+    for kernels in Kernels::available() {
+        for threads in [1, 3] {
+            let pool = ThreadPool::new(threads).expect("a pool");
+            let mut found = before.clone();
+            let mut outs: Vec<&mut [f32]> = found.iter_mut().map(|out| &mut out[..]).collect();
+            kernels.add_low_rank(&pool, &input, &terms, &mut outs, &mut scratch);
+            for (target, (found, all)) in found.iter().zip(&all).enumerate() {
+                for (index, (found, (bits, exact))) in found.iter().zip(all).enumerate() {
+                    let at = || format!("{}, {threads} threads: target {target}, {index}", kernels.isa());
+                    assert_eq!(found.to_bits(), bits.to_bits(), "{}: {found} {bits}", at());
+                    let error = (f64::from(*found) - exact.0).abs();
+                    assert!(error <= unit * exact.1, "{}: {found}, off by {error:e}", at());
+                }
+            }
+        }
+    }
+}
+
+fn format() -> impl Strategy<Value = FactorFormat> {
+    prop::sample::select(FactorFormat::ALL.to_vec())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Any adapters, ranks, formats, scales and rows, several adapters per row included.
+    #[test]
+    fn rows_get_the_bits_of_their_terms_alone(
+        inputs in 1usize..50,
+        outputs in prop::collection::vec(1usize..160, 1..4),
+        drawn in prop::collection::vec(
+            (format(), prop::collection::vec((1usize..12, 1u8..8), 1..4)), 1..5),
+        lists in prop::collection::vec(
+            (1usize..13, prop::collection::vec((-2f32..2.0, 0usize..8), 0..3)), 1..8),
+    ) {
+        let sites: Vec<Site> = drawn.iter().enumerate()
+            .map(|(seed, (format, ranks))| Site::new(*format, inputs, &outputs, ranks, 31 * seed)).collect();
+        let lists: Vec<List> = lists.into_iter()
+            .map(|(rows, list)| (rows, list.into_iter().map(|(scale, site)| (scale, site % sites.len())).collect()))
+            .collect();
+        compare(inputs, &outputs, &sites, &lists);
+    }
+}
+
+/// Enough work for several threads, strips, blocks of rows and passes over components.
+#[test]
+fn large_steps_get_the_same_bits() {
+    let outputs = [2300, 130];
+    for format in FactorFormat::ALL {
+        let sites =
+            [[(17, 3), (3, 2)], [(8, 1), (1, 3)]].map(|ranks| Site::new(format, 300, &outputs, &ranks, 5));
+        let one = |rows, site| (rows, vec![(0.5, site)]);
+        compare(
+            300,
+            &outputs,
+            &sites,
+            &[one(37, 0), (1, vec![]), one(1, 1), one(2, 0), (5, vec![(1.0, 1), (-1.5, 0)])],
+        );
+    }
+}
+
+#[test]
+#[should_panic(expected = "rows 1..3 after 0..2 of 3")]
+fn rows_of_two_lists_do_not_overlap() {
+    let site = Site::new(FactorFormat::F16, 4, &[5], &[(1, 1)], 0);
+    let terms = [0..2, 1..3].map(|rows| LowRankTerm { rows, scale: 1.0, update: site.update() });
+    add(&terms, &[0.0; 12], &mut [0.0; 15]);
+}
+
+#[test]
+#[should_panic(expected = "target 0 of 5 values for 3 rows")]
+fn products_have_all_rows() {
+    let site = Site::new(FactorFormat::F16, 4, &[5], &[(1, 1)], 0);
+    add(&[LowRankTerm { rows: 0..1, scale: 1.0, update: site.update() }], &[0.0; 12], &mut [0.0; 5]);
+}
+
+fn add(terms: &[LowRankTerm<'_>], input: &[f32], out: &mut [f32]) {
+    let kernels = Kernels::detect().expect("kernels");
+    kernels.add_low_rank(&ThreadPool::single(), input, terms, &mut [out], &mut LowRankScratch::default());
+}
