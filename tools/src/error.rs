@@ -96,6 +96,13 @@ pub enum Error {
         /// The folder.
         folder: PathBuf,
     },
+    /// Perplexity with adapters could not be measured.
+    #[error("cannot measure adapters")]
+    AdapterQuality {
+        /// Error of the model, an adapter, a text or a merge.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A model file could not be written.
     #[error("cannot write the model {}", path.display())]
     Gguf {

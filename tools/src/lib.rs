@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use xtask::Workspace;
 
-use adapters::TrainAdapterArgs;
+use adapters::{AdapterQualityArgs, TrainAdapterArgs};
 use bench::{BenchArgs, EmbeddingSpeedArgs, KvQualityArgs, QuantizeTableArgs};
 pub use error::{Error, Result};
 use gen_model::{Shape, TypeMix};
@@ -105,6 +105,11 @@ enum Command {
     /// needs a Python with the packages `torch`, `transformers`, `gguf` and `peft`, and takes
     /// minutes.
     TrainAdapter(TrainAdapterArgs),
+    /// Measures what adapters and their merges do to the perplexity of held-out texts
+    ///
+    /// Each text alone with each adapter, all texts in one batch with their own adapters, and with
+    /// one adapter merged by each method. Writes the table to docs/adapters.md.
+    AdapterQuality(AdapterQualityArgs),
     /// Writes a model of a real shape with random weights, for speed and memory work
     GenModel {
         /// Sizes of the model
@@ -148,6 +153,7 @@ pub fn run() -> Result<()> {
             template_goldens::template_goldens(&workspace, &folder, &python)
         }
         Command::TrainAdapter(args) => adapters::train_adapter(&workspace, &args),
+        Command::AdapterQuality(args) => adapters::adapter_quality(&workspace, &args),
         Command::GenModel { shape, types, out, seed, layers, threads } => {
             let options = gen_model::Options { shape, types, seed, layers, threads };
             gen_model::gen_model(&options, &out)
@@ -182,6 +188,7 @@ mod tests {
             "tokenizer-goldens models",
             "template-goldens templates --python venv/bin/python",
             "train-adapter train.txt test.txt out --python venv/bin/python",
+            "adapter-quality a=a.txt b=b.txt --model c.gguf --limit 4096 --no-record",
             "gen-model --shape llama-1b --type q4_k_m out.gguf",
             "gen-model --shape llama-7b --type iq4_xs out.gguf",
         ] {

@@ -149,6 +149,9 @@ enum Command {
     /// Trains a LoRA adapter of the built-in model on a text, with PEFT
     #[command(disable_help_flag = true)]
     TrainAdapter(Forwarded),
+    /// Measures what adapters and their merges do to perplexity
+    #[command(disable_help_flag = true)]
+    AdapterQuality(Forwarded),
     /// Writes a model of a real shape with random weights
     #[command(disable_help_flag = true)]
     GenModel(Forwarded),
@@ -230,6 +233,7 @@ pub fn run() -> Result<()> {
         | Command::Plots(_)
         | Command::EmbeddingSpeed(_)
         | Command::TrainAdapter(_)
+        | Command::AdapterQuality(_)
         | Command::GenModel(_) => tools(&workspace),
     }
 }

@@ -22,7 +22,7 @@ mod programs;
 mod quantize_table;
 mod report;
 mod samples;
-mod section;
+pub(crate) mod section;
 mod table;
 
 use std::path::PathBuf;

@@ -54,7 +54,7 @@ fn slug(name: &str) -> String {
 /// # Errors
 /// [`Error::NoMarker`] if the document has no section at all or only half of this one;
 /// [`Error::Io`].
-pub(super) fn record(workspace: &Workspace, page: &str, name: &str, block: &str) -> Result<()> {
+pub(crate) fn record(workspace: &Workspace, page: &str, name: &str, block: &str) -> Result<()> {
     let path = workspace.path(page);
     let text = workspace.read(page)?;
     let new = replaced(&text, name, block)
@@ -75,7 +75,7 @@ pub(super) fn parse_name(text: &str) -> Result<String, String> {
 }
 
 /// Command line of this program without folders, so that it can be repeated anywhere.
-pub(super) fn this_command() -> String {
+pub(crate) fn this_command() -> String {
     let words = std::env::args().skip(1).map(|word| without_folders(&word));
     std::iter::once("cargo xtask".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
