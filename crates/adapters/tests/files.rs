@@ -118,7 +118,7 @@ fn a_peft_folder_is_read_and_applied() {
 /// `1 + B A x` for the queries.
 fn applied(update: LowRank<'_>, x: &[f32]) -> Vec<f32> {
     let mut out = vec![1.0; 8];
-    let term = LowRankTerm { rows: 0..1, scale: 1.0, update };
+    let term = LowRankTerm { rows: 0..1, scale: 1.0, gates: &[], update };
     let kernels = Kernels::detect().unwrap();
     let outs = &mut [&mut out[..]];
     kernels.add_low_rank(&ThreadPool::single(), x, &[term], outs, &mut LowRankScratch::default());

@@ -48,7 +48,7 @@ pub(super) fn adapt(
         terms.extend(segments[span.segment].adapters.iter().filter_map(|scaled| {
             let &ScaledAdapter { ref adapter, scale } = scaled;
             let update = adapter.at(layer, site).filter(|_| scale != 0.0)?;
-            Some(LowRankTerm { rows: rows.clone(), scale, update })
+            Some(LowRankTerm { rows: rows.clone(), scale, gates: &[], update })
         }));
     }
     kernels.add_low_rank(pool, input.values(), &terms, outs, &mut adapted.scratch);
