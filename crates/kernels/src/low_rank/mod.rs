@@ -69,13 +69,13 @@ impl Kernels {
     /// `input`: `[rows, inputs]`; `outs[t]`: `[rows, outputs of target t]`, four targets at most.
     ///
     /// # Numerics
-    /// `u_i = (scale * gate) * (A_i x)`, a dot product in eight lanes as [`dot`](Self::dot); with I8
-    /// factors times the scale of row `i` of `A` before and of `B` after that. A gate of 1 has the
-    /// bits of none. Then one chain of fused
-    /// multiply-adds per value in the order of terms and components, starting at the product. A row
-    /// has the same bits on every instruction set, beside any other rows and in any place, for any
-    /// number of threads. Error at most `γ_n (|y| + Σ|s g| Σ_i |b_i| Σ_k |a_ik x_k|)` beside that of
-    /// the factors, `n` = inputs + ranks + 4, `γ_n = n u / (1 - n u)`, `u = 2^-24`.
+    /// `u_i = (scale * gate) * (A_i x)`, a dot product in eight lanes as [`dot`](Self::dot); with
+    /// I8 factors times the scale of row `i` of `A` before and of `B` after that. A gate of 1 has
+    /// the bits of none. Then one chain of fused multiply-adds per value in the order of terms and
+    /// components, starting at the product. A row has the same bits on every instruction set,
+    /// beside any other rows and in any place, for any number of threads. Error at most
+    /// `γ_n (|y| + Σ|s g| Σ_i |b_i| Σ_k |a_ik x_k|)` beside that of the factors, `n` = inputs +
+    /// ranks + 4, `γ_n = n u / (1 - n u)`, `u = 2^-24`.
     ///
     /// # Panics
     /// If shapes, rows, gates or targets do not match.
