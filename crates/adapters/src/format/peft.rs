@@ -26,7 +26,7 @@ const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
 /// Longest list of tensors that is read, in bytes: some 20,000 pairs of factors at most. Those of
 /// all matrices of 126 layers take 300 KB.
-const MAX_HEADER_BYTES: u64 = 4 << 20;
+pub(crate) const MAX_HEADER_BYTES: u64 = 4 << 20;
 
 /// Prefixes of a layer's number in tensor names of decoders, alone or beside an image encoder.
 const LAYERS: [&str; 4] =
@@ -150,7 +150,7 @@ fn updates(data: &TensorData, scales: &Scales) -> Result<Vec<Update>> {
 }
 
 /// Refuses a list of tensors that is longer than any adapter's, before it is parsed.
-fn check_header(bytes: &[u8]) -> Result<()> {
+pub(crate) fn check_header(bytes: &[u8]) -> Result<()> {
     match bytes.first_chunk().map(|&length| u64::from_le_bytes(length)) {
         Some(found) if found > MAX_HEADER_BYTES => Err(Error::Header { found, limit: MAX_HEADER_BYTES }),
         _ => Ok(()),
