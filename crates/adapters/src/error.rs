@@ -114,6 +114,15 @@ pub enum Error {
         /// Name of the unsupported feature.
         what: String,
     },
+    /// An adapter does more than LoRA, which PEFT can merge into the base model.
+    #[error(
+        "it is more than a plain LoRA: {what}; merge it with PEFT (merge_and_unload) and use the merged model, \
+         or a LoRA extracted from both models"
+    )]
+    MergeFirst {
+        /// Name of the unsupported feature.
+        what: String,
+    },
     /// There are no factors.
     #[error("the adapter {} changes nothing: it has no factors", path.display())]
     Empty {
