@@ -64,11 +64,16 @@ impl Mix {
         engine.load_adapter(&[source]).expect("an adapter of the tiny model")
     }
 
-    /// Adapters of requests: one, and two with a gate over both or over one for each token.
+    /// Adapters of requests: one, and the same twice with a gate over both or over one for each
+    /// token. More adapters would take the pages that sequences need.
     fn lists(&self, engine: &Engine, scale: f32) -> [Vec<ScaledAdapter>; 3] {
-        let [first, second] = [scale, -0.5 * scale].map(|scale| self.adapter(engine, scale));
-        let gated = |top_k| gated(engine, &[&first, &second], top_k, 9);
-        [vec![Arc::clone(&first).into()], gated(None), gated(Some(1))]
+        let adapter = self.adapter(engine, scale);
+        let gated = |top_k| {
+            let mut list = gated(engine, &[&adapter; 2], top_k, 9);
+            list[1].scale = -0.5;
+            list
+        };
+        [vec![Arc::clone(&adapter).into()], gated(None), gated(Some(1))]
     }
 }
 

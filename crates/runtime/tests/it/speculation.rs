@@ -122,13 +122,12 @@ fn drafts_change_no_token_behind_a_sliding_window() {
 /// Drafts are computed with the gates of their own tokens, in the pass that verifies them.
 #[test]
 fn drafts_change_no_token_of_gated_adapters() {
-    let engine = load(tiny_path(), &options("f32", Some(tiny_path())));
-    let load = |name: &str| {
-        let source = AdapterSource { path: model_data("lora").join(name), scale: 0.5 };
-        engine.load_adapter(&[source]).expect("an adapter of the tiny model")
-    };
-    let (first, second) = (load("r1_qv"), load("r4_all"));
     for top_k in [None, Some(1)] {
+        let engine = load(tiny_path(), &options("f32", Some(tiny_path())));
+        let [first, second] = ["r1_qv", "r4_all"].map(|name| {
+            let source = AdapterSource { path: model_data("lora").join(name), scale: 0.5 };
+            engine.load_adapter(&[source]).expect("an adapter of the tiny model")
+        });
         let list = gated(&engine, &[&first, &second], top_k, 3);
         let with_list = |request: GenerateRequest| request.with_adapters(list.clone());
         compare(&engine, &requests(8, 100).into_iter().map(with_list).collect::<Vec<_>>(), &[1, 5]);
