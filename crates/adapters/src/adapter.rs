@@ -65,7 +65,7 @@ impl Adapter {
     ) -> Result<Self> {
         let mut sites: BTreeMap<(usize, Site), Vec<Placed<'_>>> = BTreeMap::new();
         for part in parts {
-            check(base, part.file).map_err(|error| error.in_file(&part.file.path))?;
+            part.file.check(base)?;
             for update in &part.file.updates {
                 let projection = base.meant(update.projection, part.file.row_order);
                 sites.entry((update.layer, base.site(projection))).or_default().push(Placed {
@@ -216,28 +216,6 @@ impl AsRef<[u8]> for Resident {
     fn as_ref(&self) -> &[u8] {
         &self.pages.bytes()[..self.len]
     }
-}
-
-/// Checks that a file is for the model.
-fn check(base: &BaseModel, file: &LoraFile) -> Result<()> {
-    if let Some(found) = file.architecture.as_ref().filter(|found| **found != base.architecture) {
-        let (found, expected) = (found.clone(), base.architecture.clone());
-        return Err(Error::Architecture { found, expected });
-    }
-    for update in &file.updates {
-        let &Update { layer, inputs, outputs, .. } = update;
-        let projection = base.meant(update.projection, file.row_order);
-        if layer >= base.n_layers {
-            let name = update.name.clone();
-            return Err(Error::Layer { name, layer, n_layers: base.n_layers });
-        }
-        let expected_outputs = base.targets(projection).last().map_or(0, |target| target.rows.end);
-        let (found, expected) = ([inputs, outputs], [base.inputs(base.site(projection)), expected_outputs]);
-        if found != expected {
-            return Err(Error::Sizes { name: update.name.clone(), projection, found, expected });
-        }
-    }
-    Ok(())
 }
 
 /// Shapes of the factors of the updates of a site: `A` of all, then `B` of each update and target.

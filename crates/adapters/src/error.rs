@@ -33,6 +33,15 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
+    /// A gate over adapters has a fault.
+    #[error("cannot use the gate {}", path.display())]
+    InGate {
+        /// The file.
+        path: PathBuf,
+        /// The fault.
+        #[source]
+        source: Box<Error>,
+    },
     /// A file cannot be mapped, or is no valid GGUF file.
     #[error("cannot open {}", path.display())]
     Gguf {
@@ -102,6 +111,15 @@ pub enum Error {
     /// An adapter does more than LoRA.
     #[error("it is more than a plain LoRA: {what}")]
     Unsupported {
+        /// Name of the unsupported feature.
+        what: String,
+    },
+    /// An adapter does more than LoRA, which PEFT can merge into the base model.
+    #[error(
+        "it is more than a plain LoRA: {what}; merge it with PEFT (merge_and_unload) and use the merged model, \
+         or a LoRA extracted from both models"
+    )]
+    MergeFirst {
         /// Name of the unsupported feature.
         what: String,
     },
@@ -208,6 +226,54 @@ pub enum Error {
         layer: usize,
         /// Number of layers of the model.
         n_layers: usize,
+    },
+    /// A number of a gate is absent or out of its range.
+    #[error("{name} of the gate is {found}; expected: {expected}")]
+    GateField {
+        /// The number, as the metadata name it.
+        name: &'static str,
+        /// Its value.
+        found: String,
+        /// Range of valid values.
+        expected: &'static str,
+    },
+    /// A tensor that no gate has.
+    #[error("{name} is no tensor of a gate (layers.N.weight, layers.N.bias)")]
+    GateTensor {
+        /// Its name.
+        name: String,
+    },
+    /// A gate has no weights for a layer of the model.
+    #[error("it is for another model: it has no tensor {name}")]
+    MissingTensor {
+        /// The tensor.
+        name: String,
+    },
+    /// A tensor of a gate has another shape than number of adapters and model give.
+    #[error("it is for another model or number of adapters: {name} has shape {found:?}, not {expected:?}")]
+    GateShape {
+        /// The tensor.
+        name: String,
+        /// Its shape.
+        found: Vec<usize>,
+        /// Its shape by number of adapters and model.
+        expected: Vec<usize>,
+    },
+    /// A gate is for another number of adapters.
+    #[error("the gate is for {expected} adapters; given: {found}")]
+    GateAdapters {
+        /// Number of adapters given.
+        found: usize,
+        /// Number of adapters of the gate.
+        expected: usize,
+    },
+    /// A gate and an adapter are for different models.
+    #[error("the gate is for another model, {expected}, than an adapter, {found}")]
+    GateModel {
+        /// Shape of the adapter's model.
+        found: String,
+        /// Shape of the gate's model.
+        expected: String,
     },
     /// Shapes, places or bytes of factors are inconsistent.
     #[error("the factors do not match their layout: {what}")]
@@ -420,6 +486,7 @@ impl Error {
             Self::Read { .. }
             | Self::Unknown { .. }
             | Self::InFile { .. }
+            | Self::InGate { .. }
             | Self::Gguf { .. }
             | Self::Empty { .. }
             | Self::Layout { .. }

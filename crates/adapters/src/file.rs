@@ -6,7 +6,7 @@ use gguf_rs_lite::TensorData;
 use ruvllm_kernels::quant::WeightFormat;
 
 use crate::error::{Error, Result};
-use crate::place::{Projection, RowOrder};
+use crate::place::{BaseModel, Projection, RowOrder};
 
 /// A LoRA adapter on disk: checked in itself, not yet against a model. Its factors stay in the
 /// mapped file.
@@ -58,6 +58,33 @@ impl LoraFile {
     /// The matrices that it changes.
     pub fn updates(&self) -> &[Update] {
         &self.updates
+    }
+
+    /// Checks that the adapter is for a model.
+    pub(crate) fn check(&self, base: &BaseModel) -> Result<()> {
+        self.check_sizes(base).map_err(|error| error.in_file(&self.path))
+    }
+
+    fn check_sizes(&self, base: &BaseModel) -> Result<()> {
+        if let Some(found) = self.architecture.as_ref().filter(|found| **found != base.architecture) {
+            let (found, expected) = (found.clone(), base.architecture.clone());
+            return Err(Error::Architecture { found, expected });
+        }
+        for update in &self.updates {
+            let &Update { layer, inputs, outputs, .. } = update;
+            let projection = base.meant(update.projection, self.row_order);
+            if layer >= base.n_layers {
+                let name = update.name.clone();
+                return Err(Error::Layer { name, layer, n_layers: base.n_layers });
+            }
+            let expected_outputs = base.targets(projection).last().map_or(0, |target| target.rows.end);
+            let (found, expected) =
+                ([inputs, outputs], [base.inputs(base.site(projection)), expected_outputs]);
+            if found != expected {
+                return Err(Error::Sizes { name: update.name.clone(), projection, found, expected });
+            }
+        }
+        Ok(())
     }
 
     /// Sorts the updates of a file that was read, of which there must be some.

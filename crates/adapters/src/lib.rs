@@ -8,6 +8,8 @@
 //! AdapterStore ── CompactFile                            store/, compact/
 //!                ▲ hot, warm, cold
 //! Registry ── Residency ── AdapterVersion                registry/, residency/
+//!
+//! AdapterGate ─over─▶ ScaledAdapter { adapter, scale, gate }   gate/, scaled.rs
 //! ```
 
 #![forbid(unsafe_code)]
@@ -19,6 +21,7 @@ mod error;
 pub mod export;
 mod file;
 mod format;
+mod gate;
 mod layout;
 #[cfg(feature = "merge")]
 pub mod merge;
@@ -41,6 +44,7 @@ pub use crate::compact::CompactFile;
 pub use crate::digest::Digests;
 pub use crate::error::{Error, Result};
 pub use crate::file::{LoraFile, Update};
+pub use crate::gate::{AdapterGate, GateConfig, MAX_GATED};
 pub use crate::layout::{Layout, SiteLayout, SiteShape};
 pub use crate::micro::{Edit, MAX_RANK, MicroConfig, MicroLora, Preset, SiteEdit, Snapshot};
 pub use crate::name::MAX_NAME_BYTES;
@@ -49,5 +53,5 @@ pub use crate::registry::{RegisteredAdapter, Registry};
 pub use crate::residency::{
     Acquired, AdapterVersion, Limits, Precision, Residency, ResidencyConfig, ResidencyStatistics, Tier,
 };
-pub use crate::scaled::{ScaledAdapter, kv_digest};
+pub use crate::scaled::{GatedBy, ScaledAdapter, kv_digest};
 pub use crate::store::{AdapterStore, DamagedAdapter, StoredAdapter};

@@ -118,7 +118,7 @@ fn a_peft_folder_is_read_and_applied() {
 /// `1 + B A x` for the queries.
 fn applied(update: LowRank<'_>, x: &[f32]) -> Vec<f32> {
     let mut out = vec![1.0; 8];
-    let term = LowRankTerm { rows: 0..1, scale: 1.0, update };
+    let term = LowRankTerm { rows: 0..1, scale: 1.0, gates: &[], update };
     let kernels = Kernels::detect().unwrap();
     let outs = &mut [&mut out[..]];
     kernels.add_low_rank(&ThreadPool::single(), x, &[term], outs, &mut LowRankScratch::default());
@@ -168,6 +168,8 @@ fn more_than_lora_is_refused_by_name() {
     for (name, value, expected) in [
         ("use_dora", json!(true), "use_dora"),
         ("use_qalora", json!(true), "use_qalora"),
+        ("modules_to_save", json!(["lm_head"]), "has whole modules (modules_to_save)"),
+        ("trainable_token_indices", json!([7]), "trains single tokens (trainable_token_indices)"),
         ("layer_replication", json!([[0, 2]]), "repeats layers"),
         ("alora_invocation_tokens", json!([1, 2]), "behind certain tokens"),
         ("init_lora_weights", json!("pissa_niter_16"), "pissa_niter_16"),
@@ -198,7 +200,9 @@ fn tensors_that_are_no_factors_are_refused() {
         (format!("{q}.lora_magnitude_vector"), "DoRA"),
         (format!("{q}.lora_B.bias"), "biases"),
         ("base_model.model.model.embed_tokens.lora_embedding_A".to_owned(), "embedding of tokens"),
-        ("base_model.model.lm_head.weight".to_owned(), "is not a factor"),
+        ("base_model.model.lm_head.weight".to_owned(), "whole module (modules_to_save)"),
+        ("base_model.model.lm_head.scale".to_owned(), "is not a factor"),
+        (format!("{q}.lora_C.weight"), "is not a factor"),
         (format!("{q}.lora_A.weight").replace("q_proj", "k_proj"), "one of its two factors"),
         ("base_model.model.model.norm.lora_A.weight".to_owned(), "one of its two factors"),
     ] {
@@ -228,6 +232,44 @@ fn tensors_that_are_no_factors_are_refused() {
     let file = LoraFile::open(folder(&config(), &tensors).path()).unwrap();
     assert_eq!(file.updates().len(), 2);
     assert!(adapter(&base(), &file, 1.0).unwrap().at(0, Site::Logits).is_some());
+}
+
+/// DoRA, saved modules, trained embeddings and tokens (ADR-0060).
+#[test]
+fn adapters_to_be_merged_first_are_refused_with_the_way_out() {
+    let way_out =
+        "; merge it with PEFT (merge_and_unload) and use the merged model, or a LoRA extracted from both";
+    for (name, value) in [
+        ("use_dora", json!(true)),
+        ("modules_to_save", json!(["embed_tokens", "lm_head"])),
+        ("trainable_token_indices", json!({"embed_tokens": [3]})),
+    ] {
+        let mut config = config();
+        config[name] = value;
+        let said = refusal(&config, &tensors());
+        assert!(said.contains(&format!("({name})")) && said.contains(way_out), "{said}");
+    }
+    for name in [
+        "model.layers.1.self_attn.q_proj.lora_magnitude_vector.weight",
+        "model.embed_tokens.lora_embedding_A",
+        "model.embed_tokens.token_adapter.trainable_tokens_delta",
+        "model.embed_tokens.weight",
+        "lm_head.weight",
+        "model.norm.weight",
+    ] {
+        let mut tensors = tensors();
+        tensors.insert(format!("base_model.model.{name}"), f32s([2, 6]));
+        let said = refusal(&config(), &tensors);
+        assert!(said.contains(name) && said.contains(way_out), "{said}");
+    }
+    // Not set: `null`, `false` and empty lists.
+    for name in ["modules_to_save", "trainable_token_indices"] {
+        for value in [Value::Null, json!([]), json!({})] {
+            let mut config = config();
+            config[name] = value;
+            assert!(LoraFile::open(folder(&config, &tensors()).path()).is_ok());
+        }
+    }
 }
 
 #[test]

@@ -413,10 +413,13 @@ fn no_such_model(path: &Path, source: &ruvllm_hub::Error) -> String {
     }
 }
 
-/// True for a merge that the flags make impossible.
+/// True for a merge or gate that the flags make impossible.
 pub(crate) fn is_adapter_usage(error: &ruvllm_adapters::Error) -> bool {
     use ruvllm_adapters::Error as E;
-    matches!(error, E::MergeInputs { .. } | E::MergeParameter { .. } | E::BaseNeeded { .. })
+    matches!(
+        error,
+        E::MergeInputs { .. } | E::MergeParameter { .. } | E::BaseNeeded { .. } | E::GateAdapters { .. }
+    )
 }
 
 /// Message for an error of an adapter with the program's flags; `None` if the library's will do.
@@ -425,6 +428,9 @@ fn adapter_in_flags(error: &ruvllm_adapters::Error) -> Option<String> {
     match error {
         E::BaseNeeded { reason } => {
             Some(format!("{reason}, which depends on the base model: add --base MODEL"))
+        }
+        E::GateAdapters { found, expected } => {
+            Some(format!("--adapter-gate is for {expected} adapters, --adapter names {found}"))
         }
         E::MergeParameter { name: "weight" | "sum of the weights", .. } => None,
         E::MergeParameter { .. } => Some(format!("--{error}")),

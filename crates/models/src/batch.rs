@@ -164,7 +164,7 @@ impl BatchRows {
 
 impl Span {
     /// The `len` tokens from index `first` on.
-    fn part(self, first: usize, len: usize) -> Self {
+    pub(crate) fn part(self, first: usize, len: usize) -> Self {
         Self { segment: self.segment, row: self.row + first, position: self.position + first, len }
     }
 

@@ -6,6 +6,7 @@ use ruvllm_kernels::low_rank::{LowRankScratch, LowRankTerm};
 use ruvllm_kernels::matmul::Activations;
 
 use crate::batch::BatchRows;
+use crate::decoder::Gates;
 use crate::error::{Error, Result};
 
 /// Reusable memory of forward passes; one per concurrent caller.
@@ -53,20 +54,24 @@ pub(crate) struct Buffers {
 /// Scratch of LoRA updates.
 #[derive(Default)]
 pub(crate) struct Adapted {
-    /// Memory of the terms of a site, which borrow other adapters at every use.
-    terms: Vec<LowRankTerm<'static>>,
+    pub(crate) gates: Gates,
+    pub(crate) terms: TermList,
     pub(crate) scratch: LowRankScratch,
 }
 
-impl Adapted {
+/// Memory of the terms of a site, which borrow other adapters at every use.
+#[derive(Default)]
+pub(crate) struct TermList(Vec<LowRankTerm<'static>>);
+
+impl TermList {
     /// An empty list of terms in this memory.
-    pub(crate) fn take_terms<'a>(&mut self) -> Vec<LowRankTerm<'a>> {
-        recycle_terms(std::mem::take(&mut self.terms))
+    pub(crate) fn take<'a>(&mut self) -> Vec<LowRankTerm<'a>> {
+        recycle_terms(std::mem::take(&mut self.0))
     }
 
     /// Gives the memory back.
-    pub(crate) fn put_terms(&mut self, terms: Vec<LowRankTerm<'_>>) {
-        self.terms = recycle_terms(terms);
+    pub(crate) fn put(&mut self, terms: Vec<LowRankTerm<'_>>) {
+        self.0 = recycle_terms(terms);
     }
 }
 

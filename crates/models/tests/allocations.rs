@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use gguf_rs_lite::{Gguf, Metadata, TensorInfo, Writer};
-use ruvllm_adapters::{FactorFormat, LoraFile, Part, ScaledAdapter};
+use ruvllm_adapters::{AdapterGate, FactorFormat, GateConfig, LoraFile, Part, ScaledAdapter};
 use ruvllm_memory::{PagePool, PoolConfig, Request};
 use ruvllm_models::{Compute, KvFormat, LogitsRows, Model, Segment, Workspace};
 use ruvllm_testkit::allocator::{Counting, calls, count_calls, peak_bytes};
@@ -58,7 +58,8 @@ fn warm_migrations_allocate_nothing(threads: usize) {
     assert_eq!((calls, migrated), (0, 12), "allocations and migrations in 200 steps on {threads} threads");
 }
 
-/// Steps of two sequences, the second of which may have two adapters.
+/// Steps of two sequences, the second of which may have two adapters, one for each token, and both
+/// once more without a gate.
 fn warm_decode_steps_allocate_nothing(file: &str, lora: Option<&str>, threads: usize) {
     let gguf = Gguf::open(model_data(file)).expect("the fixture opens");
     let model = Model::load(&gguf, &mut |_| ()).expect("the fixture loads");
@@ -73,9 +74,14 @@ fn warm_decode_steps_allocate_nothing(file: &str, lora: Option<&str>, threads: u
         let parts = [Part { file: &file, scale: 1.0 }];
         let adapter = model.adapter(&parts, FactorFormat::F16, &pool, &Request::default());
         let adapter = Arc::new(adapter.expect("it fits the model"));
-        [ScaledAdapter { adapter: Arc::clone(&adapter), scale: 0.5 }, adapter.into()]
+        let base = model.adapter_base();
+        let config = GateConfig { n_adapters: 2, temperature: 1.0, top_k: Some(1) };
+        let weights = (0..base.n_layers * 2 * base.model_dim).map(|i| (i % 7) as f32 - 3.0).collect();
+        let gate = AdapterGate::new(base, config, weights, vec![0.0; base.n_layers * 2]).expect("a gate");
+        let list = vec![ScaledAdapter::new(Arc::clone(&adapter), 0.5), adapter.into()];
+        [Arc::new(gate).over(list.clone()).expect("two adapters"), list].concat()
     });
-    let adapters: &[ScaledAdapter] = adapters.as_ref().map_or(&[], |adapters| adapters);
+    let adapters: &[ScaledAdapter] = adapters.as_deref().unwrap_or_default();
     let mut workspace = Workspace::new();
     let mut step = |tokens: &[u32]| {
         let [first, second] = &mut caches;

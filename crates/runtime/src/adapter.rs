@@ -1,9 +1,9 @@
 //! LoRA adapters of an engine, loaded into pages of the KV budget.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ruvllm_adapters::{Adapter, BaseModel, LoraFile, Part, Registry, ScaledAdapter};
+use ruvllm_adapters::{Adapter, AdapterGate, BaseModel, LoraFile, Part, Registry, ScaledAdapter};
 use ruvllm_memory::{Request, Tenant};
 
 use crate::engine::Engine;
@@ -43,6 +43,16 @@ impl Engine {
         adapter.map(Arc::new).map_err(failed)
     }
 
+    /// Loads a gate over several adapters, a safetensors file ([`AdapterGate::open`]);
+    /// [`AdapterGate::over`] binds the adapters of a request to it.
+    ///
+    /// # Errors
+    /// [`Error::Adapter`] for a file that cannot be read, is damaged or for another model.
+    pub fn load_adapter_gate(&self, path: &Path) -> Result<Arc<AdapterGate>> {
+        let gate = AdapterGate::open(path, self.adapter_base());
+        gate.map(Arc::new).map_err(|source| Error::Adapter { source: source.into() })
+    }
+
     /// Adapters by tenant and name: hot, warm or cold, in pages of the KV budget
     /// (ADR-0056). Files are compact files of an
     /// [`AdapterStore`](ruvllm_adapters::AdapterStore).
@@ -64,7 +74,7 @@ impl Engine {
         let registry = &self.adapter_registry;
         let acquired = registry.resolve(tenant, name).and_then(|version| registry.acquire(&version));
         let acquired = acquired.map_err(|source| Error::Adapter { source: source.into() })?;
-        Ok(ScaledAdapter { adapter: acquired.adapter, scale })
+        Ok(ScaledAdapter::new(acquired.adapter, scale))
     }
 
     /// Shape that adapters of the model match.

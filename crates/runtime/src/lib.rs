@@ -79,7 +79,7 @@ pub mod crates {
 /// JSON values of messages and tools, in the version used here.
 pub use serde_json;
 
-pub use ruvllm_adapters::{Adapter, FactorFormat, Precision, Registry, ScaledAdapter};
+pub use ruvllm_adapters::{Adapter, AdapterGate, FactorFormat, Precision, Registry, ScaledAdapter};
 #[cfg(feature = "store")]
 pub use ruvllm_hub::Store;
 pub use ruvllm_kernels::{Isa, Kernels};

@@ -109,9 +109,9 @@ pub struct GenerateRequest {
     /// [`Engine::load_adapter`](crate::Engine::load_adapter) by the same engine; their updates add
     /// up, in their order. Empty (default): [`Engine::adapters`](crate::Engine::adapters).
     ///
-    /// Scales and combinations take no memory. Prefix hits come from sequences with the same
-    /// adapters and scales, apart from those that change no keys and values
-    /// ([`kv_digest`](crate::crates::adapters::kv_digest)).
+    /// Scales, combinations and gates ([`AdapterGate::over`](crate::AdapterGate::over)) take no
+    /// memory. Prefix hits come from sequences with the same adapters, scales and gates, apart from
+    /// those that change no keys and values ([`kv_digest`](crate::crates::adapters::kv_digest)).
     pub adapters: Vec<ScaledAdapter>,
     /// KV-cache policy of the sequence: the engine's
     /// ([`Engine::kv_policy`](crate::Engine::kv_policy)), or one of

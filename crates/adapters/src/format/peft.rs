@@ -26,7 +26,7 @@ const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
 /// Longest list of tensors that is read, in bytes: some 20,000 pairs of factors at most. Those of
 /// all matrices of 126 layers take 300 KB.
-const MAX_HEADER_BYTES: u64 = 4 << 20;
+pub(crate) const MAX_HEADER_BYTES: u64 = 4 << 20;
 
 /// Prefixes of a layer's number in tensor names of decoders, alone or beside an image encoder.
 const LAYERS: [&str; 4] =
@@ -61,9 +61,15 @@ struct Config {
     init_lora_weights: Option<Simple>,
 }
 
-/// Fields that are not set in a plain LoRA, and what they ask for.
-const MORE: [(&str, &str); 10] = [
+/// Fields of adapters that PEFT can merge into their base model, and what they ask for.
+const MERGEABLE: [(&str, &str); 3] = [
     ("use_dora", "changes magnitudes as well"),
+    ("modules_to_save", "has whole modules"),
+    ("trainable_token_indices", "trains single tokens"),
+];
+
+/// Other fields that are not set in a plain LoRA, and what they ask for.
+const MORE: [(&str, &str); 9] = [
     ("use_qalora", "adds up groups of inputs"),
     ("use_bdlora", "has factors in blocks"),
     ("layer_replication", "repeats layers"),
@@ -101,7 +107,8 @@ fn read(folder: &Path, weights: &Path) -> Result<LoraFile> {
     let text =
         gguf_rs_lite::read_bounded(&path, MAX_CONFIG_BYTES).map_err(|source| Error::Read { path, source })?;
     let invalid = |source| Error::Config { source };
-    let more = first_set(&text, &MORE.map(|(name, _)| name)).map_err(invalid)?;
+    let names: Vec<_> = MERGEABLE.iter().chain(&MORE).map(|(name, _)| *name).collect();
+    let more = first_set(&text, &names).map_err(invalid)?;
     let scales = Scales::new(serde_json::from_slice(&text).map_err(invalid)?, more)?;
     if !weights.exists() && folder.join("adapter_model.bin").exists() {
         let what = "its weights are a pickle (adapter_model.bin); save it again with safe_serialization=True";
@@ -150,7 +157,7 @@ fn updates(data: &TensorData, scales: &Scales) -> Result<Vec<Update>> {
 }
 
 /// Refuses a list of tensors that is longer than any adapter's, before it is parsed.
-fn check_header(bytes: &[u8]) -> Result<()> {
+pub(crate) fn check_header(bytes: &[u8]) -> Result<()> {
     match bytes.first_chunk().map(|&length| u64::from_le_bytes(length)) {
         Some(found) if found > MAX_HEADER_BYTES => Err(Error::Header { found, limit: MAX_HEADER_BYTES }),
         _ => Ok(()),
@@ -170,12 +177,16 @@ fn split(name: &str) -> Result<(&str, usize)> {
         "it also changes magnitudes (DoRA)"
     } else if name.contains("lora_embedding_") {
         "it changes the embedding of tokens"
+    } else if name.contains("trainable_tokens") {
+        "it trains single tokens"
     } else if name.ends_with("bias") {
-        "it has biases"
+        return Err(Error::Unsupported { what: format!("it has biases: {name}") });
+    } else if name.ends_with(".weight") && !name.contains(".lora_") {
+        "it has a whole module (modules_to_save)"
     } else {
         return Err(Error::UnexpectedTensor { name: name.to_owned() });
     };
-    Err(Error::Unsupported { what: format!("{what}: {name}") })
+    Err(Error::MergeFirst { what: format!("{what}: {name}") })
 }
 
 /// The matrix of a module like `model.layers.3.self_attn.q_proj`.
@@ -199,12 +210,15 @@ pub(crate) fn module_name(projection: Projection, layer: usize) -> Option<String
 }
 
 impl Scales {
-    /// `more` is the first field that is set and asks for [`MORE`].
+    /// `more` is the first field that is set of [`MERGEABLE`] and [`MORE`].
     fn new(config: Config, more: Option<&str>) -> Result<Self> {
         let refuse = |what: &str| Err(Error::Unsupported { what: what.to_owned() });
         match config.peft_type.as_deref() {
             Some("LORA") => {}
             other => return refuse(&format!("peft_type is {}", other.unwrap_or("missing"))),
+        }
+        if let Some((name, what)) = MERGEABLE.iter().find(|(name, _)| Some(*name) == more) {
+            return Err(Error::MergeFirst { what: format!("it {what} ({name})") });
         }
         if let Some((name, what)) = MORE.iter().find(|(name, _)| Some(*name) == more) {
             return refuse(&format!("it {what} ({name})"));

@@ -73,12 +73,10 @@ pub(super) fn align<'a>(
         if file.row_order != format.row_order() && base.is_none() {
             return Err(Error::BaseNeeded { reason: "the row order of the adapters differs" });
         }
+        base.map_or(Ok(()), |base| file.check(base))?;
         for update in &file.updates {
             let projection =
                 base.map_or(update.projection, |base| base.meant(update.projection, file.row_order));
-            if let Some(base) = base {
-                check(base, file, update, projection).map_err(|error| error.in_file(&file.path))?;
-            }
             let Update { layer, inputs, outputs, .. } = *update;
             let peft_name = (file.row_order == RowOrder::HuggingFace).then(|| update.name.clone());
             let module = Module { projection, layer, inputs, outputs, name: update.name.clone(), peft_name };
@@ -109,24 +107,6 @@ fn check_joint(groups: &BTreeMap<(usize, Projection), Group<'_>>) -> Result<()> 
         if parts(joint).iter().any(|&part| groups.contains_key(&(layer, part))) {
             return Err(Error::MergeJoint { joint, layer });
         }
-    }
-    Ok(())
-}
-
-/// Checks that an update is for the model.
-fn check(base: &BaseModel, file: &LoraFile, update: &Update, projection: Projection) -> Result<()> {
-    if let Some(found) = file.architecture.as_ref().filter(|found| **found != base.architecture) {
-        let (found, expected) = (found.clone(), base.architecture.clone());
-        return Err(Error::Architecture { found, expected });
-    }
-    let (name, layer) = (update.name.clone(), update.layer);
-    if layer >= base.n_layers {
-        return Err(Error::Layer { name, layer, n_layers: base.n_layers });
-    }
-    let outputs = base.targets(projection).last().map_or(0, |target| target.rows.end);
-    let (found, expected) = ([update.inputs, update.outputs], [base.inputs(base.site(projection)), outputs]);
-    if found != expected {
-        return Err(Error::Sizes { name, projection, found, expected });
     }
     Ok(())
 }

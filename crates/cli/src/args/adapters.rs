@@ -1,21 +1,25 @@
-//! `--adapter`: the LoRA adapters of a command.
+//! `--adapter`, `--adapter-gate`: the LoRA adapters of a command and their gate.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use ruvllm::{AdapterSource, Engine};
+use ruvllm::{AdapterSource, Engine, ScaledAdapter};
 
 use super::values::finite;
 use crate::adapter_store::store;
 use crate::error::Result;
 
 /// Options of LoRA adapters.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct AdapterArgs {
     /// LoRA adapter: a name of the store, a path or NAME=PATH, @SCALE; repeatable, updates add up
     #[arg(long = "adapter", value_name = "ADAPTER", value_parser = named_adapter)]
     pub(crate) adapters: Vec<NamedAdapter>,
+
+    /// Gate that weights the adapters, in their order, for each token: a safetensors file
+    #[arg(long = "adapter-gate", value_name = "FILE", requires = "adapters")]
+    pub(crate) gate: Option<PathBuf>,
 }
 
 impl AdapterArgs {
@@ -24,12 +28,25 @@ impl AdapterArgs {
     /// # Errors
     /// An adapter that cannot be read or is for another model.
     pub(crate) fn apply(&self, engine: &mut Engine) -> Result<()> {
-        if !self.adapters.is_empty() {
-            let sources: Vec<_> = self.adapters.iter().map(|adapter| adapter.source.clone()).collect();
-            let adapter = engine.load_adapter(&sources)?;
-            engine.set_adapters(&[adapter.into()])?;
-        }
+        let adapters = self.load(engine)?;
+        engine.set_adapters(&adapters)?;
         Ok(())
+    }
+
+    /// Loads the adapters: as one, or with a gate one by one.
+    ///
+    /// # Errors
+    /// An adapter or gate that cannot be read, is for another model or number of adapters.
+    pub(crate) fn load(&self, engine: &Engine) -> Result<Vec<ScaledAdapter>> {
+        let sources: Vec<_> = self.adapters.iter().map(|adapter| adapter.source.clone()).collect();
+        let Some(gate) = &self.gate else {
+            let adapter = (!sources.is_empty()).then(|| engine.load_adapter(&sources)).transpose()?;
+            return Ok(adapter.map(ScaledAdapter::from).into_iter().collect());
+        };
+        let gate = engine.load_adapter_gate(gate)?;
+        let load = |source: &AdapterSource| engine.load_adapter(std::slice::from_ref(source));
+        let adapters = sources.iter().map(load).map(|adapter| adapter.map(ScaledAdapter::from));
+        Ok(gate.over(adapters.collect::<Result<_, _>>()?)?)
     }
 }
 

@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn flags_of_the_cpu_are_refused_by_name() {
-        let none = AdapterArgs { adapters: Vec::new() };
+        let none = AdapterArgs::default();
         let flag = |options: EngineOptions| match refused(&options, &none) {
             Err(Error::Device(DeviceError::Flag(refused))) => refused.flag,
             other => panic!("expected a refusal, found {other:?}"),

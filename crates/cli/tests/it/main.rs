@@ -1,6 +1,7 @@
 //! End-to-end tests of the `ruvllm` program, through the built binary only.
 
 mod adapter_files;
+mod adapter_gates;
 mod adapter_store;
 mod adapters;
 mod bad_use;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! terms ──gather.rs──▶ runs of rows with equal updates ──▶ tasks
-//! input ──shrink.rs──▶ weights s A x, per row ──expand.rs──▶ products
+//! input ──shrink.rs──▶ weights s g A x, per row ──expand.rs──▶ products
 //! ```
 //!
 //! As SGMV and BGMV of Punica (arXiv 2310.18547) and S-LoRA (arXiv 2311.03285), in one function:
@@ -38,6 +38,8 @@ pub struct LowRankTerm<'a> {
     pub rows: Range<usize>,
     /// Multiplier of the update.
     pub scale: f32,
+    /// Multiplier of each of the rows, on top of `scale`; empty = 1 for all.
+    pub gates: &'a [f32],
     /// The factors.
     pub update: LowRank<'a>,
 }
@@ -57,8 +59,8 @@ pub struct LowRankScratch {
 }
 
 impl Kernels {
-    /// Adds low-rank updates to products of one input: `outs[t][row] += scale * B_t (A x)` for each
-    /// term and each of its rows `x` of `input`.
+    /// Adds low-rank updates to products of one input: `outs[t][row] += scale * gate * B_t (A x)`
+    /// for each term and each of its rows `x` of `input`, with the row's gate.
     ///
     /// Ranges of rows ascend and are equal or disjoint; terms of equal rows are added in order. A
     /// factor is read once per block of 32 rows that have the same updates, wherever they are.
@@ -67,15 +69,16 @@ impl Kernels {
     /// `input`: `[rows, inputs]`; `outs[t]`: `[rows, outputs of target t]`, four targets at most.
     ///
     /// # Numerics
-    /// `u_i = scale * (A_i x)`, a dot product in eight lanes as [`dot`](Self::dot); with I8 factors
-    /// times the scale of row `i` of `A` before and of `B` after `scale`. Then one chain of fused
-    /// multiply-adds per value in the order of terms and components, starting at the product. A row
-    /// has the same bits on every instruction set, beside any other rows and in any place, for any
-    /// number of threads. Error at most `γ_n (|y| + Σ|s| Σ_i |b_i| Σ_k |a_ik x_k|)` beside that of
-    /// the factors, `n` = inputs + ranks + 3, `γ_n = n u / (1 - n u)`, `u = 2^-24`.
+    /// `u_i = (scale * gate) * (A_i x)`, a dot product in eight lanes as [`dot`](Self::dot); with
+    /// I8 factors times the scale of row `i` of `A` before and of `B` after that. A gate of 1 has
+    /// the bits of none. Then one chain of fused multiply-adds per value in the order of terms and
+    /// components, starting at the product. A row has the same bits on every instruction set,
+    /// beside any other rows and in any place, for any number of threads. Error at most
+    /// `γ_n (|y| + Σ|s g| Σ_i |b_i| Σ_k |a_ik x_k|)` beside that of the factors, `n` = inputs +
+    /// ranks + 4, `γ_n = n u / (1 - n u)`, `u = 2^-24`.
     ///
     /// # Panics
-    /// If shapes, rows or targets do not match.
+    /// If shapes, rows, gates or targets do not match.
     ///
     /// # Examples
     /// ```
@@ -91,7 +94,7 @@ impl Kernels {
     /// floats[shape.b(0) / 4..][..3].copy_from_slice(&[1.0, 2.0, 3.0]);
     ///
     /// let update = LowRank::new(&shape, bytemuck::cast_slice(&floats));
-    /// let term = LowRankTerm { rows: 0..1, scale: 0.5, update };
+    /// let term = LowRankTerm { rows: 0..1, scale: 0.5, gates: &[], update };
     /// let mut y = [10.0, 10.0, 10.0];
     /// Kernels::detect()?.add_low_rank(
     ///     &ThreadPool::single(),
@@ -148,11 +151,16 @@ fn check(input: &[f32], terms: &[LowRankTerm<'_>], outs: &[&mut [f32]]) {
     let n_rows = input.len() / inputs.max(1);
     assert!(inputs > 0 && input.len() == n_rows * inputs, "add_low_rank: {} inputs", input.len());
     let mut last = 0..0;
-    for LowRankTerm { rows, update, .. } in terms {
+    for LowRankTerm { rows, gates, update, .. } in terms {
         let follows = *rows == last || rows.start >= last.end;
         assert!(
             follows && rows.start < rows.end && rows.end <= n_rows,
             "add_low_rank: rows {rows:?} after {last:?} of {n_rows}"
+        );
+        assert!(
+            gates.is_empty() || gates.len() == rows.len(),
+            "add_low_rank: {} gates for rows {rows:?}",
+            gates.len()
         );
         last = rows.clone();
         let shape = update.shape();

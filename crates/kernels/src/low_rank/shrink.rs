@@ -1,4 +1,4 @@
-//! First half of low-rank updates: `u = s A x`, components of the rank for rows of a run.
+//! First half of low-rank updates: `u = s g A x`, components of the rank for rows of a run.
 
 use std::ops::Range;
 
@@ -52,7 +52,8 @@ pub(crate) fn shrink<L: WideLanes>(l: L, job: &ShrinkJob<'_>, task: &ShrinkTask)
         for (dot, scale) in dots.iter_mut().zip(scales.unwrap_or_default()) {
             *dot *= scale;
         }
-        let scale = job.terms[row.term + task.term].scale;
+        let LowRankTerm { rows, scale, gates, .. } = &job.terms[row.term + task.term];
+        let scale = gates.get(row.row - rows.start).map_or(*scale, |gate| scale * gate);
         dots.iter_mut().for_each(|dot| *dot *= scale);
         let row = task.rows.start + index - run.rows.start;
         store(job, task, run.weights + row * run.width + task.place, dots);

@@ -87,27 +87,25 @@ fn row(factor: &Factor<'_>, index: usize) -> (Vec<f32>, f32) {
     }
 }
 
+/// Scale and gate of a row, and the factors.
+type RowTerm<'a> = ([f32; 2], LowRank<'a>);
+
 /// The definition: what one row gets, in f32 in the order of the documentation, and in f64 with the
 /// sum of magnitudes.
-fn expected(
-    x: &[f32],
-    terms: &[(f32, LowRank<'_>)],
-    target: usize,
-    y: &[f32],
-) -> (Vec<f32>, Vec<(f64, f64)>) {
+fn expected(x: &[f32], terms: &[RowTerm<'_>], target: usize, y: &[f32]) -> (Vec<f32>, Vec<(f64, f64)>) {
     let reference = Kernels::for_isa(crate::Isa::Scalar).expect("the portable kernels");
     let mut exact: Vec<(f64, f64)> = y.iter().map(|&y| (y.into(), f64::from(y).abs())).collect();
     let mut y = y.to_vec();
-    for (scale, update) in terms {
+    for ([scale, gate], update) in terms {
         let a = update.a();
         for (index, expansion) in update.shape().expansions().iter().enumerate() {
             for i in (0..expansion.rank).filter(|_| expansion.target == target) {
                 let (a, a_scale) = row(&a, expansion.first + i);
                 let (b, b_scale) = row(&update.b(index), i);
-                let weight = reference.dot(&a, x) * a_scale * scale * b_scale;
+                let weight = reference.dot(&a, x) * a_scale * (scale * gate) * b_scale;
                 y.iter_mut().zip(&b).for_each(|(y, &b)| *y = weight.fma(b, *y));
                 let terms = || a.iter().zip(x).map(|(&a, &x)| f64::from(a) * f64::from(x));
-                let scale = f64::from(a_scale) * f64::from(*scale) * f64::from(b_scale);
+                let scale = [a_scale, *scale, *gate, b_scale].into_iter().map(f64::from).product::<f64>();
                 let (sum, size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
                 for (exact, &b) in exact.iter_mut().zip(&b) {
                     let b = f64::from(b) * scale;
@@ -119,8 +117,8 @@ fn expected(
     (y, exact)
 }
 
-/// A number of rows, and the scales and sites of their terms.
-type List = (usize, Vec<(f32, usize)>);
+/// A number of rows, and for each of their terms the scale, the site and whether rows have gates.
+type List = (usize, Vec<(f32, usize, bool)>);
 
 /// Compares all instruction sets and two pools with the definition.
 fn compare(inputs: usize, outputs: &[usize], sites: &[Site], lists: &[List]) {
@@ -128,16 +126,24 @@ fn compare(inputs: usize, outputs: &[usize], sites: &[Site], lists: &[List]) {
     let input: Vec<f32> = (0..n_rows * inputs).map(|i| 3.0 * number(i + 1000)).collect();
     let before: Vec<Vec<f32>> =
         outputs.iter().map(|n| (0..n_rows * n).map(|i| number(i + n)).collect()).collect();
+    let gates: Vec<f32> = (0..n_rows).map(|row| number(row + 17).abs()).collect();
     let (mut terms, mut of_rows) = (Vec::new(), Vec::new());
     for (n, list) in lists {
         let rows = of_rows.len()..of_rows.len() + n;
-        let list: Vec<_> = list.iter().map(|&(scale, site)| (scale, sites[site].update())).collect();
-        terms.extend(list.iter().map(|&(scale, update)| LowRankTerm { rows: rows.clone(), scale, update }));
-        of_rows.extend(rows.map(|_| list.clone()));
+        terms.extend(list.iter().map(|&(scale, site, gated)| {
+            let gates = if gated { &gates[rows.clone()] } else { &[] };
+            LowRankTerm { rows: rows.clone(), scale, gates, update: sites[site].update() }
+        }));
+        of_rows.extend(rows.map(|row| -> Vec<RowTerm<'_>> {
+            let term = |&(scale, site, gated): &(f32, usize, bool)| {
+                ([scale, if gated { gates[row] } else { 1.0 }], sites[site].update())
+            };
+            list.iter().map(term).collect()
+        }));
     }
-    let longest =
-        lists.iter().map(|(_, list)| list.iter().map(|&(_, site)| sites[site].shape.rank()).sum::<usize>());
-    let unit = 1.01 * 2f64.powi(-24) * (inputs + longest.max().unwrap_or(0) + 3) as f64;
+    let rank = |list: &List| list.1.iter().map(|&(_, site, _)| sites[site].shape.rank()).sum::<usize>();
+    let longest = lists.iter().map(rank).max().unwrap_or(0);
+    let unit = 1.01 * 2f64.powi(-24) * (inputs + longest + 4) as f64;
     let of_row = |target: usize, row: usize| {
         let (x, width) = (&input[row * inputs..][..inputs], outputs[target]);
         let before = &before[target][row * width..(row + 1) * width];
@@ -172,7 +178,7 @@ fn format() -> impl Strategy<Value = FactorFormat> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any adapters, ranks, formats, scales and rows, several adapters per row included.
+    /// Any adapters, ranks, formats, scales, gates and rows, several adapters per row included.
     #[test]
     fn rows_get_the_bits_of_their_terms_alone(
         inputs in 1usize..50,
@@ -180,12 +186,15 @@ proptest! {
         drawn in prop::collection::vec(
             (format(), prop::collection::vec((1usize..12, 1u8..8), 1..4)), 1..5),
         lists in prop::collection::vec(
-            (1usize..13, prop::collection::vec((-2f32..2.0, 0usize..8), 0..3)), 1..8),
+            (1usize..13, prop::collection::vec((-2f32..2.0, 0usize..8, any::<bool>()), 0..3)), 1..8),
     ) {
         let sites: Vec<Site> = drawn.iter().enumerate()
             .map(|(seed, (format, ranks))| Site::new(*format, inputs, &outputs, ranks, 31 * seed)).collect();
         let lists: Vec<List> = lists.into_iter()
-            .map(|(rows, list)| (rows, list.into_iter().map(|(scale, site)| (scale, site % sites.len())).collect()))
+            .map(|(rows, list)| {
+                let site = |(scale, site, gated)| (scale, site % sites.len(), gated);
+                (rows, list.into_iter().map(site).collect())
+            })
             .collect();
         compare(inputs, &outputs, &sites, &lists);
     }
@@ -198,12 +207,18 @@ fn large_steps_get_the_same_bits() {
     for format in FactorFormat::ALL {
         let sites =
             [[(17, 3), (3, 2)], [(8, 1), (1, 3)]].map(|ranks| Site::new(format, 300, &outputs, &ranks, 5));
-        let one = |rows, site| (rows, vec![(0.5, site)]);
+        let one = |rows, site, gated| (rows, vec![(0.5, site, gated)]);
         compare(
             300,
             &outputs,
             &sites,
-            &[one(37, 0), (1, vec![]), one(1, 1), one(2, 0), (5, vec![(1.0, 1), (-1.5, 0)])],
+            &[
+                one(37, 0, true),
+                (1, vec![]),
+                one(1, 1, false),
+                one(2, 0, false),
+                (5, vec![(1.0, 1, false), (-1.5, 0, true)]),
+            ],
         );
     }
 }
@@ -212,7 +227,7 @@ fn large_steps_get_the_same_bits() {
 #[should_panic(expected = "rows 1..3 after 0..2 of 3")]
 fn rows_of_two_lists_do_not_overlap() {
     let site = Site::new(FactorFormat::F16, 4, &[5], &[(1, 1)], 0);
-    let terms = [0..2, 1..3].map(|rows| LowRankTerm { rows, scale: 1.0, update: site.update() });
+    let terms = [0..2, 1..3].map(|rows| LowRankTerm { rows, scale: 1.0, gates: &[], update: site.update() });
     add(&terms, &[0.0; 12], &mut [0.0; 15]);
 }
 
@@ -220,7 +235,28 @@ fn rows_of_two_lists_do_not_overlap() {
 #[should_panic(expected = "target 0 of 5 values for 3 rows")]
 fn products_have_all_rows() {
     let site = Site::new(FactorFormat::F16, 4, &[5], &[(1, 1)], 0);
-    add(&[LowRankTerm { rows: 0..1, scale: 1.0, update: site.update() }], &[0.0; 12], &mut [0.0; 5]);
+    let term = LowRankTerm { rows: 0..1, scale: 1.0, gates: &[], update: site.update() };
+    add(&[term], &[0.0; 12], &mut [0.0; 5]);
+}
+
+#[test]
+#[should_panic(expected = "2 gates for rows 0..3")]
+fn each_row_has_a_gate() {
+    let site = Site::new(FactorFormat::F16, 4, &[5], &[(1, 1)], 0);
+    let term = LowRankTerm { rows: 0..3, scale: 1.0, gates: &[0.5; 2], update: site.update() };
+    add(&[term], &[0.0; 12], &mut [0.0; 15]);
+}
+
+#[test]
+fn a_gate_of_1_has_the_bits_of_none() {
+    let site = Site::new(FactorFormat::I8, 9, &[5], &[(3, 1)], 3);
+    let input: Vec<f32> = (0..18).map(number).collect();
+    let [found, expected] = [&[1.0; 2][..], &[]].map(|gates| {
+        let mut out = [0.3; 10];
+        add(&[LowRankTerm { rows: 0..2, scale: 0.7, gates, update: site.update() }], &input, &mut out);
+        out.map(f32::to_bits)
+    });
+    assert_eq!(found, expected);
 }
 
 fn add(terms: &[LowRankTerm<'_>], input: &[f32], out: &mut [f32]) {

@@ -40,17 +40,30 @@ pub(super) fn adapt(
     outs: &mut [&mut [f32]],
 ) {
     let Compute { kernels, pool } = compute;
-    let mut terms = adapted.take_terms();
+    let Adapted { gates, terms: list, scratch } = adapted;
+    let mut terms = list.take();
     let mut row = 0;
     for span in spans {
-        let rows = row..row + span.len;
-        row = rows.end;
-        terms.extend(segments[span.segment].adapters.iter().filter_map(|scaled| {
-            let &ScaledAdapter { ref adapter, scale } = scaled;
-            let update = adapter.at(layer, site).filter(|_| scale != 0.0)?;
-            Some(LowRankTerm { rows: rows.clone(), scale, update })
-        }));
+        let adapters = segments[span.segment].adapters;
+        // Tokens that take different adapters of one list have terms of their own.
+        let len = if adapters.iter().any(selects) { 1 } else { span.len };
+        for first in (0..span.len).step_by(len) {
+            let rows = row + first..row + first + len;
+            let part = span.part(first, len);
+            terms.extend(adapters.iter().filter_map(|scaled| {
+                let update = scaled.adapter.at(layer, site).filter(|_| scaled.scale != 0.0)?;
+                let gates = scaled.gate.as_ref().map_or(&[][..], |by| gates.of(segments, &part, by));
+                let is_left_out = selects(scaled) && *gates == [0.0];
+                (!is_left_out).then(|| LowRankTerm { rows: rows.clone(), scale: scaled.scale, gates, update })
+            }));
+        }
+        row += span.len;
     }
-    kernels.add_low_rank(pool, input.values(), &terms, outs, &mut adapted.scratch);
-    adapted.put_terms(terms);
+    kernels.add_low_rank(pool, input.values(), &terms, outs, scratch);
+    list.put(terms);
+}
+
+/// True for an adapter whose gate selects some adapters per token.
+fn selects(scaled: &ScaledAdapter) -> bool {
+    scaled.gate.as_ref().is_some_and(|by| by.gate().config().top_k.is_some())
 }

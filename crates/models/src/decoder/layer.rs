@@ -80,6 +80,7 @@ impl Layer<'_> {
             MatmulJob { weights: &weights.value.weights, out: &mut values[..n_rows * config.kv_dim()] },
         ];
         project_norm(compute, config, hidden, &weights.attention_norm, normed, n_rows, &mut jobs);
+        adapted.gates.compute(compute, (segments, all), self.index, normed.values());
         add_bias(compute, queries, weights.query.bias.as_deref());
         add_bias(compute, keys, weights.key.bias.as_deref());
         add_bias(compute, values, weights.value.bias.as_deref());

@@ -2,6 +2,7 @@
 //! The inside of a layer is in `layer`.
 
 mod adapt;
+mod gates;
 mod layer;
 mod rope;
 
@@ -13,6 +14,7 @@ use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvRopes, KvStore, Probe, Sequence
 use ruvllm_memory::{PagePool, Request};
 
 use self::adapt::adapt;
+pub(crate) use self::gates::Gates;
 use self::layer::{Layer, project_norm};
 use self::rope::Ropes;
 use crate::batch::{BatchRows, Segment};
@@ -253,7 +255,10 @@ impl Model {
     /// Checks a batch and lays its rows out.
     fn check(&self, batch: &mut BatchRows, segments: &[Segment<'_>]) -> Result<()> {
         batch.fill(&self.config, segments)?;
-        let is_other = |scaled: &ScaledAdapter| *scaled.adapter.base() != self.adapter_base;
+        let is_other = |scaled: &ScaledAdapter| {
+            let gate = scaled.gate.as_ref().map(|by| by.gate().base());
+            *scaled.adapter.base() != self.adapter_base || gate.is_some_and(|gate| *gate != self.adapter_base)
+        };
         match segments.iter().position(|segment| segment.adapters.iter().any(is_other)) {
             Some(segment) => Err(Error::AdapterModel { segment }),
             None => Ok(()),

@@ -24,7 +24,7 @@ fn sites(base: &BaseModel) -> Vec<(Site, usize, Vec<usize>)> {
 }
 
 /// An adapter of one product, with drawn factors.
-fn adapter(
+pub(crate) fn adapter(
     base: &Arc<BaseModel>,
     layer: usize,
     site: Site,

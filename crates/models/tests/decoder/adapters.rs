@@ -215,7 +215,7 @@ fn merged_weights_are_those_of_peft() {
             let n_outputs = low_rank.shape().outputs(target).expect("it is changed");
             let mut changes =
                 [0, 1, 2].map(|target| vec![0.0; n_inputs * low_rank.shape().outputs(target).unwrap_or(0)]);
-            let term = LowRankTerm { rows: 0..n_inputs, scale: 1.0, update: low_rank };
+            let term = LowRankTerm { rows: 0..n_inputs, scale: 1.0, gates: &[], update: low_rank };
             let mut outs = changes.each_mut().map(|change| &mut change[..]);
             kernels.add_low_rank(&threads, &unit, &[term], &mut outs, &mut LowRankScratch::default());
             for (input, change) in changes[target].chunks_exact(n_outputs).enumerate() {

@@ -16,7 +16,7 @@ use ruvllm_testkit::model_data;
 use serde_json::Value;
 
 use crate::backend::Parrot;
-use crate::common::{complete, family_path, greedy, load, tiny_options, tiny_path};
+use crate::common::{complete, family_path, gated, greedy, load, tiny_options, tiny_path};
 
 fn source(name: &str, scale: f32) -> AdapterSource {
     AdapterSource { path: model_data("lora").join(name), scale }
@@ -135,6 +135,39 @@ fn adapters_that_change_no_keys_and_values_share_prefixes_with_the_model() {
         let cached = [0, shared, 0, shared];
         assert_eq!(found, expected.into_iter().zip(cached).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn gated_requests_find_prefixes_of_the_same_gate_only() {
+    let engine = load(tiny_path(), &tiny_options().with_prefixes(PrefixCaching::Memory));
+    let (small, large) = (adapter(&engine, "r4_all"), adapter(&engine, "r16_all_rs"));
+    let (tokens, _) = golden("r4_all", "medium");
+    let lists = [
+        vec![Arc::clone(&small).into(), Arc::clone(&large).into()],
+        gated(&engine, &[&small, &large], None, 1),
+        gated(&engine, &[&small, &large], None, 2),
+        gated(&engine, &[&small, &large], Some(1), 1),
+        gated(&engine, &[&large, &small], None, 1),
+    ];
+    let of = |list: &Vec<_>| request(&tokens, None).with_adapters(list.clone());
+    let first = lists.each_ref().map(|list| complete(&engine, &of(list)));
+    assert!(first.iter().all(|completion| completion.cached_tokens == 0));
+    for (list, first) in lists.iter().zip(&first) {
+        let again = complete(&engine, &of(list));
+        assert_eq!((again.cached_tokens, &again.tokens), (tokens.len() - 1, &first.tokens));
+    }
+    let again = complete(&engine, &of(&gated(&engine, &[&small, &large], None, 1)));
+    assert_eq!(again.cached_tokens, tokens.len() - 1, "the gate made again");
+    // A conversation whose gate changes begins a new sequence.
+    let engine = load(tiny_path(), &tiny_options().with_prefixes(PrefixCaching::Off));
+    let mut conversation = engine.conversation();
+    let mut cached = |list: &Vec<_>| {
+        let completion =
+            conversation.generate_with(&of(list), &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
+        completion.expect("it succeeds").cached_tokens
+    };
+    let found = [&lists[1], &lists[1], &lists[2], &lists[0]].map(&mut cached);
+    assert_eq!(found, [0, tokens.len() - 1, 0, 0]);
 }
 
 #[test]

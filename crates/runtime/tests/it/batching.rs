@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use ruvllm::{
     Adapter, AdapterSource, CancelToken, Completion, Constraint, Engine, EngineOptions, Error, FinishReason,
     GenerateRequest, KvPolicy, PrefixCaching, PressurePolicy, Prompt, Refusal, RequestHandle, SamplingParams,
-    SchedulerConfig, Tenant,
+    ScaledAdapter, SchedulerConfig, Tenant,
 };
 use ruvllm_testkit::{Random, is_full_run, model_data};
 
-use crate::common::{family_path, greedy, load, tiny_options, tiny_path};
+use crate::common::{family_path, gated, greedy, load, tiny_options, tiny_path};
 
 /// Requests of a run.
 const REQUESTS: usize = 64;
@@ -63,11 +63,28 @@ impl Mix {
         let source = AdapterSource { path: model_data("lora").join(self.lora), scale };
         engine.load_adapter(&[source]).expect("an adapter of the tiny model")
     }
+
+    /// Adapters of requests: one, and the same twice with a gate over both or over one for each
+    /// token. More adapters would take the pages that sequences need.
+    fn lists(&self, engine: &Engine, scale: f32) -> [Vec<ScaledAdapter>; 3] {
+        let adapter = self.adapter(engine, scale);
+        let gated = |top_k| {
+            let mut list = gated(engine, &[&adapter; 2], top_k, 9);
+            list[1].scale = -0.5;
+            list
+        };
+        [vec![Arc::clone(&adapter).into()], gated(None), gated(Some(1))]
+    }
 }
 
 /// Requests of mixed lengths, samplings, stop sequences, tenants, adapters, KV policies and
 /// constraints. Some prompts begin alike.
-fn requests(mix: &Mix, seed: u64, tenants: &[Tenant], adapter: &Arc<Adapter>) -> Vec<GenerateRequest> {
+fn requests(
+    mix: &Mix,
+    seed: u64,
+    tenants: &[Tenant],
+    lists: &[Vec<ScaledAdapter>; 3],
+) -> Vec<GenerateRequest> {
     let [longest_prefix, longest_rest, longest_output] =
         if mix.migrates { [12, 19, 80] } else { [96, 60, 40] };
     let mut random = Random::new(seed);
@@ -101,7 +118,10 @@ fn requests(mix: &Mix, seed: u64, tenants: &[Tenant], adapter: &Arc<Adapter>) ->
                 policy @ 0..2 => request.with_kv(mix.policies()[policy]),
                 _ => request,
             };
-            if random.below(3) == 0 { request.with_adapter(Arc::clone(adapter)) } else { request }
+            match random.below(6) {
+                list @ 0..3 => request.with_adapters(lists[list].clone()),
+                _ => request,
+            }
         })
         .collect()
 }
@@ -114,7 +134,7 @@ fn tenants(engine: &Engine) -> Vec<Tenant> {
 /// Results of the requests one after another, in an engine without prefixes.
 fn alone(mix: &Mix, seed: u64, scale: f32) -> Vec<Completion> {
     let engine = mix.engine(&mix.options(PrefixCaching::Off));
-    let requests = requests(mix, seed, &tenants(&engine), &mix.adapter(&engine, scale));
+    let requests = requests(mix, seed, &tenants(&engine), &mix.lists(&engine, scale));
     requests.iter().map(|request| engine.generate(request).expect("text")).collect()
 }
 
@@ -128,8 +148,8 @@ fn same(found: &Completion, expected: &Completion) -> bool {
 fn compare(mix: &Mix, seed: u64, schedules: u64, prefixes: &PrefixCaching) {
     let engine = mix.engine(&mix.narrow_options(prefixes.clone()));
     let runs = [1.0, 0.4].map(|scale| {
-        let adapter = mix.adapter(&engine, scale);
-        (alone(mix, seed, scale), requests(mix, seed, &tenants(&engine), &adapter))
+        let lists = mix.lists(&engine, scale);
+        (alone(mix, seed, scale), requests(mix, seed, &tenants(&engine), &lists))
     });
     assert!(!runs[0].0.iter().zip(&runs[1].0).all(|(a, b)| same(a, b)), "the scale of an adapter counts");
     for schedule in 0..schedules {

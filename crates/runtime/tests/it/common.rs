@@ -2,14 +2,15 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use gguf_rs_lite::{Gguf, Metadata, Writer};
+use ruvllm::crates::adapters::GateConfig;
 use ruvllm::{
-    CancelToken, Completion, Engine, EngineOptions, GenerateRequest, KvPolicy, ModelSource, Prompt,
-    SamplingParams,
+    Adapter, AdapterGate, CancelToken, Completion, Engine, EngineOptions, GenerateRequest, KvPolicy,
+    ModelSource, Prompt, SamplingParams, ScaledAdapter,
 };
-use ruvllm_testkit::{builtin_model, model_data};
+use ruvllm_testkit::{Random, builtin_model, model_data};
 
 /// A tiny Llama with random weights; the README in its folder tells its origin.
 pub(crate) fn tiny_path() -> PathBuf {
@@ -77,6 +78,24 @@ pub(crate) fn run(engine: &Engine, request: &GenerateRequest) -> (Vec<String>, C
     assert_eq!(pieces.concat(), completion.text, "the pieces are the text");
     assert!(pieces.iter().all(|piece| !piece.is_empty()), "no empty piece is shown");
     (pieces, completion)
+}
+
+/// Adapters with a gate of drawn weights, which selects `top_k` of them for each token.
+pub(crate) fn gated(
+    engine: &Engine,
+    adapters: &[&Arc<Adapter>],
+    top_k: Option<usize>,
+    seed: u64,
+) -> Vec<ScaledAdapter> {
+    let (base, n_adapters) = (engine.adapter_base(), adapters.len());
+    let mut random = Random::new(seed);
+    let mut drawn = |n: usize| (0..n).map(|_| 0.3 * random.normal()).collect();
+    let weights = drawn(base.n_layers * n_adapters * base.model_dim);
+    let biases = drawn(base.n_layers * n_adapters);
+    let config = GateConfig { n_adapters, temperature: 0.5, top_k };
+    let gate = Arc::new(AdapterGate::new(base, config, weights, biases).expect("a gate"));
+    let adapters = adapters.iter().map(|&adapter| Arc::clone(adapter).into()).collect();
+    gate.over(adapters).expect("its adapters")
 }
 
 /// Only the completion.

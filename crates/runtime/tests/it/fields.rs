@@ -128,7 +128,7 @@ fn adapter(engine: &Engine, name: &str, scale: f32) -> Arc<Adapter> {
 fn adapters_of_a_request_add_up_with_their_scales() {
     let engine = load(tiny_path(), &tiny_options().with_kv_budget(64 << 20));
     let (small, large) = (adapter(&engine, "r4_all", 1.0), adapter(&engine, "r16_all_rs", 1.0));
-    let scaled = |adapter: &Arc<Adapter>, scale| ScaledAdapter { adapter: Arc::clone(adapter), scale };
+    let scaled = |adapter: &Arc<Adapter>, scale| ScaledAdapter::new(Arc::clone(adapter), scale);
     let request = |adapters: Vec<ScaledAdapter>| -> GenerateRequest {
         greedy(prompt(40), 16).with_ignore_eos(true).with_adapters(adapters)
     };

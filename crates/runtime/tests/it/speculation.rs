@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use ruvllm::{
-    Completion, Engine, EngineOptions, Error, GenerateRequest, KvPolicy, ModelSource, PrefixCaching,
-    PressurePolicy, Prompt, SamplingParams, Speculation,
+    AdapterSource, Completion, Engine, EngineOptions, Error, GenerateRequest, KvPolicy, ModelSource,
+    PrefixCaching, PressurePolicy, Prompt, SamplingParams, Speculation,
 };
-use ruvllm_testkit::{Random, builtin_model, is_full_run};
+use ruvllm_testkit::{Random, builtin_model, is_full_run, model_data};
 
-use crate::common::{complete, family_path, greedy, load, tiny_options, tiny_path};
+use crate::common::{complete, family_path, gated, greedy, load, tiny_options, tiny_path};
 
 fn options(kv: &str, draft: Option<PathBuf>) -> EngineOptions {
     tiny_options()
@@ -116,6 +116,21 @@ fn drafts_change_no_token_behind_a_sliding_window() {
     for family in ["mistral", "gemma2"] {
         let engine = load(family_path(family), &options("f16", None));
         compare(&engine, &requests(6, 80), &[3]);
+    }
+}
+
+/// Drafts are computed with the gates of their own tokens, in the pass that verifies them.
+#[test]
+fn drafts_change_no_token_of_gated_adapters() {
+    for top_k in [None, Some(1)] {
+        let engine = load(tiny_path(), &options("f32", Some(tiny_path())));
+        let [first, second] = ["r1_qv", "r4_all"].map(|name| {
+            let source = AdapterSource { path: model_data("lora").join(name), scale: 0.5 };
+            engine.load_adapter(&[source]).expect("an adapter of the tiny model")
+        });
+        let list = gated(&engine, &[&first, &second], top_k, 3);
+        let with_list = |request: GenerateRequest| request.with_adapters(list.clone());
+        compare(&engine, &requests(8, 100).into_iter().map(with_list).collect::<Vec<_>>(), &[1, 5]);
     }
 }
 

@@ -1,10 +1,8 @@
 //! Adapters of a conversation: those known by name, and those in use.
 
-use std::sync::Arc;
+use ruvllm::{AdapterSource, Engine, ScaledAdapter};
 
-use ruvllm::{Adapter, AdapterSource, Engine};
-
-use crate::args::{NamedAdapter, named_adapter, scaled};
+use crate::args::{AdapterArgs, NamedAdapter, named_adapter, scaled};
 use crate::error::{Error, Result};
 use crate::output;
 
@@ -13,40 +11,41 @@ pub(super) struct Adapters<'e> {
     /// `None` on a GPU, which runs no adapters.
     engine: Option<&'e Engine>,
     known: Vec<NamedAdapter>,
-    /// Adapters in use, with their current scales.
-    used: Vec<NamedAdapter>,
-    loaded: Option<Arc<Adapter>>,
+    /// Adapters in use, with their current scales and gate.
+    used: AdapterArgs,
+    loaded: Vec<ScaledAdapter>,
 }
 
 impl<'e> Adapters<'e> {
-    /// Loads all of `known` and uses them.
+    /// Loads the adapters of the command line and uses them, with their gate if there is one.
     ///
     /// # Errors
-    /// An adapter that cannot be read or is for another model.
-    pub(super) fn new(engine: Option<&'e Engine>, known: Vec<NamedAdapter>) -> Result<Self> {
-        let mut adapters = Self { engine, known: known.clone(), used: Vec::new(), loaded: None };
-        adapters.change(known)?;
+    /// As [`AdapterArgs::load`].
+    pub(super) fn new(engine: Option<&'e Engine>, args: &AdapterArgs) -> Result<Self> {
+        let (known, used) = (args.adapters.clone(), AdapterArgs::default());
+        let mut adapters = Self { engine, known, used, loaded: Vec::new() };
+        adapters.change(args.clone())?;
         Ok(adapters)
     }
 
-    /// Combined adapter for the next answer.
-    pub(super) fn loaded(&self) -> Option<Arc<Adapter>> {
-        self.loaded.clone()
+    /// Adapters for the next answer.
+    pub(super) fn loaded(&self) -> &[ScaledAdapter] {
+        &self.loaded
     }
 
     /// Selects adapters as `/adapter` does: `NAME[@SCALE]..`, `NAME=PATH[@SCALE]` or `off`. Names
-    /// that the conversation does not know are those of the store.
+    /// that the conversation does not know are those of the store. What is selected has no gate.
     ///
     /// # Errors
     /// An unknown name, or an adapter that cannot be used; the selection stays as it was then.
     pub(super) fn choose(&mut self, text: &str) -> Result<()> {
         let refused = |reason| Error::ChatCommand { reason };
         if text == "off" {
-            return self.change(Vec::new());
+            return self.change(AdapterArgs::default());
         }
         if text.contains('=') {
             let adapter = named_adapter(text).map_err(refused)?;
-            self.change(vec![adapter.clone()])?;
+            self.change(AdapterArgs { adapters: vec![adapter.clone()], gate: None })?;
             self.known.retain(|known| known.name != adapter.name);
             self.known.push(adapter);
             return Ok(());
@@ -68,18 +67,17 @@ impl<'e> Adapters<'e> {
             Ok(NamedAdapter { name: known.name.clone(), source: AdapterSource { path, scale } })
         };
         let chosen: Vec<NamedAdapter> = text.split_whitespace().map(by_name).collect::<Result<_>>()?;
-        self.change(chosen.clone())?;
+        self.change(AdapterArgs { adapters: chosen.clone(), gate: None })?;
         let is_new = |adapter: &NamedAdapter| self.known.iter().all(|known| known.name != adapter.name);
         let stored: Vec<_> = chosen.into_iter().filter(is_new).collect();
         self.known.extend(stored);
         Ok(())
     }
 
-    fn change(&mut self, used: Vec<NamedAdapter>) -> Result<()> {
-        let sources: Vec<_> = used.iter().map(|adapter| adapter.source.clone()).collect();
+    fn change(&mut self, used: AdapterArgs) -> Result<()> {
         self.loaded = match self.engine {
-            _ if sources.is_empty() => None,
-            Some(engine) => Some(engine.load_adapter(&sources)?),
+            _ if used.adapters.is_empty() => Vec::new(),
+            Some(engine) => used.load(engine)?,
             None => return Err(ruvllm::Error::AdapterBackend { backend: "gpu".to_owned() }.into()),
         };
         self.used = used;
@@ -93,8 +91,9 @@ impl<'e> Adapters<'e> {
 
     /// Adapters in use, as text for the user.
     pub(super) fn used(&self) -> String {
+        let shown = self.used.adapters.iter();
         let shown: Vec<String> =
-            self.used.iter().map(|used| format!("{} at scale {}", used.name, used.source.scale)).collect();
+            shown.map(|used| format!("{} at scale {}", used.name, used.source.scale)).collect();
         if shown.is_empty() { "no adapter".to_owned() } else { format!("adapters: {}", shown.join(", ")) }
     }
 
@@ -104,8 +103,9 @@ impl<'e> Adapters<'e> {
             return "[there are no adapters; /adapter NAME=PATH reads one]\n".to_owned();
         }
         let row = |known: &NamedAdapter| {
-            let used = self.used.iter().find(|used| used.name == known.name);
-            let state = used.map_or("off".to_owned(), |used| format!("scale {}", used.source.scale));
+            let used = self.used.adapters.iter().find(|used| used.name == known.name);
+            let gated = if self.used.gate.is_some() { ", gated" } else { "" };
+            let state = used.map_or("off".to_owned(), |used| format!("scale {}{gated}", used.source.scale));
             vec![known.name.clone(), state, known.source.path.display().to_string()]
         };
         output::table(&self.known.iter().map(row).collect::<Vec<_>>(), &[])

@@ -237,7 +237,7 @@ impl<'e> Dialogue<'e> {
             .with_sampling(self.sampled.clone())
             .with_stop(self.settings.stop.clone())
             .with_constraint(self.settings.output.as_ref().map(|output| output.constraint.clone()))
-            .with_adapter(self.adapters.loaded());
+            .with_adapters(self.adapters.loaded().to_vec());
         let (request, mut filter) = match &self.tools {
             Some(ToolUse { tools, .. }) => (tools.apply(request, round == 1), tools.filter(backend.codec())?),
             None => (request, ContentFilter::none()),

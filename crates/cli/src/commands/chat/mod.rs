@@ -74,6 +74,7 @@ Examples:
   ruvllm chat --system \"Answer in one sentence.\" --temperature 0.2
   ruvllm chat --session story
   ruvllm chat --adapter poet=poet-lora --adapter facts=facts-lora.gguf@0.5
+  ruvllm chat --adapter law-lora --adapter code-lora --adapter-gate gate.safetensors
   ruvllm chat --tools tools.json --exec ./run-tool
   printf 'Hello\\nAnd now?\\n' | ruvllm chat --json";
 
@@ -136,7 +137,7 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     };
     // At a terminal a second Ctrl-C is easily an accident and must not lose the conversation.
     let interrupts = if by_hand { Interrupts::install(3, false) } else { Interrupts::install(2, true) };
-    let adapters = Adapters::new(model.engine(), args.generation.adapters.adapters.clone())?;
+    let adapters = Adapters::new(model.engine(), &args.generation.adapters)?;
     let mut dialogue = Dialogue::new(&model, args.system.as_deref(), settings, adapters, tools);
     if let Some((session, _)) = session {
         if by_hand {
