@@ -45,7 +45,7 @@ impl BaseModel {
             Site::AttentionOutput | Site::FeedForwardInput | Site::FeedForwardOutput => {
                 layer + 1 < self.n_layers
             }
-            Site::Logits => false,
+            Site::Logits | Site::FinalHidden => false,
         }
     }
 }

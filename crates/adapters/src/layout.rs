@@ -3,12 +3,12 @@
 use ruvllm_kernels::low_rank::{Expansion, FactorFormat, LowRankShape};
 
 use crate::error::{Error, Result};
-use crate::place::{BaseModel, Site};
+use crate::place::{BaseModel, Projection, Site};
 
 /// Shapes of the factors at one site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteShape {
-    /// Layer index; 0 for [`Site::Logits`].
+    /// Layer index; 0 for sites in no layer.
     pub layer: usize,
     /// The site.
     pub site: Site,
@@ -21,10 +21,42 @@ pub struct SiteShape {
     pub expansions: Vec<Expansion>,
 }
 
+impl SiteShape {
+    /// Sites of an adapter of `rank` per target module in every layer, each module with components
+    /// of its own; those of no layer once.
+    pub fn of_modules(base: &BaseModel, modules: &[Projection], rank: usize) -> Vec<Self> {
+        let mut shapes: Vec<Self> = Vec::new();
+        for layer in 0..base.n_layers {
+            for &projection in modules {
+                let site = base.site(projection);
+                if layer > 0 && !site.is_in_layers() {
+                    continue;
+                }
+                let at = shapes.iter().rposition(|shape| (shape.layer, shape.site) == (layer, site));
+                let at = at.unwrap_or_else(|| {
+                    let inputs = base.inputs(site);
+                    shapes.push(Self { layer, site, rank: 0, inputs, expansions: Vec::new() });
+                    shapes.len() - 1
+                });
+                let shape = &mut shapes[at];
+                shape.expansions.extend(base.targets(projection).iter().map(|target| Expansion {
+                    target: target.index,
+                    first: shape.rank,
+                    rank,
+                    outputs: target.rows.len(),
+                }));
+                shape.rank += rank;
+            }
+        }
+        shapes.sort_by_key(|shape| (shape.layer, shape.site));
+        shapes
+    }
+}
+
 /// Factors at one site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteLayout {
-    /// Layer index; 0 for [`Site::Logits`].
+    /// Layer index; 0 for sites in no layer.
     pub layer: usize,
     /// The site.
     pub site: Site,
@@ -104,7 +136,7 @@ impl Layout {
     /// Checks that the sites are those of a model, with its sizes.
     pub(crate) fn check(&self, base: &BaseModel) -> Result<()> {
         for SiteLayout { layer, site, factors } in &self.sites {
-            let layers = if *site == Site::Logits { 1 } else { base.n_layers };
+            let layers = if site.is_in_layers() { base.n_layers } else { 1 };
             if *layer >= layers || factors.inputs() != base.inputs(*site) {
                 return Err(wrong(*layer, *site, "is not one of the model"));
             }

@@ -27,6 +27,8 @@ pub enum Projection {
     Down,
     /// Output matrix (logits); belongs to no layer.
     Logits,
+    /// Identity behind the final norm, `h + s B A h`: no matrix of a file; belongs to no layer.
+    FinalHidden,
 }
 
 /// Products that have the same input. An adapter's factors `A` for them are one matrix.
@@ -43,6 +45,16 @@ pub enum Site {
     FeedForwardOutput,
     /// Logits: target 0. In no layer; counted as one of layer 0.
     Logits,
+    /// The final hidden state, behind the final norm: target 0. In no layer; counted as one of
+    /// layer 0.
+    FinalHidden,
+}
+
+impl Site {
+    /// True if each layer has such a site.
+    pub(crate) fn is_in_layers(self) -> bool {
+        !matches!(self, Self::Logits | Self::FinalHidden)
+    }
 }
 
 /// Shape that an adapter must match: the sizes of a model and the order of its rows.
@@ -111,13 +123,16 @@ impl BaseModel {
             Projection::Gate | Projection::Up | Projection::GateUp => Site::FeedForwardInput,
             Projection::Down => Site::FeedForwardOutput,
             Projection::Logits => Site::Logits,
+            Projection::FinalHidden => Site::FinalHidden,
         }
     }
 
     /// Input width of the products of a site.
     pub(crate) fn inputs(&self, site: Site) -> usize {
         match site {
-            Site::AttentionInput | Site::FeedForwardInput | Site::Logits => self.model_dim,
+            Site::AttentionInput | Site::FeedForwardInput | Site::Logits | Site::FinalHidden => {
+                self.model_dim
+            }
             Site::AttentionOutput => self.query_dim,
             Site::FeedForwardOutput => self.ffn_dim,
         }
@@ -127,7 +142,7 @@ impl BaseModel {
     pub(crate) fn outputs(&self, site: Site, target: usize) -> Option<usize> {
         let widths: &[usize] = match site {
             Site::AttentionInput => &[self.query_dim, self.kv_dim, self.kv_dim],
-            Site::AttentionOutput | Site::FeedForwardOutput => &[self.model_dim],
+            Site::AttentionOutput | Site::FeedForwardOutput | Site::FinalHidden => &[self.model_dim],
             Site::FeedForwardInput => &[self.ffn_dim, self.ffn_dim],
             Site::Logits => &[self.vocab_size],
         };
@@ -145,7 +160,9 @@ impl BaseModel {
             Projection::QueryKeyValue => {
                 vec![target(0, 0, query, true), target(1, query, kv, true), target(2, query + kv, kv, false)]
             }
-            Projection::AttentionOutput | Projection::Down => vec![target(0, 0, self.model_dim, false)],
+            Projection::AttentionOutput | Projection::Down | Projection::FinalHidden => {
+                vec![target(0, 0, self.model_dim, false)]
+            }
             Projection::Gate => vec![target(0, 0, ffn, false)],
             Projection::Up => vec![target(1, 0, ffn, false)],
             Projection::GateUp => vec![target(0, 0, ffn, false), target(1, ffn, ffn, false)],
@@ -170,6 +187,7 @@ impl fmt::Display for Site {
             Self::FeedForwardInput => "feed-forward input",
             Self::FeedForwardOutput => "feed-forward output",
             Self::Logits => "logits",
+            Self::FinalHidden => "final hidden state",
         })
     }
 }
@@ -201,6 +219,7 @@ impl fmt::Display for Projection {
             Self::GateUp => "gate-up",
             Self::Down => "down",
             Self::Logits => "logits",
+            Self::FinalHidden => "final hidden state",
         })
     }
 }

@@ -32,12 +32,13 @@ pub(super) const MAX_HEADER_BYTES: usize = 4 << 20;
 pub(crate) const MAX_TEXT_BYTES: usize = 4096;
 
 /// Sites by their number in files.
-const SITES: [Site; 5] = [
+const SITES: [Site; 6] = [
     Site::AttentionInput,
     Site::AttentionOutput,
     Site::FeedForwardInput,
     Site::FeedForwardOutput,
     Site::Logits,
+    Site::FinalHidden,
 ];
 
 /// Factors in one number format.

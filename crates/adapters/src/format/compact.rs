@@ -51,6 +51,7 @@ fn update(at: &SiteLayout, index: usize, data: &TensorData) -> Result<Update> {
         (Site::FeedForwardInput, _) => Projection::Up,
         (Site::FeedForwardOutput, _) => Projection::Down,
         (Site::Logits, _) => Projection::Logits,
+        (Site::FinalHidden, _) => Projection::FinalHidden,
     };
     let name = format!("{projection} of layer {layer}");
     let cut = || Error::Cut { name: name.clone() };

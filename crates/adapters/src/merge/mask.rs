@@ -41,6 +41,7 @@ fn number(projection: Projection) -> u64 {
         Projection::GateUp => 7,
         Projection::Down => 8,
         Projection::Logits => 9,
+        Projection::FinalHidden => 10,
     }
 }
 

@@ -14,7 +14,7 @@ mod versions;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 
-use ruvllm_kernels::low_rank::{Expansion, FactorFormat};
+use ruvllm_kernels::low_rank::FactorFormat;
 use ruvllm_memory::{PagePool, Request};
 use sha2::{Digest as _, Sha256};
 
@@ -22,7 +22,7 @@ use crate::adapter::{Adapter, Memory};
 use crate::digest::Digests;
 use crate::error::{Error, Result};
 use crate::layout::{Layout, SiteShape};
-use crate::place::{BaseModel, Projection, Site};
+use crate::place::{BaseModel, Projection};
 use crate::sync::{Arc, Mutex, lock};
 
 use edit::Changes;
@@ -38,7 +38,7 @@ pub const MAX_RANK: usize = 4;
 pub struct MicroConfig {
     /// Rank per target module, 1 to [`MAX_RANK`].
     pub rank: usize,
-    /// The target modules, in every layer; [`Projection::Logits`] once.
+    /// The target modules, in every layer; those of no layer once.
     pub targets: Vec<Projection>,
     /// Seed of the first values of `A`.
     pub seed: u64,
@@ -225,29 +225,7 @@ fn shapes(base: &BaseModel, config: &MicroConfig) -> Result<Vec<SiteShape>> {
     if targets.windows(2).any(|pair| pair[0] == pair[1]) {
         return wrong("it has a target module twice");
     }
-    let mut shapes: Vec<SiteShape> = Vec::new();
-    for layer in 0..base.n_layers {
-        for &projection in &targets {
-            let site = base.site(projection);
-            if site == Site::Logits && layer > 0 {
-                continue;
-            }
-            if shapes.last().is_none_or(|last| (last.layer, last.site) != (layer, site)) {
-                let inputs = base.inputs(site);
-                shapes.push(SiteShape { layer, site, rank: 0, inputs, expansions: Vec::new() });
-            }
-            let shape = shapes.last_mut().expect("just pushed");
-            shape.expansions.extend(base.targets(projection).iter().map(|target| Expansion {
-                target: target.index,
-                first: shape.rank,
-                rank: config.rank,
-                outputs: target.rows.len(),
-            }));
-            shape.rank += config.rank;
-        }
-    }
-    shapes.sort_by_key(|shape| (shape.layer, shape.site));
-    Ok(shapes)
+    Ok(SiteShape::of_modules(base, &targets, config.rank))
 }
 
 /// Digests of a version, by number instead of content: hashing factors would take longer than an

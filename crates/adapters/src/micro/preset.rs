@@ -7,7 +7,7 @@ use crate::place::Projection;
 pub struct Preset {
     /// The name.
     pub name: &'static str,
-    /// The target modules, in every layer.
+    /// The target modules, in every layer; those of no layer once.
     pub targets: &'static [Projection],
     /// Rank per module, 1 to 4.
     pub rank: usize,
@@ -26,13 +26,16 @@ const ALL: &[Projection] = &[
     Projection::Down,
 ];
 
+const FINAL: &[Projection] = &[Projection::FinalHidden];
+
 impl Preset {
-    /// All presets. The first three name their modules and have rank 2. The others name a use:
+    /// All presets. The first four name their modules and have rank 2. The others name a use:
     /// attention only where style and references change, all modules where new facts do.
     pub const ALL: &[Self] = &[
         Self { name: "qv", targets: QV, rank: 2 },
         Self { name: "qkvo", targets: QKVO, rank: 2 },
         Self { name: "all", targets: ALL, rank: 2 },
+        Self { name: "final", targets: FINAL, rank: 2 },
         Self { name: "coder", targets: ALL, rank: 4 },
         Self { name: "researcher", targets: ALL, rank: 2 },
         Self { name: "security", targets: QKVO, rank: 4 },

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use ruvllm_memory::{PagePool, PoolConfig, Request};
 
 use super::*;
+use crate::place::Site;
 
 const LAYERS: usize = 3;
 
@@ -67,7 +68,7 @@ fn it_begins_without_effect_and_with_components_of_each_module() {
             }
         }
     }
-    assert!(adapter.at(0, Site::Logits).is_none());
+    assert!(adapter.at(0, Site::Logits).is_none() && adapter.at(0, Site::FinalHidden).is_none());
     let other = micro(&MicroConfig { seed: 1, ..preset("all") }, &pool).current();
     assert_ne!(adapter.factors(), other.factors(), "the seed draws A");
 }
@@ -107,11 +108,13 @@ fn versions_have_digests_of_their_own() {
     assert_ne!(first.kv_digest(), one.current().kv_digest());
     assert_eq!((one.version(), two.version()), (1, 0));
 
-    let logits = MicroConfig { rank: 1, targets: vec![Projection::Logits], seed: 0 };
-    let logits = micro(&logits, &pool);
-    assert_eq!(logits.current().kv_digest(), None, "keys and values do not depend on it");
-    logits.update(|edit| shift(edit, 0, Site::Logits, 1.0)).unwrap();
-    assert_eq!(logits.current().kv_digest(), None);
+    for (target, site) in [(Projection::Logits, Site::Logits), (Projection::FinalHidden, Site::FinalHidden)] {
+        let last = micro(&MicroConfig { rank: 1, targets: vec![target], seed: 0 }, &pool);
+        assert_eq!(last.current().kv_digest(), None, "keys and values do not depend on it");
+        last.update(|edit| shift(edit, 0, site, 1.0)).unwrap();
+        assert_eq!(last.current().kv_digest(), None);
+        assert!(last.current().at(1, site).is_none(), "it is in no layer");
+    }
 }
 
 #[test]

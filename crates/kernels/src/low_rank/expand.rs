@@ -1,4 +1,4 @@
-//! Second half of low-rank updates: `y += u B`, a strip of columns for rows of a run.
+//! Second half of low-rank updates: `y += u B`, a strip of columns for rows of a part.
 
 use std::ops::Range;
 
@@ -6,15 +6,24 @@ use half::f16;
 
 use super::LowRankTerm;
 use super::format::Values;
-use super::gather::{ExpandTask, ROWS, Row, Run};
+use super::gather::{ExpandTask, Part, Row, Run};
 use super::shape::Expansion;
 use super::value::Value;
 use crate::lanes::{LANES, Vectors, WIDE, WideLanes, Work};
 use crate::pool::DisjointMut;
 
-/// Components that are added per pass over a strip: so many rows of `B` are streams of the
-/// prefetcher.
-const COMPONENTS: usize = 8;
+/// Most components that are added per pass over a strip.
+const COMPONENTS: usize = 16;
+
+/// Components per pass over a strip of one row, which waits for memory: so many rows of `B` are
+/// streams of the prefetcher.
+const STREAMS: usize = 8;
+
+/// Fewest rows for which `B` is widened to f32 first: below, that costs more than it saves.
+const WIDENED_ROWS: usize = 16;
+
+/// Columns of `B` that are widened at a time.
+const SPAN: usize = 64;
 
 /// Products of a step that low-rank updates change, one per target.
 pub(super) const TARGETS: usize = 4;
@@ -24,29 +33,28 @@ pub(crate) struct ExpandJob<'a> {
     pub(super) terms: &'a [LowRankTerm<'a>],
     pub(super) rows: &'a [Row],
     pub(super) runs: &'a [Run],
+    pub(super) parts: &'a [Part],
     pub(super) weights: &'a [f32],
     /// `[rows, outputs]` each.
-    pub(super) outs: [Option<DisjointMut<'a, f32>>; TARGETS],
+    pub(super) outs: &'a [DisjointMut<'a, f32>],
 }
 
 #[inline(always)]
 pub(crate) fn expand<L: WideLanes>(l: L, job: &ExpandJob<'_>, task: &ExpandTask) {
-    let run = &job.runs[task.run];
-    let out = job.outs[task.target].as_ref().expect("a target of the site");
-    let rows = &job.rows[task.rows.clone()];
-    let first = run.weights + (task.rows.start - run.rows.start) * run.width;
-    let mut place = first;
+    let part = &job.parts[task.part];
+    let run = &job.runs[part.run];
+    let (out, rows) = (&job.outs[task.target], &job.rows[part.rows.clone()]);
+    let mut place = part.weights;
     for LowRankTerm { update, .. } in &job.terms[run.term..run.term + run.n_terms] {
         for (index, &Expansion { target, rank, outputs, .. }) in
             update.shape().expansions().iter().enumerate()
         {
-            let weights = &job.weights[place..];
-            place += rank;
+            let weights = &job.weights[place..][..rank * rows.len()];
+            place += weights.len();
             if target != task.target {
                 continue;
             }
-            let columns = task.columns.clone();
-            let strip = Strip { out, outputs, columns, rows, weights, stride: run.width, rank };
+            let strip = Strip { out, outputs, columns: task.columns.clone(), rows, weights };
             match update.b(index).typed() {
                 Values::F32(b) => l.apart(Sum::<f32> { b, strip }),
                 Values::F16(b) => l.apart(Sum::<f16> { b, strip }),
@@ -62,10 +70,8 @@ struct Strip<'a> {
     outputs: usize,
     columns: Range<usize>,
     rows: &'a [Row],
-    /// Of the first row and component; those of the next row are `stride` further.
+    /// `[components, rows]`
     weights: &'a [f32],
-    stride: usize,
-    rank: usize,
 }
 
 /// Addition of a factor's rows, times the weights, to a strip.
@@ -77,128 +83,182 @@ struct Sum<'a, T> {
 impl<L: WideLanes, T: Value> Work<L> for Sum<'_, T> {
     #[inline(always)]
     fn run(self, l: L) {
-        let n = self.strip.rows.len();
-        debug_assert!(n <= ROWS, "rows of a task");
-        let mut row = 0;
-        if L::WIDE_REGISTERS >= 16 {
-            while row + 8 <= n {
-                self.rows::<L, 8, 2>(l, row);
-                row += 8;
+        let Strip { outputs, columns, rows, weights, .. } = &self.strip;
+        let at_once = if rows.len() == 1 { STREAMS } else { COMPONENTS };
+        let passes = weights.chunks(at_once * rows.len());
+        for (weights, b) in passes.zip(self.b.chunks(at_once * outputs)) {
+            if T::IS_F32 || rows.len() < WIDENED_ROWS {
+                let of_row = |i: usize| match i * outputs < b.len() {
+                    true => &b[i * outputs..][columns.clone()],
+                    false => &[][..],
+                };
+                let b: [&[T]; COMPONENTS] = std::array::from_fn(of_row);
+                self.strip.add(l, columns.start, weights, &b);
+            } else {
+                self.add_widened(l, weights, b);
             }
-        }
-        while row + 4 <= n {
-            self.rows::<L, 4, 1>(l, row);
-            row += 4;
-        }
-        while row < n {
-            self.rows::<L, 1, 4>(l, row);
-            row += 1;
         }
     }
 }
 
 impl<T: Value> Sum<'_, T> {
-    /// Adds all components to `M` rows, `N` wide vectors at a time.
+    /// Adds components with the rows of `b`, in spans of columns.
     #[inline(always)]
-    fn rows<L: WideLanes, const M: usize, const N: usize>(&self, l: L, row: usize) {
-        let Strip { out, outputs, columns, rows, weights, stride, rank } = &self.strip;
+    fn add_widened<L: WideLanes>(&self, l: L, weights: &[f32], b: &[T]) {
+        let Strip { outputs, columns, .. } = &self.strip;
+        let mut wide = [[0f32; SPAN]; COMPONENTS];
+        for start in columns.clone().step_by(SPAN) {
+            let span = start..columns.end.min(start + SPAN);
+            for (to, b) in wide.iter_mut().zip(b.chunks_exact(*outputs)) {
+                widen(l, &b[span.clone()], to);
+            }
+            let mut rows = [&[][..]; COMPONENTS];
+            for (row, wide) in rows.iter_mut().zip(&wide) {
+                *row = &wide[..span.len()];
+            }
+            self.strip.add(l, start, weights, &rows);
+        }
+    }
+}
+
+/// Widens values to f32.
+#[inline(always)]
+fn widen<L: WideLanes, T: Value>(l: L, from: &[T], to: &mut [f32; SPAN]) {
+    let w = l.wide();
+    let (whole, rest) = from.as_chunks::<WIDE>();
+    let (to, _) = to.as_chunks_mut::<LANES>();
+    let (pairs, _) = to.as_chunks_mut::<2>();
+    for (from, to) in whole.iter().zip(pairs) {
+        w.store(T::load_wide(l, from), to);
+    }
+    for (from, to) in rest.chunks(LANES).zip(&mut to[2 * whole.len()..]) {
+        l.store(T::load_partial(l, from), to);
+    }
+}
+
+impl Strip<'_> {
+    /// Adds components of the rows of `b` to all rows, from column `start` on.
+    #[inline(always)]
+    fn add<L: WideLanes, T: Value>(&self, l: L, start: usize, weights: &[f32], b: &[&[T]; COMPONENTS]) {
+        let n = self.rows.len();
+        let mut row = 0;
+        if L::WIDE_REGISTERS >= 16 {
+            while row + 8 <= n {
+                self.rows::<L, T, 8, 2>(l, row, start, weights, b);
+                row += 8;
+            }
+            while row + 4 <= n {
+                self.rows::<L, T, 4, 4>(l, row, start, weights, b);
+                row += 4;
+            }
+        }
+        while row + 4 <= n {
+            self.rows::<L, T, 4, 1>(l, row, start, weights, b);
+            row += 4;
+        }
+        while row + 2 <= n {
+            self.rows::<L, T, 2, 2>(l, row, start, weights, b);
+            row += 2;
+        }
+        if row < n {
+            self.rows::<L, T, 1, 4>(l, row, start, weights, b);
+        }
+    }
+
+    /// Adds components to `M` rows, `N` wide vectors at a time.
+    #[inline(always)]
+    fn rows<L: WideLanes, T: Value, const M: usize, const N: usize>(
+        &self,
+        l: L,
+        row: usize,
+        start: usize,
+        weights: &[f32],
+        b: &[&[T]; COMPONENTS],
+    ) {
+        let len = b[0].len();
         let mut out: [&mut [f32]; M] = std::array::from_fn(|m| {
-            let start = rows[row + m].row * outputs;
+            let start = self.rows[row + m].row * self.outputs + start;
             // SAFETY: a task has these rows and columns of this product alone, and the rows of a
             // task differ.
-            unsafe { out.part(start + columns.start..start + columns.end) }
+            unsafe { self.out.part(start..start + len) }
         });
-        let weights: [&[f32]; M] = std::array::from_fn(|m| &weights[(row + m) * stride..][..*rank]);
-        let (len, mut first) = (columns.len(), 0);
-        while first < *rank {
-            let n = COMPONENTS.min(rank - first);
-            let weights = weights.map(|weights| &weights[first..first + n]);
-            let b: [&[T]; COMPONENTS] = std::array::from_fn(|i| match i < n {
-                true => &self.b[(first + i) * outputs + columns.start..][..len],
-                false => &[],
-            });
-            if n == COMPONENTS {
-                strip::<L, T, M, N, COMPONENTS>(
-                    l,
-                    &mut out,
-                    weights.map(|w| w.first_chunk().expect("eight")),
-                    &b,
-                );
-            } else {
-                for i in 0..n {
-                    strip::<L, T, M, N, 1>(
-                        l,
-                        &mut out,
-                        weights.map(|w| w[i..].first_chunk().expect("one")),
-                        &[b[i]],
-                    );
+        let added = Added { weights, n_rows: self.rows.len(), row, b };
+        let broad = len / (N * WIDE) * (N * WIDE);
+        for column in (0..broad).step_by(N * WIDE) {
+            added.tile::<L, M, N>(l, &mut out, column);
+        }
+        let whole = len / WIDE * WIDE;
+        if N > 1 {
+            for column in (broad..whole).step_by(WIDE) {
+                added.tile::<L, M, 1>(l, &mut out, column);
+            }
+        }
+        for column in (whole..len).step_by(LANES) {
+            added.tail(l, &mut out, column..len.min(column + LANES));
+        }
+    }
+}
+
+/// Components that are added to rows from `row` on.
+struct Added<'a, T> {
+    /// `[components, rows]`
+    weights: &'a [f32],
+    n_rows: usize,
+    row: usize,
+    /// `[components][columns]`
+    b: &'a [&'a [T]; COMPONENTS],
+}
+
+impl<T: Value> Added<'_, T> {
+    /// Adds to `M` rows of `N` wide vectors.
+    #[inline(always)]
+    fn tile<L: WideLanes, const M: usize, const N: usize>(
+        &self,
+        l: L,
+        out: &mut [&mut [f32]; M],
+        column: usize,
+    ) {
+        let w = l.wide();
+        let mut sums = [[w.zero(); N]; M];
+        for m in 0..M {
+            let out = wides::<f32, N>(&out[m][column..][..N * WIDE]);
+            for n in 0..N {
+                sums[m][n] = f32::load_wide(l, &out[n]);
+            }
+        }
+        for (weights, b) in self.weights.chunks_exact(self.n_rows).zip(self.b) {
+            let weights: &[f32; M] = weights[self.row..].first_chunk().expect("rows of the part");
+            let b = wides::<T, N>(&b[column..][..N * WIDE]);
+            let mut loaded = [w.zero(); N];
+            for n in 0..N {
+                loaded[n] = T::load_wide(l, &b[n]);
+            }
+            for m in 0..M {
+                let weight = w.splat(weights[m]);
+                for n in 0..N {
+                    sums[m][n] = w.fma(weight, loaded[n], sums[m][n]);
                 }
             }
-            first += n;
+        }
+        for m in 0..M {
+            let out = out[m][column..][..N * WIDE].as_chunks_mut::<LANES>().0.as_chunks_mut::<2>().0;
+            for n in 0..N {
+                w.store(sums[m][n], &mut out[n]);
+            }
         }
     }
-}
 
-/// Adds `C` components to `M` rows of a strip.
-#[inline(always)]
-fn strip<L: WideLanes, T: Value, const M: usize, const N: usize, const C: usize>(
-    l: L,
-    out: &mut [&mut [f32]; M],
-    weights: [&[f32; C]; M],
-    b: &[&[T]; C],
-) {
-    let len = out[0].len();
-    let broad = len / (N * WIDE) * (N * WIDE);
-    for column in (0..broad).step_by(N * WIDE) {
-        tile::<L, T, M, N, C>(l, out, weights, b, column);
-    }
-    let whole = len / WIDE * WIDE;
-    if N > 1 {
-        for column in (broad..whole).step_by(WIDE) {
-            tile::<L, T, M, 1, C>(l, out, weights, b, column);
-        }
-    }
-    for column in (whole..len).step_by(LANES) {
-        let columns = column..len.min(column + LANES);
-        for (out, weights) in out.iter_mut().zip(weights) {
+    /// Adds to at most eight columns of each row.
+    #[inline(always)]
+    fn tail<L: WideLanes>(&self, l: L, out: &mut [&mut [f32]], columns: Range<usize>) {
+        for (m, out) in out.iter_mut().enumerate() {
             let out = &mut out[columns.clone()];
             let mut sum = l.load_partial(out);
-            for (weight, b) in weights.iter().zip(b) {
-                sum = l.fma(l.splat(*weight), T::load_partial(l, &b[columns.clone()]), sum);
+            for (weights, b) in self.weights.chunks_exact(self.n_rows).zip(self.b) {
+                let weight = l.splat(weights[self.row + m]);
+                sum = l.fma(weight, T::load_partial(l, &b[columns.clone()]), sum);
             }
             l.store_partial(sum, out);
-        }
-    }
-}
-
-/// Adds `C` components to `M` rows of `N` wide vectors.
-#[inline(always)]
-fn tile<L: WideLanes, T: Value, const M: usize, const N: usize, const C: usize>(
-    l: L,
-    out: &mut [&mut [f32]; M],
-    weights: [&[f32; C]; M],
-    b: &[&[T]; C],
-    column: usize,
-) {
-    let w = l.wide();
-    let mut sums: [[L::W; N]; M] = std::array::from_fn(|m| {
-        let out = wides::<f32, N>(&out[m][column..][..N * WIDE]);
-        std::array::from_fn(|n| f32::load_wide(l, &out[n]))
-    });
-    for c in 0..C {
-        let b = wides::<T, N>(&b[c][column..][..N * WIDE]);
-        let b: [L::W; N] = std::array::from_fn(|n| T::load_wide(l, &b[n]));
-        for (sums, weights) in sums.iter_mut().zip(weights) {
-            let weight = w.splat(weights[c]);
-            for (sum, b) in sums.iter_mut().zip(&b) {
-                *sum = w.fma(weight, *b, *sum);
-            }
-        }
-    }
-    for (out, sums) in out.iter_mut().zip(sums) {
-        let out = out[column..][..N * WIDE].as_chunks_mut::<LANES>().0.as_chunks_mut::<2>().0;
-        for (sum, out) in sums.into_iter().zip(out) {
-            w.store(sum, out);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::shape::{Expansion, LowRank};
-use super::{LowRankScratch, LowRankTerm};
+use super::{ALONE, LowRankScratch, LowRankTerm};
 
 /// Components of the rank per shrink task.
 pub(super) const COMPONENTS: usize = 8;
@@ -33,42 +33,43 @@ pub(super) struct Row {
 /// Rows that have the same updates in the same order; scales may differ.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
-    /// Range of the sorted rows.
-    pub(super) rows: Range<usize>,
     /// First term of the first row.
     pub(super) term: usize,
     /// Terms of each row.
     pub(super) n_terms: usize,
-    /// Place of its weights, `[rows, width]`.
-    pub(super) weights: usize,
-    /// Weights of a row: for each term and each of its expansions the components that this reads.
-    pub(super) width: usize,
 }
 
-/// Products of components of an `A` with rows of a run.
+/// Rows of a run that share the reading of a factor, at most [`ROWS`].
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub(super) run: usize,
+    /// Range of the sorted rows.
+    pub(super) rows: Range<usize>,
+    /// Place of its weights: for each term and each of its expansions the components that this
+    /// reads, `[components, rows]`.
+    pub(super) weights: usize,
+}
+
+/// Products of components of an `A` with rows of a part.
 #[derive(Debug, Clone)]
 pub(crate) struct ShrinkTask {
-    pub(super) run: usize,
+    pub(super) part: usize,
     /// Index of the term among those of each row.
     pub(super) term: usize,
     /// Place of the term's weights in those of a row.
     pub(super) place: usize,
     pub(super) components: Range<usize>,
-    /// Range of the sorted rows.
-    pub(super) rows: Range<usize>,
 }
 
-/// A strip of columns of one target for rows of a run.
+/// A strip of columns of one target for rows of a part.
 #[derive(Debug, Clone)]
 pub(crate) struct ExpandTask {
-    pub(super) run: usize,
+    pub(super) part: usize,
     pub(super) target: usize,
     pub(super) columns: Range<usize>,
-    /// Range of the sorted rows.
-    pub(super) rows: Range<usize>,
 }
 
-/// Multiplications of both dispatches.
+/// Multiplications of both halves.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Work {
     pub(super) shrink: usize,
@@ -76,14 +77,14 @@ pub(super) struct Work {
 }
 
 impl LowRankScratch {
-    /// Sorts the rows of `terms` and lists the tasks for so many threads.
-    pub(super) fn gather(&mut self, terms: &[LowRankTerm<'_>], threads: usize) -> Work {
-        let Self { lists, rows, runs, shrink, expand, weights } = self;
+    /// Sorts the rows of `terms`, and lists their parts and the tasks of the first half.
+    pub(super) fn gather(&mut self, terms: &[LowRankTerm<'_>]) -> Work {
+        let Self { lists, rows, runs, parts, shrink, weights, .. } = self;
         lists.clear();
         rows.clear();
         runs.clear();
+        parts.clear();
         shrink.clear();
-        expand.clear();
         let lists_of = terms.chunk_by(|a, b| a.rows == b.rows);
         lists.extend(lists_of.scan(0, |end, list| {
             let start = *end;
@@ -100,26 +101,36 @@ impl LowRankScratch {
                 rows.extend(terms[list.start].rows.clone().map(|row| Row { row, term: list.start }));
             }
             let updates = &terms[list[0].clone()];
-            let (run, n_rows) = (first..rows.len(), rows.len() - first);
-            let width = updates.iter().map(|term| weights_of(&term.update)).sum();
+            let n_rows = rows.len() - first;
+            let width: usize = updates.iter().map(|term| weights_of(&term.update)).sum();
             for LowRankTerm { update, .. } in updates {
                 let shape = update.shape();
                 work.shrink += n_rows * shape.rank() * shape.inputs();
                 let of = |expansion: &Expansion| n_rows * expansion.rank * expansion.outputs;
                 work.expand += shape.expansions().iter().map(of).sum::<usize>();
             }
-            let (term, n_terms) = (list[0].start, list[0].len());
-            runs.push(Run { rows: run, term, n_terms, weights: n_weights, width });
-            n_weights += n_rows * width;
+            for rows in pieces(first..rows.len(), ROWS) {
+                list_shrink(shrink, parts.len(), updates);
+                let n_rows = rows.len();
+                parts.push(Part { run: runs.len(), rows, weights: n_weights });
+                n_weights += n_rows * width;
+            }
+            runs.push(Run { term: list[0].start, n_terms: list[0].len() });
         }
         weights.resize(weights.len().max(n_weights), 0.0);
-        let share = work.expand / (threads * TASKS_PER_THREAD);
-        for (index, run) in runs.iter().enumerate() {
-            let updates = &terms[run.term..run.term + run.n_terms];
-            list_shrink(shrink, index, run, updates);
-            list_expand(expand, index, run, updates, share);
-        }
         work
+    }
+
+    /// Lists the tasks of the second half as strips of columns, for so many threads.
+    pub(super) fn list_expand(&mut self, terms: &[LowRankTerm<'_>], work: Work, threads: usize) {
+        let Self { runs, parts, expand, .. } = self;
+        expand.clear();
+        let share =
+            if work.expand < ALONE { work.expand } else { work.expand / (threads * TASKS_PER_THREAD) };
+        for (index, part) in parts.iter().enumerate() {
+            let run = &runs[part.run];
+            list_strips(expand, index, part, &terms[run.term..run.term + run.n_terms], share);
+        }
     }
 }
 
@@ -133,44 +144,39 @@ fn order(a: &[LowRankTerm<'_>], b: &[LowRankTerm<'_>]) -> Ordering {
     a.iter().map(|term| term.update.place()).cmp(b.iter().map(|term| term.update.place()))
 }
 
-/// Parts of at most `most` items.
-fn parts(range: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
+/// Ranges of at most `most` items.
+fn pieces(range: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
     range.step_by(most).map(move |start| start..end.min(start + most))
 }
 
-fn list_shrink(tasks: &mut Vec<ShrinkTask>, index: usize, run: &Run, updates: &[LowRankTerm<'_>]) {
+fn list_shrink(tasks: &mut Vec<ShrinkTask>, part: usize, updates: &[LowRankTerm<'_>]) {
     let mut place = 0;
     for (term, LowRankTerm { update, .. }) in updates.iter().enumerate() {
-        for components in parts(0..update.shape().rank(), COMPONENTS) {
-            for rows in parts(run.rows.clone(), ROWS) {
-                tasks.push(ShrinkTask { run: index, term, place, components: components.clone(), rows });
-            }
-        }
+        let components = pieces(0..update.shape().rank(), COMPONENTS);
+        tasks.extend(components.map(|components| ShrinkTask { part, term, place, components }));
         place += weights_of(update);
     }
 }
 
-/// Lists the strips of a run, each about `share` multiplications.
-fn list_expand(
+/// Lists the strips of a part, each about `share` multiplications.
+fn list_strips(
     tasks: &mut Vec<ExpandTask>,
     index: usize,
-    run: &Run,
+    part: &Part,
     updates: &[LowRankTerm<'_>],
     share: usize,
 ) {
     let targets = updates.iter().flat_map(|term| term.update.shape().expansions());
     let n_targets = targets.clone().map(|expansion| expansion.target + 1).max().unwrap_or(0);
+    let n_rows = part.rows.len();
     for target in 0..n_targets {
         let of = targets.clone().filter(|expansion| expansion.target == target);
         let Some(outputs) = of.clone().map(|expansion| expansion.outputs).next() else { continue };
         let rank: usize = of.map(|expansion| expansion.rank).sum();
-        for rows in parts(run.rows.clone(), ROWS) {
-            let most = COLUMNS[usize::from(rows.len() > 1)];
-            let strip = (share / (rows.len() * rank).max(1)).next_multiple_of(COLUMN_STEP);
-            for columns in parts(0..outputs, strip.clamp(COLUMN_STEP, most)) {
-                tasks.push(ExpandTask { run: index, target, columns, rows: rows.clone() });
-            }
-        }
+        let strip = (share / (n_rows * rank).max(1)).next_multiple_of(COLUMN_STEP);
+        let most = COLUMNS[usize::from(n_rows > 1)];
+        let strips = pieces(0..outputs, strip.clamp(COLUMN_STEP, most));
+        tasks.extend(strips.map(|columns| ExpandTask { part: index, target, columns }));
     }
 }

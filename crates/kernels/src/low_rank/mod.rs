@@ -1,5 +1,6 @@
-//! Low-rank (LoRA) updates of products, `y += s B (A x)`, for rows with different adapters in two
-//! dispatches: one that shrinks inputs to components of the rank, one that expands these.
+//! Low-rank (LoRA) updates of products, `y += s B (A x)`, for rows with different adapters: one
+//! dispatch that shrinks inputs to components of the rank; these are expanded in the dispatch of
+//! the products, while its outputs are in the cache, or in one of their own.
 //!
 //! ```text
 //! terms ──gather.rs──▶ runs of rows with equal updates ──▶ tasks
@@ -21,15 +22,20 @@ use std::ops::Range;
 use expand::{ExpandJob, TARGETS};
 pub use format::{FACTOR_ALIGN, Factor, FactorFormat};
 pub(crate) use gather::{ExpandTask, ShrinkTask};
-use gather::{Row, Run};
+use gather::{Part, Row, Run, Work};
 pub use shape::{Expansion, LowRank, LowRankShape};
 use shrink::ShrinkJob;
 
+use crate::matmul::{Activations, MatmulJob};
 use crate::pool::DisjointMut;
 use crate::{Kernels, ThreadPool};
 
 /// Multiplications that one thread does sooner than it wakes others.
 const ALONE: usize = 1 << 15;
+
+/// Rows per part from which on updates are added while the products are computed: factors of fewer
+/// rows take more of the cache than the products that are read once more without.
+const ROWS_TOGETHER: usize = 4;
 
 /// Update of some rows of a step.
 #[derive(Debug, Clone)]
@@ -44,7 +50,7 @@ pub struct LowRankTerm<'a> {
     pub update: LowRank<'a>,
 }
 
-/// Reusable memory of [`Kernels::add_low_rank`]; grows to the largest step.
+/// Reusable memory of low-rank updates; grows to the largest step.
 #[derive(Debug, Default)]
 pub struct LowRankScratch {
     /// Terms of each range of rows.
@@ -52,9 +58,10 @@ pub struct LowRankScratch {
     /// Rows with terms, by run.
     rows: Vec<Row>,
     runs: Vec<Run>,
+    parts: Vec<Part>,
     shrink: Vec<ShrinkTask>,
     expand: Vec<ExpandTask>,
-    /// Components times scales, by run.
+    /// Components times scales, by part.
     weights: Vec<f32>,
 }
 
@@ -117,17 +124,81 @@ impl Kernels {
         if terms.is_empty() {
             return;
         }
-        check(input, terms, outs);
-        let work = scratch.gather(terms, pool.threads());
-        let LowRankScratch { rows, runs, shrink, expand, weights, .. } = scratch;
-        let job = ShrinkJob { input, terms, rows, runs, weights: DisjointMut::new(weights) };
+        check(input, terms, outs.iter().map(|out| out.len()));
+        let work = self.shrink(pool, input, terms, scratch);
+        let mut outs = outs.iter_mut();
+        let outs = std::array::from_fn(|_| outs.next().map(|out| &mut **out).unwrap_or_default());
+        self.expand(pool, terms, outs, work, scratch);
+    }
+
+    /// Computes the products of `x` with several matrices and adds low-rank updates of the same
+    /// input to them, with the bits of [`matmul_many`](Self::matmul_many) and then
+    /// [`add_low_rank`](Self::add_low_rank); where rows share factors, while the products are in
+    /// the cache.
+    ///
+    /// # Panics
+    /// As these two.
+    pub fn matmul_low_rank(
+        &self,
+        pool: &ThreadPool,
+        x: &Activations,
+        jobs: &mut [MatmulJob<'_>],
+        terms: &[LowRankTerm<'_>],
+        scratch: &mut LowRankScratch,
+    ) {
+        if terms.is_empty() {
+            return self.matmul_many(pool, x, jobs);
+        }
+        check(x.values(), terms, jobs.iter().map(|job| job.out.len()));
+        let work = self.shrink(pool, x.values(), terms, scratch);
+        let LowRankScratch { rows, runs, parts, weights, .. } = &*scratch;
+        if parts.len() == 1 || parts.len() * ROWS_TOGETHER <= rows.len() {
+            let update = |outs: &[DisjointMut<'_, f32>], target: usize, columns: Range<usize>| {
+                let job = ExpandJob { terms, rows, runs, parts, weights, outs };
+                for part in 0..parts.len() {
+                    let task = ExpandTask { part, target, columns: columns.clone() };
+                    // SAFETY: `self` exists only where the slot's instruction set is present.
+                    unsafe { (self.slots.low_rank_expand)(&job, &task) }
+                }
+            };
+            return self.matmul_updated(pool, x, jobs, Some(&update));
+        }
+        self.matmul_many(pool, x, jobs);
+        let mut jobs = jobs.iter_mut();
+        let outs = std::array::from_fn(|_| jobs.next().map(|job| &mut *job.out).unwrap_or_default());
+        self.expand(pool, terms, outs, work, scratch);
+    }
+
+    /// First half: computes the weights of `terms` in `scratch`.
+    fn shrink(
+        &self,
+        pool: &ThreadPool,
+        input: &[f32],
+        terms: &[LowRankTerm<'_>],
+        scratch: &mut LowRankScratch,
+    ) -> Work {
+        let work = scratch.gather(terms);
+        let LowRankScratch { rows, runs, parts, shrink, weights, .. } = scratch;
+        let job = ShrinkJob { input, terms, rows, runs, parts, weights: DisjointMut::new(weights) };
         dispatch(pool, work.shrink, shrink, &|task| {
             // SAFETY: `self` exists only where the slot's instruction set is present.
             unsafe { (self.slots.low_rank_shrink)(&job, task) }
         });
-        let mut outs = outs.iter_mut();
-        let outs = std::array::from_fn(|_| outs.next().map(|out| DisjointMut::new(out)));
-        let job = ExpandJob { terms, rows, runs, weights, outs };
+        work
+    }
+
+    /// Second half in a dispatch of its own.
+    fn expand(
+        &self,
+        pool: &ThreadPool,
+        terms: &[LowRankTerm<'_>],
+        outs: [&mut [f32]; TARGETS],
+        work: Work,
+        scratch: &mut LowRankScratch,
+    ) {
+        scratch.list_expand(terms, work, pool.threads());
+        let LowRankScratch { rows, runs, parts, expand, weights, .. } = scratch;
+        let job = ExpandJob { terms, rows, runs, parts, weights, outs: &outs.map(DisjointMut::new) };
         dispatch(pool, work.expand, expand, &|task| {
             // SAFETY: `self` exists only where the slot's instruction set is present.
             unsafe { (self.slots.low_rank_expand)(&job, task) }
@@ -144,9 +215,12 @@ fn dispatch<T: Sync>(pool: &ThreadPool, work: usize, tasks: &[T], body: &(dyn Fn
     }
 }
 
-/// Checks shapes and rows. Tasks write through unchecked aliases: they rely on disjoint rows.
-fn check(input: &[f32], terms: &[LowRankTerm<'_>], outs: &[&mut [f32]]) {
+/// Checks shapes and rows; `outs` are lengths. Tasks write through unchecked aliases: they rely on
+/// disjoint rows.
+fn check(input: &[f32], terms: &[LowRankTerm<'_>], outs: impl ExactSizeIterator<Item = usize>) {
     assert!(outs.len() <= TARGETS, "add_low_rank: {} targets, {TARGETS} at most", outs.len());
+    let mut lens = [None; TARGETS];
+    lens.iter_mut().zip(outs).for_each(|(len, out)| *len = Some(out));
     let inputs = terms[0].update.shape().inputs();
     let n_rows = input.len() / inputs.max(1);
     assert!(inputs > 0 && input.len() == n_rows * inputs, "add_low_rank: {} inputs", input.len());
@@ -167,7 +241,7 @@ fn check(input: &[f32], terms: &[LowRankTerm<'_>], outs: &[&mut [f32]]) {
         assert!(shape.inputs() == inputs, "add_low_rank: {} inputs beside {inputs}", shape.inputs());
         for &Expansion { target, outputs, .. } in shape.expansions() {
             assert!(
-                outs.get(target).is_some_and(|out| out.len() == n_rows * outputs),
+                lens.get(target).is_some_and(|len| *len == Some(n_rows * outputs)),
                 "add_low_rank: target {target} of {outputs} values for {n_rows} rows"
             );
         }

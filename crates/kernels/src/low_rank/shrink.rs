@@ -1,4 +1,4 @@
-//! First half of low-rank updates: `u = s g A x`, components of the rank for rows of a run.
+//! First half of low-rank updates: `u = s g A x`, components of the rank for rows of a part.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use half::f16;
 
 use super::LowRankTerm;
 use super::format::Values;
-use super::gather::{COMPONENTS, ROWS, Row, Run, ShrinkTask};
+use super::gather::{COMPONENTS, Part, ROWS, Row, Run, ShrinkTask};
 use super::value::Value;
 use crate::lanes::{Groups, LANES, Vectors, WideLanes, Work};
 use crate::pool::DisjointMut;
@@ -20,6 +20,7 @@ pub(crate) struct ShrinkJob<'a> {
     pub(super) terms: &'a [LowRankTerm<'a>],
     pub(super) rows: &'a [Row],
     pub(super) runs: &'a [Run],
+    pub(super) parts: &'a [Part],
     pub(super) weights: DisjointMut<'a, f32>,
 }
 
@@ -28,10 +29,10 @@ type Dots = [[f32; COMPONENTS]; ROWS];
 
 #[inline(always)]
 pub(crate) fn shrink<L: WideLanes>(l: L, job: &ShrinkJob<'_>, task: &ShrinkTask) {
-    let run = &job.runs[task.run];
-    let update = &job.terms[run.term + task.term].update;
+    let part = &job.parts[task.part];
+    let update = &job.terms[job.runs[part.run].term + task.term].update;
     let (a, mut dots) = (update.a(), [[0.0; COMPONENTS]; ROWS]);
-    let (width, rows) = (a.width(), &job.rows[task.rows.clone()]);
+    let (width, rows) = (a.width(), &job.rows[part.rows.clone()]);
     let (input, components) = (job.input, task.components.clone());
     let scales = match a.typed() {
         Values::F32(a) => {
@@ -47,7 +48,8 @@ pub(crate) fn shrink<L: WideLanes>(l: L, job: &ShrinkJob<'_>, task: &ShrinkTask)
             Some(&scales[task.components.clone()])
         }
     };
-    for (index, (row, dots)) in rows.iter().zip(&mut dots).enumerate() {
+    let dots = &mut dots[..rows.len()];
+    for (row, dots) in rows.iter().zip(&mut *dots) {
         let dots = &mut dots[..task.components.len()];
         for (dot, scale) in dots.iter_mut().zip(scales.unwrap_or_default()) {
             *dot *= scale;
@@ -55,31 +57,36 @@ pub(crate) fn shrink<L: WideLanes>(l: L, job: &ShrinkJob<'_>, task: &ShrinkTask)
         let LowRankTerm { rows, scale, gates, .. } = &job.terms[row.term + task.term];
         let scale = gates.get(row.row - rows.start).map_or(*scale, |gate| scale * gate);
         dots.iter_mut().for_each(|dot| *dot *= scale);
-        let row = task.rows.start + index - run.rows.start;
-        store(job, task, run.weights + row * run.width + task.place, dots);
     }
+    store(job, task, dots);
 }
 
-/// Stores the components of one row as weights of the expansions that read them; `at` is where the
-/// weights of its term begin.
+/// Stores the components as weights of the expansions that read them, `[components, rows]`.
 #[inline(always)]
-fn store(job: &ShrinkJob<'_>, task: &ShrinkTask, mut at: usize, dots: &[f32]) {
-    let update = &job.terms[job.runs[task.run].term + task.term].update;
+fn store(job: &ShrinkJob<'_>, task: &ShrinkTask, dots: &[[f32; COMPONENTS]]) {
+    let part = &job.parts[task.part];
+    let update = &job.terms[job.runs[part.run].term + task.term].update;
     let Range { start, end } = task.components;
+    let mut place = task.place;
     for (index, expansion) in update.shape().expansions().iter().enumerate() {
-        let (first, last) = (start.max(expansion.first), end.min(expansion.first + expansion.rank));
-        if first < last {
-            let place = at + first - expansion.first;
-            // SAFETY: weights are of one row, term, expansion and component, and each of these is
+        let scales = match update.b(index).typed() {
+            Values::I8(_, scales) => Some(scales),
+            _ => None,
+        };
+        for component in start.max(expansion.first)..end.min(expansion.first + expansion.rank) {
+            let of_expansion = component - expansion.first;
+            let at = part.weights + (place + of_expansion) * dots.len();
+            // SAFETY: weights are of one part, term, expansion and component, and each of these is
             // in one task.
-            let weights = unsafe { job.weights.part(place..place + last - first) };
-            weights.copy_from_slice(&dots[first - start..last - start]);
-            if let Values::I8(_, scales) = update.b(index).typed() {
-                let scales = &scales[first - expansion.first..];
-                weights.iter_mut().zip(scales).for_each(|(weight, scale)| *weight *= scale);
+            let weights = unsafe { job.weights.part(at..at + dots.len()) };
+            for (weight, dots) in weights.iter_mut().zip(dots) {
+                *weight = dots[component - start];
+                if let Some(scales) = scales {
+                    *weight *= scales[of_expansion];
+                }
             }
         }
-        at += expansion.rank;
+        place += expansion.rank;
     }
 }
 
@@ -130,23 +137,24 @@ impl<'a, T: Value> Dot<'a, T> {
     /// All components of one row.
     #[inline(always)]
     fn one<L: WideLanes>(&mut self, l: L, row: usize) {
-        let (x, mut at) = (self.x(row), 0);
-        while at < self.components.len() {
-            at += match self.components.len() - at {
-                8.. => self.put_one::<L, 8>(l, x, row, at),
-                4.. => self.put_one::<L, 4>(l, x, row, at),
-                2.. => self.put_one::<L, 2>(l, x, row, at),
-                _ => self.put_one::<L, 1>(l, x, row, at),
-            };
+        let x = self.x(row);
+        // Eight sums at most: those of fewer components take as long, since each is a chain.
+        match self.components.len() {
+            8.. => self.put_one::<L, 8>(l, x, row),
+            7 => self.put_one::<L, 7>(l, x, row),
+            6 => self.put_one::<L, 6>(l, x, row),
+            5 => self.put_one::<L, 5>(l, x, row),
+            4 => self.put_one::<L, 4>(l, x, row),
+            3 => self.put_one::<L, 3>(l, x, row),
+            2 => self.put_one::<L, 2>(l, x, row),
+            _ => self.put_one::<L, 1>(l, x, row),
         }
     }
 
-    /// `R` components of one row, from component `at` on; returns their number.
     #[inline(always)]
-    fn put_one<L: WideLanes, const R: usize>(&mut self, l: L, x: &[f32], row: usize, at: usize) -> usize {
-        let sums = single::<L, T, R>(l, std::array::from_fn(|i| self.a(at + i)), x);
-        self.dots[row][at..at + R].copy_from_slice(&sums);
-        R
+    fn put_one<L: WideLanes, const R: usize>(&mut self, l: L, x: &[f32], row: usize) {
+        let sums = single::<L, T, R>(l, std::array::from_fn(|i| self.a(i)), x);
+        self.dots[row][..R].copy_from_slice(&sums);
     }
 
     /// All components of `P` pairs of rows.

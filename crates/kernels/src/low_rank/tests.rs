@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::lanes::Fused;
+use crate::quant::{PackedMatrix, SharedBytes, WeightFormat};
 
 /// Bytes at a multiple of [`FACTOR_ALIGN`].
 pub(super) struct Aligned {
@@ -200,16 +201,16 @@ proptest! {
     }
 }
 
-/// Enough work for several threads, strips, blocks of rows and passes over components.
+/// Enough work for several threads, strips, parts of runs, spans and passes over components.
 #[test]
 fn large_steps_get_the_same_bits() {
-    let outputs = [2300, 130];
+    let (inputs, outputs) = (1100, [1300, 130]);
     for format in FactorFormat::ALL {
         let sites =
-            [[(17, 3), (3, 2)], [(8, 1), (1, 3)]].map(|ranks| Site::new(format, 300, &outputs, &ranks, 5));
+            [[(17, 3), (3, 2)], [(8, 1), (1, 3)]].map(|ranks| Site::new(format, inputs, &outputs, &ranks, 5));
         let one = |rows, site, gated| (rows, vec![(0.5, site, gated)]);
         compare(
-            300,
+            inputs,
             &outputs,
             &sites,
             &[
@@ -221,6 +222,74 @@ fn large_steps_get_the_same_bits() {
             ],
         );
     }
+}
+
+/// Products with their updates in one dispatch have the bits of products and then updates: few rows
+/// and many, several pieces per thread, matrices of other formats side by side.
+#[test]
+fn products_and_updates_in_one_dispatch_get_the_same_bits() {
+    let (inputs, outputs) = (256, [1056, 40, 608]);
+    let sites = [[(16, 7), (3, 4)], [(2, 1), (8, 2)]]
+        .map(|ranks| Site::new(FactorFormat::F16, inputs, &outputs, &ranks, 3));
+    for formats in [
+        [WeightFormat::Q4K, WeightFormat::Q8_0, WeightFormat::Q6K],
+        [WeightFormat::F32, WeightFormat::F16, WeightFormat::Q8_0],
+    ] {
+        let weights: Vec<_> =
+            outputs.iter().zip(formats).map(|(&rows, format)| matrix(format, rows, inputs)).collect();
+        for n_rows in [1, 5, 33, 90] {
+            let half = n_rows / 2;
+            let mut terms =
+                vec![LowRankTerm { rows: half..n_rows, scale: 0.5, gates: &[], update: sites[0].update() }];
+            if half > 0 {
+                let [first, second] = [0, 1].map(|site| LowRankTerm {
+                    rows: 0..half,
+                    scale: -1.5,
+                    gates: &[],
+                    update: sites[site].update(),
+                });
+                terms.splice(0..0, [first, second]);
+            }
+            for kernels in Kernels::available() {
+                for threads in [1, 3] {
+                    let pool = ThreadPool::new(threads).expect("a pool");
+                    one_dispatch_or_two(&kernels, &pool, &weights, n_rows, &terms);
+                }
+            }
+        }
+    }
+}
+
+fn matrix(format: WeightFormat, rows: usize, cols: usize) -> PackedMatrix {
+    let values: Vec<f32> = (0..rows * cols).map(number).collect();
+    let mut bytes = vec![0; rows * format.row_bytes(cols).expect("whole quant blocks")];
+    format.quantize(&values, &mut bytes);
+    PackedMatrix::new(format, rows, cols, SharedBytes::new(bytes)).expect("a matrix")
+}
+
+fn jobs<'a>(weights: &'a [PackedMatrix], outs: &'a mut [Vec<f32>]) -> Vec<MatmulJob<'a>> {
+    weights.iter().zip(outs).map(|(weights, out)| MatmulJob { weights, out }).collect()
+}
+
+fn one_dispatch_or_two(
+    kernels: &Kernels,
+    pool: &ThreadPool,
+    weights: &[PackedMatrix],
+    n_rows: usize,
+    terms: &[LowRankTerm<'_>],
+) {
+    let (mut x, cols) = (Activations::new(), weights[0].cols());
+    x.resize(n_rows, cols).iter_mut().enumerate().for_each(|(i, x)| *x = number(i + 77));
+    x.quantize(kernels, pool);
+    let mut scratch = LowRankScratch::default();
+    let [mut expected, mut found] =
+        [(); 2].map(|()| weights.iter().map(|w| vec![0.0; n_rows * w.rows()]).collect::<Vec<_>>());
+    kernels.matmul_many(pool, &x, &mut jobs(weights, &mut expected));
+    let mut outs: Vec<&mut [f32]> = expected.iter_mut().map(|out| &mut out[..]).collect();
+    kernels.add_low_rank(pool, x.values(), terms, &mut outs, &mut scratch);
+    kernels.matmul_low_rank(pool, &x, &mut jobs(weights, &mut found), terms, &mut scratch);
+    let bits = |outs: &[Vec<f32>]| outs.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    assert!(bits(&found) == bits(&expected), "{}, {n_rows} rows", kernels.isa());
 }
 
 #[test]

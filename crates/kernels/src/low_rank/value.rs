@@ -6,6 +6,8 @@ use crate::lanes::{LANES, Lanes, Vectors, WIDE, WideLanes};
 
 /// Value of a factor; widened to f32 exactly.
 pub(super) trait Value: Copy {
+    const IS_F32: bool = false;
+
     fn load<L: Lanes>(l: L, x: &[Self; LANES]) -> L::V;
     /// At most eight values, padded with zeros.
     fn load_partial<L: Lanes>(l: L, x: &[Self]) -> L::V;
@@ -13,6 +15,8 @@ pub(super) trait Value: Copy {
 }
 
 impl Value for f32 {
+    const IS_F32: bool = true;
+
     #[inline(always)]
     fn load<L: Lanes>(l: L, x: &[Self; LANES]) -> L::V {
         l.load(x)

@@ -60,6 +60,14 @@ const UNIT_ROWS: usize = MAX_PANELS * PANEL_ROWS;
 /// Smallest unit of work, in bytes of weights times tokens: about a microsecond.
 const GRAIN_WORK: usize = 32 * 1024;
 
+/// Changes a piece of the products `outs` behind its computation: all rows, the given columns of
+/// the given product. No other thread uses these then.
+pub(crate) type Update<'a> = dyn Fn(&[DisjointMut<'_, f32>], usize, Range<usize>) + Sync + 'a;
+
+/// Products of a thread, in values, that are updated at a time: they stay in the second-level
+/// cache.
+const UPDATED_VALUES: usize = 32 * 1024;
+
 impl Kernels {
     /// Computes the matrix product `out = x Wᵀ`.
     ///
@@ -88,6 +96,18 @@ impl Kernels {
     /// # Panics
     /// See [`matmul`](Self::matmul).
     pub fn matmul_many(&self, pool: &ThreadPool, x: &Activations, jobs: &mut [MatmulJob<'_>]) {
+        self.matmul_updated(pool, x, jobs, None);
+    }
+
+    /// [`matmul_many`](Self::matmul_many) of up to [`MAX_JOBS`] matrices, with `update` called for
+    /// each piece of their products.
+    pub(crate) fn matmul_updated(
+        &self,
+        pool: &ThreadPool,
+        x: &Activations,
+        jobs: &mut [MatmulJob<'_>],
+        update: Option<&Update<'_>>,
+    ) {
         for job in &*jobs {
             let w = job.weights;
             assert_eq!(w.cols(), x.cols(), "matmul: the matrix and its input differ in columns");
@@ -100,13 +120,19 @@ impl Kernels {
         if x.cols() == 0 {
             jobs.iter_mut().for_each(|job| job.out.fill(0.0));
         } else if x.tokens() > 0 {
-            jobs.chunks_mut(MAX_JOBS).for_each(|jobs| self.dispatch(pool, x, jobs));
+            jobs.chunks_mut(MAX_JOBS).for_each(|jobs| self.dispatch(pool, x, jobs, update));
         }
     }
 
     /// Distributes the rows of up to [`MAX_JOBS`] matrices over the threads, in units of
     /// [`UNIT_ROWS`].
-    fn dispatch(&self, pool: &ThreadPool, x: &Activations, jobs: &mut [MatmulJob<'_>]) {
+    fn dispatch(
+        &self,
+        pool: &ThreadPool,
+        x: &Activations,
+        jobs: &mut [MatmulJob<'_>],
+        update: Option<&Update<'_>>,
+    ) {
         let mut weights = [None; MAX_JOBS];
         let mut outs: [DisjointMut<'_, f32>; MAX_JOBS] = std::array::from_fn(|_| DisjointMut::new(&mut []));
         let mut n_units = 0;
@@ -120,14 +146,22 @@ impl Kernels {
         let n_bytes: usize = weights.iter().flatten().map(|w| w.bytes().len()).sum();
         let unit_work = (n_bytes / n_units.max(1)).saturating_mul(x.tokens());
         let grain = (GRAIN_WORK / unit_work.max(1)).max(1);
+        let updated_rows = UPDATED_VALUES.div_ceil(x.tokens()).next_multiple_of(UNIT_ROWS);
         pool.for_each_chunk(n_units, grain, &|units| {
             let mut first = 0;
-            for (w, out) in weights.iter().flatten().zip(&outs) {
+            for (target, (w, out)) in weights.iter().flatten().zip(&outs).enumerate() {
                 let end = first + w.rows().div_ceil(UNIT_ROWS);
                 let here = units.start.max(first)..units.end.min(end);
                 if !here.is_empty() {
                     let rows = (here.start - first) * UNIT_ROWS..w.rows().min((here.end - first) * UNIT_ROWS);
-                    self.rows_product(w, x, packed.pairs(), out, rows);
+                    let at_once = if update.is_some() { updated_rows } else { rows.len() };
+                    for start in rows.clone().step_by(at_once) {
+                        let piece = start..rows.end.min(start + at_once);
+                        self.rows_product(w, x, packed.pairs(), out, piece.clone());
+                        if let Some(update) = update {
+                            update(&outs, target, piece);
+                        }
+                    }
                 }
                 first = end;
             }

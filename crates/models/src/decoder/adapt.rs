@@ -1,16 +1,20 @@
 //! LoRA updates of the products of a pass. Rows of several adapters, and rows without one, may be
 //! in one pass: the products with the weights are computed for all together, and the low-rank parts
-//! of all adapters in one gathered dispatch per site (ADR-0054).
+//! of all adapters in one gathered dispatch per site (ADR-0054) and added with them (ADR-0061).
 
 use ruvllm_adapters::{BaseModel, ScaledAdapter, Site};
 use ruvllm_kernels::low_rank::LowRankTerm;
-use ruvllm_kernels::matmul::Activations;
+use ruvllm_kernels::matmul::{Activations, MatmulJob};
+use ruvllm_kernels::quant::PackedMatrix;
 use ruvllm_kernels::rope::RopeLayout;
 
+use super::gates::Gates;
 use crate::batch::{Segment, Span};
 use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::family::Projections;
+use crate::projection::{add_bias, needs_q8};
+use crate::weights::Linear;
 use crate::workspace::Adapted;
 
 /// Dimensions that adapters of a model must match.
@@ -29,19 +33,82 @@ pub(super) fn base_model(config: &ModelConfig) -> BaseModel {
     }
 }
 
-/// Adds the updates of a site to the products `outs` of `input`. The rows of `spans` lie one behind
-/// the other, whatever rows of the batch they are.
-pub(super) fn adapt(
+/// A product of a pass with its bias.
+pub(super) struct Product<'a> {
+    pub(super) weights: &'a PackedMatrix,
+    pub(super) bias: Option<&'a [f32]>,
+    /// `[rows, outputs]`
+    pub(super) out: &'a mut [f32],
+}
+
+impl<'a> Product<'a> {
+    pub(super) fn of(linear: &'a Linear, out: &'a mut [f32]) -> Self {
+        Self { weights: &linear.weights, bias: linear.bias.as_deref(), out }
+    }
+}
+
+/// Computes the products of `input` at a site, with the updates of adapters. The rows of `spans`
+/// lie one behind the other, whatever rows of the batch they are.
+pub(super) fn project_adapted<const N: usize>(
     compute: &Compute,
     adapted: &mut Adapted,
     (segments, spans): (&[Segment<'_>], &[Span]),
-    (layer, site): (usize, Site),
-    input: &Activations,
-    outs: &mut [&mut [f32]],
+    at: (usize, Site),
+    input: &mut Activations,
+    products: [Product<'_>; N],
+) {
+    let Compute { kernels, pool } = compute;
+    let biases = products.each_ref().map(|product| product.bias);
+    let mut jobs = products.map(|Product { weights, out, .. }| MatmulJob { weights, out });
+    let Adapted { gates, terms: list, scratch } = adapted;
+    let mut terms = list.take();
+    list_terms(&mut terms, gates, (segments, spans), at);
+    if needs_q8(&jobs) {
+        input.quantize(kernels, pool);
+    }
+    if biases.iter().all(Option::is_none) {
+        kernels.matmul_low_rank(pool, input, &mut jobs, &terms, scratch);
+    } else {
+        kernels.matmul_many(pool, input, &mut jobs);
+        for (job, bias) in jobs.iter_mut().zip(biases) {
+            add_bias(compute, job.out, bias);
+        }
+        let mut outs = jobs.map(|job| job.out);
+        kernels.add_low_rank(pool, input.values(), &terms, &mut outs, scratch);
+    }
+    list.put(terms);
+}
+
+/// Adds the updates of a site to the rows that they are computed from; `before` is memory for
+/// these.
+pub(super) fn adapt_in_place(
+    compute: &Compute,
+    adapted: &mut Adapted,
+    rows: (&[Segment<'_>], &[Span]),
+    at: (usize, Site),
+    states: &mut Activations,
+    before: &mut [f32],
 ) {
     let Compute { kernels, pool } = compute;
     let Adapted { gates, terms: list, scratch } = adapted;
     let mut terms = list.take();
+    list_terms(&mut terms, gates, rows, at);
+    if !terms.is_empty() {
+        let before = &mut before[..states.values().len()];
+        before.copy_from_slice(states.values());
+        let mut outs = [states.values_mut()];
+        kernels.add_low_rank(pool, before, &terms, &mut outs, scratch);
+    }
+    list.put(terms);
+}
+
+/// Lists the updates of a site, by rows.
+fn list_terms<'a>(
+    terms: &mut Vec<LowRankTerm<'a>>,
+    gates: &'a Gates,
+    (segments, spans): (&[Segment<'a>], &[Span]),
+    (layer, site): (usize, Site),
+) {
     let mut row = 0;
     for span in spans {
         let adapters = segments[span.segment].adapters;
@@ -59,8 +126,6 @@ pub(super) fn adapt(
         }
         row += span.len;
     }
-    kernels.add_low_rank(pool, input.values(), &terms, outs, scratch);
-    list.put(terms);
 }
 
 /// True for an adapter whose gate selects some adapters per token.

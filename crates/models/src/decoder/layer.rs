@@ -3,17 +3,17 @@
 
 use ruvllm_adapters::Site;
 use ruvllm_kernels::attention::{AttentionCall, AttentionShape, Mask};
-use ruvllm_kernels::matmul::{Activations, MatmulJob};
+use ruvllm_kernels::matmul::Activations;
 use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::Sequence;
 
-use super::adapt::adapt;
+use super::adapt::{Product, project_adapted};
 use super::rope::{FIRST_POSITIONS, RopeTables};
 use crate::batch::{Segment, Span};
 use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::family::Activation;
-use crate::projection::{add_bias, finish, needs_q8, project};
+use crate::projection::finish;
 use crate::rows;
 use crate::weights::{LayerWeights, Linear};
 use crate::workspace::{Adapted, Buffers};
@@ -74,18 +74,16 @@ impl Layer<'_> {
         let Layer { config, weights, compute, .. } = self;
         let n_rows = all.iter().map(|span| span.len).sum();
         let Buffers { hidden, normed, queries, keys, values, unnormed, adapted, .. } = buffers;
-        let mut jobs = [
-            MatmulJob { weights: &weights.query.weights, out: &mut queries[..n_rows * config.query_dim()] },
-            MatmulJob { weights: &weights.key.weights, out: &mut keys[..n_rows * config.kv_dim()] },
-            MatmulJob { weights: &weights.value.weights, out: &mut values[..n_rows * config.kv_dim()] },
+        let linears = [&weights.query, &weights.key, &weights.value];
+        normalize(compute, config, hidden, &weights.attention_norm, normed, n_rows, read_q8(linears));
+        let products = [
+            Product::of(&weights.query, &mut queries[..n_rows * config.query_dim()]),
+            Product::of(&weights.key, &mut keys[..n_rows * config.kv_dim()]),
+            Product::of(&weights.value, &mut values[..n_rows * config.kv_dim()]),
         ];
-        project_norm(compute, config, hidden, &weights.attention_norm, normed, n_rows, &mut jobs);
         adapted.gates.compute(compute, (segments, all), self.index, normed.values());
-        add_bias(compute, queries, weights.query.bias.as_deref());
-        add_bias(compute, keys, weights.key.bias.as_deref());
-        add_bias(compute, values, weights.value.bias.as_deref());
         let site = (self.index, Site::AttentionInput);
-        adapt(compute, adapted, (segments, all), site, normed, &mut [queries, keys, values]);
+        project_adapted(compute, adapted, (segments, all), site, normed, products);
         self.norm_in_place(queries, config.query_dim(), weights.query_norm.as_deref(), unnormed);
         self.norm_in_place(keys, config.kv_dim(), weights.key_norm.as_deref(), unnormed);
         self.place(queries, keys, values, segments, all);
@@ -237,15 +235,11 @@ impl Layer<'_> {
         let Buffers { hidden, normed, gated, up, update, unnormed, adapted, .. } = buffers;
         let up = &mut up[..n_rows * config.ffn_dim];
         let gate = gated.resize(n_rows, config.ffn_dim);
-        let mut jobs = [
-            MatmulJob { weights: &weights.gate.weights, out: &mut *gate },
-            MatmulJob { weights: &weights.up.weights, out: &mut *up },
-        ];
-        project_norm(compute, config, hidden, &weights.ffn_norm, normed, n_rows, &mut jobs);
-        add_bias(compute, gate, weights.gate.bias.as_deref());
-        add_bias(compute, up, weights.up.bias.as_deref());
+        let linears = [&weights.gate, &weights.up];
+        normalize(compute, config, hidden, &weights.ffn_norm, normed, n_rows, read_q8(linears));
+        let products = [Product::of(&weights.gate, gate), Product::of(&weights.up, &mut *up)];
         let site = (self.index, Site::FeedForwardInput);
-        adapt(compute, adapted, (segments, wanted), site, normed, &mut [gate, up]);
+        project_adapted(compute, adapted, (segments, wanted), site, normed, products);
         let up = &*up;
         finish(compute, gated, weights.down.weights.format().uses_q8(), &|rows, gate| {
             let up = &up[rows.start * config.ffn_dim..rows.end * config.ffn_dim];
@@ -276,33 +270,36 @@ impl Layer<'_> {
         let Layer { config, compute, .. } = self;
         let Stream { hidden, update, unnormed, adapted } = stream;
         let update = &mut update[..input.tokens() * config.model_dim];
-        project(compute, input, &mut [MatmulJob { weights: &linear.weights, out: &mut *update }]);
-        add_bias(compute, update, linear.bias.as_deref());
-        adapt(compute, adapted, rows, (self.index, site), input, &mut [&mut *update]);
+        let products = [Product::of(linear, &mut *update)];
+        project_adapted(compute, adapted, rows, (self.index, site), input, products);
         self.norm_in_place(update, config.model_dim, norm, unnormed);
         let rows = hidden.chunks_exact_mut(config.model_dim).zip(update.chunks_exact(config.model_dim));
         rows::for_each(&compute.pool, rows, |(row, update)| compute.kernels.add_assign(row, update));
     }
 }
 
-/// Products of the norm of the first `n_rows` rows of `hidden` with several matrices. `normed` is
-/// where the norm goes.
-pub(super) fn project_norm(
+/// Writes the norm of the first `n_rows` rows of `hidden` to `normed`, quantized if a product of it
+/// reads 8 bits.
+pub(super) fn normalize(
     compute: &Compute,
     config: &ModelConfig,
     hidden: &[f32],
     weight: &[f32],
     normed: &mut Activations,
     n_rows: usize,
-    jobs: &mut [MatmulJob<'_>],
+    q8: bool,
 ) {
     let dim = config.model_dim;
     normed.resize(n_rows, dim);
-    finish(compute, normed, needs_q8(jobs), &|rows, normed| {
+    finish(compute, normed, q8, &|rows, normed| {
         let hidden = &hidden[rows.start * dim..rows.end * dim];
         compute.kernels.rms_norm(hidden, weight, config.norm_eps, normed);
     });
-    project(compute, normed, jobs);
+}
+
+/// True if one of the products reads 8-bit activations.
+fn read_q8<const N: usize>(linears: [&Linear; N]) -> bool {
+    linears.iter().any(|linear| linear.weights.format().uses_q8())
 }
 
 /// Position and sequence of each row of `spans`, in order.

@@ -9,20 +9,18 @@ mod rope;
 use std::sync::Arc;
 
 use ruvllm_adapters::{Adapter, BaseModel, FactorFormat, Part, ScaledAdapter, Site};
-use ruvllm_kernels::matmul::MatmulJob;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvRopes, KvStore, Probe, Sequence};
 use ruvllm_memory::{PagePool, Request};
 
-use self::adapt::adapt;
+use self::adapt::{Product, adapt_in_place, project_adapted};
 pub(crate) use self::gates::Gates;
-use self::layer::{Layer, project_norm};
+use self::layer::{Layer, normalize};
 use self::rope::Ropes;
 use crate::batch::{BatchRows, Segment};
 use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::projection::add_bias;
 use crate::rows;
 use crate::weights::{LoadProgress, WeightBytes, Weights};
 use crate::workspace::{Buffers, Workspace, resize};
@@ -227,11 +225,9 @@ impl Model {
         let Workspace { batch, buffers, .. } = workspace;
         self.check(batch, segments.as_mut())?;
         self.run(compute, batch, buffers, segments.as_mut())?;
+        self.finish_hidden(compute, buffers, segments.as_mut(), batch, false);
         segments.into_iter().for_each(|segment| segment.step.commit());
-        let Buffers { hidden, normed, .. } = buffers;
-        let norm_weight = &self.weights.output_norm;
-        project_norm(compute, &self.config, hidden, norm_weight, normed, batch.n_wanted(), &mut []);
-        Ok(normed.values())
+        Ok(buffers.normed.values())
     }
 
     /// Logits of the wanted rows of a batch.
@@ -350,6 +346,22 @@ impl Model {
         }
     }
 
+    /// Final norm of the wanted rows, which are the first, with the updates of adapters; quantized
+    /// with `q8`.
+    fn finish_hidden(
+        &self,
+        compute: &Compute,
+        buffers: &mut Buffers,
+        segments: &[Segment<'_>],
+        batch: &BatchRows,
+        q8: bool,
+    ) {
+        let Buffers { hidden, normed, update, adapted, .. } = buffers;
+        let norm_weight = &self.weights.output_norm;
+        normalize(compute, &self.config, hidden, norm_weight, normed, batch.n_wanted(), q8);
+        adapt_in_place(compute, adapted, (segments, &batch.wanted), (0, Site::FinalHidden), normed, update);
+    }
+
     /// Final norm and output projection of the wanted rows, which are the first.
     fn output(
         &self,
@@ -359,15 +371,12 @@ impl Model {
         batch: &BatchRows,
         logits: &mut [f32],
     ) {
-        let config = &self.config;
         let (weights, bias) = self.weights.output_projection();
-        let norm_weight = &self.weights.output_norm;
-        let Buffers { hidden, normed, adapted, .. } = buffers;
-        let mut jobs = [MatmulJob { weights, out: &mut *logits }];
-        project_norm(compute, config, hidden, norm_weight, normed, batch.n_wanted(), &mut jobs);
-        add_bias(compute, logits, bias);
-        adapt(compute, adapted, (segments, &batch.wanted), (0, Site::Logits), normed, &mut [&mut *logits]);
-        if let Some(cap) = config.decoder.logits_soft_cap {
+        self.finish_hidden(compute, buffers, segments, batch, weights.format().uses_q8());
+        let Buffers { normed, adapted, .. } = buffers;
+        let products = [Product { weights, bias, out: &mut *logits }];
+        project_adapted(compute, adapted, (segments, &batch.wanted), (0, Site::Logits), normed, products);
+        if let Some(cap) = self.config.decoder.logits_soft_cap {
             soft_cap(compute, logits, cap);
         }
     }

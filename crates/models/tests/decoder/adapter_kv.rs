@@ -20,6 +20,7 @@ fn sites(base: &BaseModel) -> Vec<(Site, usize, Vec<usize>)> {
         (Site::FeedForwardInput, model_dim, vec![ffn_dim, ffn_dim]),
         (Site::FeedForwardOutput, ffn_dim, vec![model_dim]),
         (Site::Logits, model_dim, vec![vocab_size]),
+        (Site::FinalHidden, model_dim, vec![model_dim]),
     ]
 }
 
@@ -76,7 +77,7 @@ fn the_kv_digest_takes_the_sites_that_change_keys_and_values() {
         (0..n_layers).flat_map(|layer| sites(base).into_iter().map(move |site| (layer, site)))
     {
         for (target, &outputs) in targets.iter().enumerate() {
-            if site == Site::Logits && layer > 0 {
+            if matches!(site, Site::Logits | Site::FinalHidden) && layer > 0 {
                 continue;
             }
             let adapters = [adapter(base, layer, site, inputs, (target, outputs))];
@@ -90,7 +91,7 @@ fn the_kv_digest_takes_the_sites_that_change_keys_and_values() {
             without += usize::from(!in_digest);
         }
     }
-    assert_eq!(without, 5, "output, gate, up and down of the last layer, and logits");
+    assert_eq!(without, 6, "output, gate, up and down of the last layer, final state and logits");
 }
 
 #[test]
@@ -101,12 +102,13 @@ fn kv_digests_of_lists_follow_content_scale_and_order() {
     let first = of(0, Site::AttentionOutput, base.query_dim, base.model_dim);
     let second = of(0, Site::AttentionInput, base.model_dim, base.query_dim);
     let logits = of(0, Site::Logits, base.model_dim, base.vocab_size);
+    let hidden = of(0, Site::FinalHidden, base.model_dim, base.model_dim);
     let scaled = |of: &ScaledAdapter, scale| ScaledAdapter { scale, ..of.clone() };
     assert_eq!(kv_digest(&[]), None);
-    assert_eq!(kv_digest(&[logits.clone(), scaled(&first, 0.0)]), None);
+    assert_eq!(kv_digest(&[logits.clone(), hidden.clone(), scaled(&first, 0.0)]), None);
     let one = kv_digest(std::slice::from_ref(&first));
     assert!(one.is_some());
-    assert_eq!(one, kv_digest(&[logits, first.clone()]));
+    assert_eq!(one, kv_digest(&[logits, first.clone(), hidden]));
     let both = kv_digest(&[first.clone(), second.clone()]);
     let others = [
         one,

@@ -1,5 +1,6 @@
 //! The decoder against independent references and against itself, through the public API only.
 
+mod adapter_final;
 mod adapter_kv;
 mod adapters;
 mod configuration;
