@@ -32,6 +32,8 @@ pub struct Adapter {
     layout: Arc<Layout>,
     bytes: Bytes,
     digests: Digests,
+    /// Number among the versions of an adapter that changes.
+    version: u64,
 }
 
 /// Memory of the factors.
@@ -106,7 +108,7 @@ impl Adapter {
         if !found.as_ptr().addr().is_multiple_of(FACTOR_ALIGN) {
             return Err(Error::Layout { what: "they do not start at a multiple of 64 bytes".to_owned() });
         }
-        Ok(Self { base, layout, bytes: Bytes::Shared(bytes), digests })
+        Ok(Self { base, layout, bytes: Bytes::Shared(bytes), digests, version: 0 })
     }
 
     /// The adapter in another number format, in pages of `pool`.
@@ -159,12 +161,17 @@ impl Adapter {
     ///
     /// # Panics
     /// If it has none: [`Adapter::from_bytes`].
-    pub(crate) fn begin_version(&mut self, digests: Digests) -> &mut [u8] {
-        self.digests = digests;
+    pub(crate) fn begin_version(&mut self, version: u64, digests: Digests) -> &mut [u8] {
+        (self.version, self.digests) = (version, digests);
         match &mut self.bytes {
             Bytes::Own(Resident { pages, len }) => &mut pages.bytes_mut()[..*len],
             Bytes::Shared(_) => unreachable!("versions are made by `buffer`"),
         }
+    }
+
+    /// Number of the version of an adapter that changes ([`MicroLora`](crate::MicroLora)); else 0.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// Digests of the factors.
@@ -316,7 +323,7 @@ impl Memory {
         let Self { layout, pages } = self;
         let (digests, len) = (digests(&layout), layout.bytes());
         let bytes = Bytes::Own(Resident::new(pages, len));
-        Adapter { base: Arc::clone(base), layout: Arc::new(layout), bytes, digests }
+        Adapter { base: Arc::clone(base), layout: Arc::new(layout), bytes, digests, version: 0 }
     }
 }
 

@@ -49,7 +49,7 @@ pub use crate::layout::{Layout, SiteLayout, SiteShape};
 pub use crate::micro::{Edit, MAX_RANK, MicroConfig, MicroLora, Preset, SiteEdit, Snapshot};
 pub use crate::name::MAX_NAME_BYTES;
 pub use crate::place::{BaseModel, Projection, Site};
-pub use crate::registry::{RegisteredAdapter, Registry};
+pub use crate::registry::{RegisteredAdapter, Registry, Resolved};
 pub use crate::residency::{
     Acquired, AdapterVersion, Limits, Precision, Residency, ResidencyConfig, ResidencyStatistics, Tier,
 };

@@ -3,11 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ruvllm_adapters::{Adapter, AdapterGate, BaseModel, LoraFile, Part, Registry, ScaledAdapter};
+use ruvllm_adapters::{Adapter, AdapterGate, BaseModel, LoraFile, Part, Registry, Resolved, ScaledAdapter};
 use ruvllm_memory::{Request, Tenant};
 
+use crate::adapter_choice::AdapterChoice;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::request::GenerateRequest;
+use crate::step::RequestAdapters;
 
 /// A LoRA adapter on disk and its scale.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,7 +58,8 @@ impl Engine {
 
     /// Adapters by tenant and name: hot, warm or cold, in pages of the KV budget
     /// (ADR-0056). Files are compact files of an
-    /// [`AdapterStore`](ruvllm_adapters::AdapterStore).
+    /// [`AdapterStore`](ruvllm_adapters::AdapterStore). Requests name them:
+    /// [`GenerateRequest::with_named_adapter`].
     pub fn adapter_registry(&self) -> &Registry {
         &self.adapter_registry
     }
@@ -72,9 +76,54 @@ impl Engine {
             return Err(Error::AdapterScale { scale });
         }
         let registry = &self.adapter_registry;
-        let acquired = registry.resolve(tenant, name).and_then(|version| registry.acquire(&version));
-        let acquired = acquired.map_err(|source| Error::Adapter { source: source.into() })?;
-        Ok(ScaledAdapter::new(acquired.adapter, scale))
+        let acquired = registry.resolve(tenant, name).and_then(|resolved| match resolved {
+            Resolved::Version(version) => registry.acquire(&version).map(|acquired| acquired.adapter),
+            Resolved::Current(adapter) => Ok(adapter),
+        });
+        let adapter = acquired.map_err(|source| Error::Adapter { source: source.into() })?;
+        Ok(ScaledAdapter::new(adapter, scale))
+    }
+
+    /// Adapters of a request in the versions of now: those whose scale is other than 0. Cold ones
+    /// are loaded in the background, unless more requests wait than can run: by their turn they
+    /// would have left memory again.
+    ///
+    /// # Errors
+    /// [`Error::AdapterScale`], and [`Error::Adapter`] for a name that the tenant does not see.
+    pub(crate) fn resolve_adapters(&self, request: &GenerateRequest) -> Result<RequestAdapters> {
+        let (registry, core) = (&self.adapter_registry, self.core());
+        let mut adapters = RequestAdapters::default();
+        if request.adapters.is_empty() {
+            self.adapters.iter().for_each(|scaled| adapters.push_loaded(scaled.clone()));
+            return Ok(adapters);
+        }
+        let loads_ahead = core.counters.read().waiting < core.scheduling.max_running as u64;
+        for choice in &request.adapters {
+            match choice {
+                AdapterChoice::Loaded(scaled) if is_in_effect(scaled.scale)? => {
+                    adapters.push_loaded(scaled.clone());
+                }
+                AdapterChoice::Loaded(_) => {}
+                AdapterChoice::Named { name, scale } => {
+                    let resolved = registry.resolve(&request.tenant, name);
+                    let resolved = resolved.map_err(|source| Error::Adapter { source: source.into() })?;
+                    if !is_in_effect(*scale)? {
+                        continue;
+                    }
+                    match resolved {
+                        Resolved::Current(adapter) => adapters.push_current(name, adapter, *scale),
+                        Resolved::Version(version) => {
+                            let tier = core.residency.count(&version);
+                            if loads_ahead {
+                                core.residency.prefetch(&version);
+                            }
+                            adapters.push_version(version, *scale, tier);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(adapters)
     }
 
     /// Shape that adapters of the model match.
@@ -102,9 +151,17 @@ impl Engine {
 ///
 /// # Errors
 /// [`Error::AdapterScale`] for a scale that is not finite.
-pub(crate) fn in_effect(adapters: &[ScaledAdapter]) -> Result<Arc<[ScaledAdapter]>> {
-    if let Some(scaled) = adapters.iter().find(|scaled| !scaled.scale.is_finite()) {
-        return Err(Error::AdapterScale { scale: scaled.scale });
+fn in_effect(adapters: &[ScaledAdapter]) -> Result<Arc<[ScaledAdapter]>> {
+    for scaled in adapters {
+        is_in_effect(scaled.scale)?;
     }
     Ok(adapters.iter().filter(|scaled| scaled.scale != 0.0).cloned().collect())
+}
+
+/// True for the scale of an adapter that changes anything.
+///
+/// # Errors
+/// [`Error::AdapterScale`] for one that is not finite.
+fn is_in_effect(scale: f32) -> Result<bool> {
+    if scale.is_finite() { Ok(scale != 0.0) } else { Err(Error::AdapterScale { scale }) }
 }

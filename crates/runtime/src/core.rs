@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ruvllm_adapters::Residency;
 use ruvllm_kv_cache::{KvPolicy, KvStore};
 use ruvllm_memory::PressurePolicy;
 use ruvllm_models::{Compute, Model};
@@ -27,6 +28,8 @@ pub(crate) struct Core {
     /// Stores of the other policies that requests may name.
     pub(crate) request_kv: Vec<KvStore>,
     pub(crate) prefixes: Option<Arc<PrefixCache>>,
+    /// Tiers of the registered adapters.
+    pub(crate) residency: Arc<Residency>,
     /// Pressure policy of requests that name none.
     pub(crate) pressure: PressurePolicy,
     pub(crate) quality: QualityMemory,

@@ -148,7 +148,17 @@ impl Engine {
         let codec =
             TextCodec::read(checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
         let draft = DraftModel::of_options(options, &codec)?;
+        let residency = Residency::new(
+            Arc::clone(model.adapter_base()),
+            kv.pool().clone(),
+            ResidencyConfig {
+                limits: options.adapter_limits,
+                pressure: options.pressure,
+                ..ResidencyConfig::default()
+            },
+        );
         let core = Core {
+            residency: Arc::clone(&residency),
             model,
             codec,
             compute,
@@ -164,11 +174,6 @@ impl Engine {
             draft,
             speculation: options.speculation,
         };
-        let residency = Residency::new(
-            Arc::clone(core.model.adapter_base()),
-            core.kv.pool().clone(),
-            ResidencyConfig { pressure: options.pressure, ..ResidencyConfig::default() },
-        );
         Ok(Self {
             core: Arc::new(core),
             adapter_registry: Registry::new(residency),

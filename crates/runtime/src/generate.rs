@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::adapter::in_effect;
 use crate::cancel::CancelToken;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -49,7 +48,7 @@ impl Engine {
     ///
     /// # Errors
     /// Errors of [`submit`](Self::submit) before anything is computed, then
-    /// [`Error`]`::{Refused, DeadlineExceeded, Cache, Forward, NoCandidate, Decode,
+    /// [`Error`]`::{Refused, DeadlineExceeded, Adapter, Cache, Forward, NoCandidate, Decode,
     /// EngineStopped}` from the run.
     pub fn generate_with(
         &self,
@@ -68,7 +67,7 @@ impl Engine {
     /// Time to first token counts from here.
     ///
     /// # Errors
-    /// [`Error`]`::{AdapterScale, PromptTooLong, IdLength, KvPolicyNotOpened, Session,
+    /// [`Error`]`::{Adapter, AdapterScale, PromptTooLong, IdLength, KvPolicyNotOpened, Session,
     /// SpillWithoutFolder}`, those of
     /// [`encode_prompt`](Self::encode_prompt), [`Sampler::new`](crate::Sampler::new) and
     /// [`StopMatcher::new`](crate::StopMatcher::new); [`Error::StepThread`]. Those of the run come
@@ -211,10 +210,7 @@ impl Engine {
         }
         let spec = SequenceSpec {
             tenant: request.tenant.clone(),
-            adapters: match &*request.adapters {
-                [] => Arc::clone(&self.adapters),
-                adapters => in_effect(adapters)?,
-            },
+            adapters: Arc::default(),
             kv,
             pressure,
             capacity: if session.is_some() || request.session.is_some() {
@@ -226,16 +222,12 @@ impl Engine {
             min_cache_tokens: request.min_cache_tokens,
             shared_tokens: request.shared_tokens,
         };
+        let adapters = self.resolve_adapters(request)?;
         let steps = self.steps()?;
         // A conversation keeps its sequence itself.
         let mut record = if session.is_some() { None } else { self.session_of(request)? };
         if let Some(record) = &record {
-            let store = spec.kv.as_ref().unwrap_or(&core.kv);
-            let key =
-                core.prefixes.as_ref().filter(|_| spec.caches_prefix).map(|prefixes| {
-                    prefixes.key_for(store, spec.tenant.path(), spec.capacity, &spec.adapters)
-                });
-            record.begin(&self.last_message(&request.prompt), key, SystemTime::now());
+            record.begin(&self.last_message(&request.prompt), SystemTime::now());
         }
         let (mut jobs, mut handles) = (Vec::with_capacity(n), Vec::with_capacity(n));
         for prepared in choices {
@@ -246,6 +238,7 @@ impl Engine {
             jobs.push(Job {
                 prepared,
                 spec: spec.clone(),
+                adapters: adapters.clone(),
                 session: record.as_ref().map(|record| record.number).or(session),
                 record,
                 priority: request.priority,

@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod adapter_choice;
 mod backend;
 mod benchmark;
 mod calibrate;
@@ -79,7 +80,9 @@ pub mod crates {
 /// JSON values of messages and tools, in the version used here.
 pub use serde_json;
 
-pub use ruvllm_adapters::{Adapter, AdapterGate, FactorFormat, Precision, Registry, ScaledAdapter};
+pub use ruvllm_adapters::{
+    Adapter, AdapterGate, FactorFormat, MicroLora, Precision, Registry, ScaledAdapter, Tier,
+};
 #[cfg(feature = "store")]
 pub use ruvllm_hub::Store;
 pub use ruvllm_kernels::{Isa, Kernels};
@@ -95,6 +98,7 @@ pub use ruvllm_text::tokenizer::Tokenizer;
 pub use ruvllm_text::tool_call::{ToolCall, ToolCallEvent, ToolCallFormat, ToolCallParser};
 
 pub use crate::adapter::AdapterSource;
+pub use crate::adapter_choice::{AdapterChoice, ServedAdapter};
 pub use crate::backend::InferenceBackend;
 #[cfg(feature = "candle")]
 pub use crate::backend::candle::{CandleBackend, CandleDevice, CandleOptions};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gguf_rs_lite::{FileMemory, Gguf};
-use ruvllm_adapters::FactorFormat;
+use ruvllm_adapters::{FactorFormat, Limits};
 use ruvllm_kernels::Isa;
 use ruvllm_kv_cache::prefix::FolderKey;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy};
@@ -195,6 +195,10 @@ pub struct EngineOptions {
     pub context: Option<usize>,
     /// Number format of the factors of loaded adapters. Default: F16.
     pub adapter_format: FactorFormat,
+    /// Limits of the tiers of registered adapters
+    /// ([`Engine::adapter_registry`](crate::Engine::adapter_registry)). Default: 100 hot and 1,000
+    /// warm adapters; the KV budget limits both.
+    pub adapter_limits: Limits,
     /// Prompt tokens per forward pass; a prefill can be cancelled between passes. Default 512.
     pub prefill_chunk: usize,
     /// A `tokenizer.json` in place of the model's tokenizer.
@@ -256,6 +260,7 @@ setters! {
         set with_session_quota(session_quota: usize);
         some with_context(context: usize);
         set with_adapter_format(adapter_format: FactorFormat);
+        set with_adapter_limits(adapter_limits: Limits);
         set with_prefill_chunk(prefill_chunk: usize);
         some with_tokenizer(tokenizer: PathBuf);
         set with_scheduling(scheduling: SchedulerConfig);
@@ -289,6 +294,7 @@ impl Default for EngineOptions {
             session_quota: 1024,
             context: None,
             adapter_format: FactorFormat::F16,
+            adapter_limits: Limits::default(),
             prefill_chunk: 512,
             tokenizer: None,
             scheduling: SchedulerConfig::default(),

@@ -10,6 +10,7 @@ use ruvllm_text::TokenId;
 use ruvllm_text::chat::Message;
 use ruvllm_text::tool_call::{ToolCall, ToolCallFormat};
 
+use crate::adapter_choice::{AdapterChoice, ServedAdapter};
 #[cfg(feature = "structured-output")]
 use crate::constraint::Constraint;
 use crate::error::{Error, Result};
@@ -105,14 +106,19 @@ pub struct GenerateRequest {
     /// made if the tenant has none: see [`Sessions`](crate::Sessions). Of several choices the first
     /// one does. Default: none.
     pub session: Option<String>,
-    /// Adapters of this request with their scales, loaded with
-    /// [`Engine::load_adapter`](crate::Engine::load_adapter) by the same engine; their updates add
-    /// up, in their order. Empty (default): [`Engine::adapters`](crate::Engine::adapters).
+    /// Adapters of this request with their scales: loaded with
+    /// [`Engine::load_adapter`](crate::Engine::load_adapter) by the same engine, or names of its
+    /// registry. Their updates add up, in their order. Empty (default):
+    /// [`Engine::adapters`](crate::Engine::adapters).
+    ///
+    /// A name means the version of the submission, whatever replaces it afterwards, and all tokens
+    /// are computed with one format of its factors. A cold adapter is loaded in the background,
+    /// while the request waits and others are computed; [`Completion::adapters`] tells what served.
     ///
     /// Scales, combinations and gates ([`AdapterGate::over`](crate::AdapterGate::over)) take no
     /// memory. Prefix hits come from sequences with the same adapters, scales and gates, apart from
     /// those that change no keys and values ([`kv_digest`](crate::crates::adapters::kv_digest)).
-    pub adapters: Vec<ScaledAdapter>,
+    pub adapters: Vec<AdapterChoice>,
     /// KV-cache policy of the sequence: the engine's
     /// ([`Engine::kv_policy`](crate::Engine::kv_policy)), or one of
     /// [`EngineOptions::request_kv`](crate::EngineOptions::request_kv). Prefix hits come from
@@ -201,7 +207,6 @@ setters! {
         set with_ignore_eos(ignore_eos: bool);
         set with_tenant(tenant: Tenant);
         set with_shared_tokens(shared_tokens: usize);
-        set with_adapters(adapters: Vec<ScaledAdapter>);
         some with_kv(kv: KvPolicy);
         some with_pressure(pressure: PressurePolicy);
         set with_cache_prefix(cache_prefix: bool);
@@ -245,10 +250,25 @@ impl GenerateRequest {
         self
     }
 
+    /// Sets [`adapters`](Self::adapters) to loaded ones.
+    #[must_use]
+    pub fn with_adapters(mut self, adapters: Vec<ScaledAdapter>) -> Self {
+        self.adapters = adapters.into_iter().map(AdapterChoice::Loaded).collect();
+        self
+    }
+
+    /// Adds a name of the registry to [`adapters`](Self::adapters).
+    #[must_use]
+    pub fn with_named_adapter(mut self, name: impl Into<String>, scale: f32) -> Self {
+        self.adapters.push(AdapterChoice::Named { name: name.into(), scale });
+        self
+    }
+
     /// Sets [`adapters`](Self::adapters) to one adapter as it was loaded, or to none.
     #[must_use]
     pub fn with_adapter(mut self, adapter: impl Into<Option<Arc<Adapter>>>) -> Self {
-        self.adapters = adapter.into().map(ScaledAdapter::from).into_iter().collect();
+        self.adapters =
+            adapter.into().map(|adapter| AdapterChoice::Loaded(adapter.into())).into_iter().collect();
         self
     }
 
@@ -400,6 +420,9 @@ pub struct Completion {
     /// Oldest tokens after the attention sinks that were dropped; only with
     /// [`PressurePolicy::DropOldest`].
     pub dropped_tokens: usize,
+    /// Adapters of the registry that served, in the order of
+    /// [`GenerateRequest::adapters`]; empty if the request ended before it had them.
+    pub adapters: Vec<ServedAdapter>,
     /// Tokens of drafts that were verified; 0 without speculative decoding.
     pub drafted_tokens: usize,
     /// Drafted tokens that became output.

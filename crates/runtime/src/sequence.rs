@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use ruvllm_adapters::{ScaledAdapter, kv_digest};
+use ruvllm_kv_cache::prefix::PrefixKey;
 use ruvllm_kv_cache::{KvStore, Sequence};
 use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_models::{Compute, LogitsRows, Model, Segment, Workspace};
@@ -43,6 +44,8 @@ pub(crate) struct NativeSequence {
     /// Token ids whose keys and values are there.
     tokens: Vec<TokenId>,
     spec: SequenceSpec,
+    /// Digest of what the keys and values have of the adapters.
+    kv_digest: Option<[u8; 32]>,
     /// Layers of the model.
     n_layers: usize,
     /// Whole blocks at the last [`settle`](Self::settle).
@@ -98,6 +101,7 @@ impl NativeSequence {
             cache,
             tokens: Vec::new(),
             spec: spec.clone(),
+            kv_digest: kv_digest(&spec.adapters),
             settled: 0,
             n_layers,
             forked: 0,
@@ -118,6 +122,7 @@ impl NativeSequence {
             cache,
             tokens: self.tokens.clone(),
             spec: self.spec.clone(),
+            kv_digest: self.kv_digest,
             n_layers: self.n_layers,
             settled: self.settled,
             // The fork holds the blocks itself, so that it needs no pin.
@@ -164,7 +169,7 @@ impl NativeSequence {
         self.spec.tenant.path() == spec.tenant.path()
             && self.spec.capacity >= spec.capacity
             && policy(&self.spec) == policy(spec)
-            && kv_digest(&self.spec.adapters) == kv_digest(&spec.adapters)
+            && self.kv_digest == kv_digest(&spec.adapters)
     }
 
     /// Takes the changeable properties of the request that goes on with the sequence.
@@ -196,7 +201,7 @@ impl NativeSequence {
     ) -> Result<usize> {
         let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) else { return Ok(0) };
         self.reused = prefixes
-            .begin(&compute.kernels, &mut self.cache, &self.spec.adapters, prompt, self.spec.min_cache_tokens)
+            .begin(&compute.kernels, &mut self.cache, self.kv_digest, prompt, self.spec.min_cache_tokens)
             .map_err(|source| Error::Cache { tokens: prompt.len(), source: source.into() })?;
         self.tokens.extend_from_slice(&prompt[..self.reused.tokens]);
         Ok(self.reused.tokens)
@@ -209,17 +214,27 @@ impl NativeSequence {
         if whole > self.reused.tokens
             && let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix)
         {
-            let adapters = &self.spec.adapters;
             let shared_tokens = self.spec.shared_tokens;
-            prefixes.keep_in_memory(&mut self.cache, adapters, &self.tokens[..whole], shared_tokens);
+            prefixes.keep_in_memory(&mut self.cache, self.kv_digest, &self.tokens[..whole], shared_tokens);
         }
     }
 
     /// Stores the sequence as a prefix of later sequences; true if the prefix cache has it whole.
     pub(crate) fn keep(&mut self, prefixes: Option<&PrefixCache>) -> bool {
         let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) else { return false };
-        let adapters = &self.spec.adapters;
-        prefixes.keep(&mut self.cache, adapters, &self.tokens, self.spec.shared_tokens)
+        prefixes.keep(&mut self.cache, self.kv_digest, &self.tokens, self.spec.shared_tokens)
+    }
+
+    /// Key of its prefix in the prefix cache; `None` if it leaves none there.
+    pub(crate) fn prefix_key(&self, prefixes: Option<&PrefixCache>) -> Option<PrefixKey> {
+        let prefixes = prefixes.filter(|_| self.spec.caches_prefix)?;
+        Some(prefixes.key_of(&self.cache, self.kv_digest))
+    }
+
+    /// Drops the adapters of a request that has ended, so that the idle sequence keeps none in
+    /// memory. The next request brings its own.
+    pub(crate) fn release_adapters(&mut self) {
+        self.spec.adapters = Arc::default();
     }
 
     /// Stores the state of the quality target as the start of the tenant's later sequences.

@@ -46,7 +46,7 @@ impl Engine {
         let record = record.map_err(Error::Session)?;
         if self.session_table.is_expired(record.state().last_used, now) {
             // As if it had been removed and made again.
-            record.end(&[], now);
+            record.end(&[], None, now);
             self.end_session(record.number);
         }
         Ok(Some(record))

@@ -53,6 +53,8 @@ pub(crate) struct Entry {
     pub(crate) claim: usize,
     /// True while its prefill computes the prefix that others wait for.
     pub(crate) leads: bool,
+    /// True while it runs without taking part in steps.
+    pub(crate) is_suspended: bool,
 }
 
 impl Entry {

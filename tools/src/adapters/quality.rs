@@ -229,7 +229,7 @@ impl Bench {
     fn adapter(&self, file: &LoraFile, scale: f32, format: FactorFormat) -> Result<ScaledAdapter, Any> {
         let part = Part { file, scale: 1.0 };
         let adapter = self.model.adapter(&[part], format, &self.pool, &Request::default())?;
-        Ok(ScaledAdapter { adapter: Arc::new(adapter), scale })
+        Ok(ScaledAdapter::new(Arc::new(adapter), scale))
     }
 
     fn name(&self, index: usize) -> String {

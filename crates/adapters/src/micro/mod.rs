@@ -144,7 +144,7 @@ impl MicroLora {
                 };
                 let layout = std::sync::Arc::clone(current.layout());
                 let digests = digests(current.base(), &layout, &self.id, next_version);
-                let factors = next.begin_version(digests);
+                let factors = next.begin_version(next_version, digests);
                 let mut edit_of = Edit::new(&layout, current.factors(), factors, changes);
                 let result = edit(&mut edit_of);
                 edit_of.finish()?;

@@ -8,8 +8,10 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use ruvllm_memory::Tenant;
 
+use crate::adapter::Adapter;
 use crate::compact::CompactFile;
 use crate::error::{Error, Result};
+use crate::micro::MicroLora;
 use crate::name::check_name;
 use crate::residency::{Acquired, AdapterVersion, Precision, Residency, Tier};
 use crate::shortened::shortened;
@@ -42,6 +44,32 @@ pub struct RegisteredAdapter {
     pub tier: Tier,
 }
 
+/// Adapter that a name means for a request from now to its end.
+#[derive(Debug, Clone)]
+pub enum Resolved {
+    /// Version of a compact file.
+    Version(Arc<AdapterVersion>),
+    /// Current version of an adapter that changes.
+    Current(Arc<Adapter>),
+}
+
+impl Resolved {
+    /// The version of a file; `None` for an adapter that changes.
+    pub fn version(&self) -> Option<&Arc<AdapterVersion>> {
+        match self {
+            Self::Version(version) => Some(version),
+            Self::Current(_) => None,
+        }
+    }
+}
+
+/// Adapter under a name.
+#[derive(Debug, Clone)]
+enum Registered {
+    Version(Arc<AdapterVersion>),
+    Changing(Arc<MicroLora>),
+}
+
 /// Adapters of a model by tenant and name.
 ///
 /// A name means a version; replacing it swaps the version, and requests that began with the former
@@ -54,8 +82,8 @@ pub struct RegisteredAdapter {
 #[derive(Debug)]
 pub struct Registry {
     residency: Arc<Residency>,
-    versions: DashMap<Name, Arc<AdapterVersion>>,
-    /// Locked before `versions`.
+    adapters: DashMap<Name, Registered>,
+    /// Locked before `adapters`.
     shares: DashMap<Box<str>, Share>,
     next: AtomicU64,
 }
@@ -63,7 +91,7 @@ pub struct Registry {
 impl Registry {
     /// An empty registry over the tiers of `residency`.
     pub fn new(residency: Arc<Residency>) -> Self {
-        Self { residency, versions: DashMap::new(), shares: DashMap::new(), next: AtomicU64::new(1) }
+        Self { residency, adapters: DashMap::new(), shares: DashMap::new(), next: AtomicU64::new(1) }
     }
 
     /// Tiers of the adapters.
@@ -90,7 +118,20 @@ impl Registry {
         precision: Precision,
     ) -> Result<Arc<AdapterVersion>> {
         let version = self.open(tenant, name, path, precision)?;
-        self.insert(&version, |taken| Err(Error::NameTaken { name: taken.name().to_owned() }))
+        let taken = |_: &mut Registered| Err(Error::NameTaken { name: name.to_owned() });
+        self.insert(tenant, name, Registered::Version(Arc::clone(&version)), taken)?;
+        Ok(version)
+    }
+
+    /// Registers an adapter that changes while requests run: each gets the version that is current
+    /// when it resolves the name. Its memory is that of the [`MicroLora`].
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::NameTaken`] and [`Error::Quota`].
+    pub fn register_changing(&self, tenant: &Tenant, name: &str, adapter: &Arc<MicroLora>) -> Result<()> {
+        check_name(name)?;
+        let taken = |_: &mut Registered| Err(Error::NameTaken { name: name.to_owned() });
+        self.insert(tenant, name, Registered::Changing(Arc::clone(adapter)), taken)
     }
 
     /// Registers an adapter, or replaces the one of this name: the next request gets the new
@@ -106,7 +147,9 @@ impl Registry {
         precision: Precision,
     ) -> Result<Arc<AdapterVersion>> {
         let version = self.open(tenant, name, path, precision)?;
-        self.insert(&version, |former| Ok(std::mem::replace(former, Arc::clone(&version))))
+        let new = Registered::Version(Arc::clone(&version));
+        self.insert(tenant, name, new.clone(), |former| Ok(std::mem::replace(former, new)))?;
+        Ok(version)
     }
 
     /// Removes a name of the tenant itself. Requests that began with it finish on it; its memory is
@@ -119,10 +162,10 @@ impl Registry {
         check_name(name).map_err(|_| unknown())?;
         let key = Name { tenant: tenant.path().into(), name: name.into() };
         let mut share = self.shares.get_mut(&key.tenant).ok_or_else(unknown)?;
-        let (_, version) = self.versions.remove(&key).ok_or_else(unknown)?;
+        let (_, adapter) = self.adapters.remove(&key).ok_or_else(unknown)?;
         share.adapters -= 1;
         drop(share);
-        self.residency.remove(&version);
+        self.remove(&adapter);
         Ok(())
     }
 
@@ -130,14 +173,17 @@ impl Registry {
     ///
     /// # Errors
     /// [`Error::UnknownAdapter`], also for names of tenants that are not ancestors.
-    pub fn resolve(&self, tenant: &Tenant, name: &str) -> Result<Arc<AdapterVersion>> {
+    pub fn resolve(&self, tenant: &Tenant, name: &str) -> Result<Resolved> {
         let unknown = || Error::UnknownAdapter { name: shortened(name) };
         check_name(name).map_err(|_| unknown())?;
         let mut path = tenant.path();
         loop {
             let key = Name { tenant: path.into(), name: name.into() };
-            if let Some(version) = self.versions.get(&key) {
-                return Ok(Arc::clone(&version));
+            if let Some(adapter) = self.adapters.get(&key) {
+                return Ok(match &*adapter {
+                    Registered::Version(version) => Resolved::Version(Arc::clone(version)),
+                    Registered::Changing(adapter) => Resolved::Current(adapter.current()),
+                });
             }
             if path.is_empty() {
                 return Err(unknown());
@@ -159,10 +205,13 @@ impl Registry {
         self.residency.prefetch(version);
     }
 
-    /// Adapters that a tenant has registered itself, by name.
+    /// Adapters that a tenant has registered itself, by name, without those that change.
     pub fn list(&self, tenant: &Tenant) -> Vec<RegisteredAdapter> {
         let is_own = |version: &Arc<AdapterVersion>| version.tenant().path() == tenant.path();
-        let versions = self.versions.iter().map(|entry| Arc::clone(entry.value()));
+        let versions = self.adapters.iter().filter_map(|entry| match entry.value() {
+            Registered::Version(version) => Some(Arc::clone(version)),
+            Registered::Changing(_) => None,
+        });
         let mut versions: Vec<Arc<AdapterVersion>> = versions.filter(is_own).collect();
         versions.sort_by(|a, b| a.name().cmp(b.name()));
         let registered = |version: Arc<AdapterVersion>| {
@@ -174,12 +223,12 @@ impl Registry {
 
     /// Number of registered adapters of all tenants.
     pub fn len(&self) -> usize {
-        self.versions.len()
+        self.adapters.len()
     }
 
     /// True if no adapter is registered.
     pub fn is_empty(&self) -> bool {
-        self.versions.is_empty()
+        self.adapters.is_empty()
     }
 
     /// Checks name and file, and gives the version a place among the cold ones.
@@ -199,39 +248,46 @@ impl Registry {
         Ok(Arc::new(version))
     }
 
-    /// Inserts a version, or gives `taken` the one of its name, which returns the one to remove.
+    /// Inserts an adapter, or gives `taken` the one of its name, which returns the one to remove.
     fn insert(
         &self,
-        version: &Arc<AdapterVersion>,
-        taken: impl FnOnce(&mut Arc<AdapterVersion>) -> Result<Arc<AdapterVersion>>,
-    ) -> Result<Arc<AdapterVersion>> {
-        let name = Name { tenant: version.tenant().path().into(), name: version.name().into() };
+        tenant: &Tenant,
+        name: &str,
+        new: Registered,
+        taken: impl FnOnce(&mut Registered) -> Result<Registered>,
+    ) -> Result<()> {
+        let name = Name { tenant: tenant.path().into(), name: name.into() };
         // The lock of the tenant makes counting and inserting one.
         let mut share = self.shares.entry(name.tenant.clone()).or_default();
         let quota = share.quota.unwrap_or(QUOTA);
-        let former = match self.versions.entry(name) {
+        let former = match self.adapters.entry(name) {
             Entry::Occupied(mut entry) => taken(entry.get_mut()).map(Some),
             Entry::Vacant(_) if share.adapters >= quota => {
-                Err(Error::Quota { tenant: version.tenant().path().to_owned(), quota })
+                Err(Error::Quota { tenant: tenant.path().to_owned(), quota })
             }
             Entry::Vacant(entry) => {
                 share.adapters += 1;
-                entry.insert(Arc::clone(version));
+                entry.insert(new.clone());
                 Ok(None)
             }
         };
         drop(share);
         match former {
             Ok(former) => {
-                if let Some(former) = former {
-                    self.residency.remove(&former);
-                }
-                Ok(Arc::clone(version))
+                former.iter().for_each(|former| self.remove(former));
+                Ok(())
             }
             Err(error) => {
-                self.residency.remove(version);
+                self.remove(&new);
                 Err(error)
             }
+        }
+    }
+
+    /// Ends the residency of an adapter without a name.
+    fn remove(&self, adapter: &Registered) {
+        if let Registered::Version(version) = adapter {
+            self.residency.remove(version);
         }
     }
 }

@@ -20,7 +20,8 @@
 //! The lock of the table is never held while pages are allocated or a file is read: allocating may
 //! call [`PressureOwner::release`], which takes it. The lock of a version is held while its file is
 //! read, so that two requests for it read once. One thread at a time settles; its lock is taken
-//! before that of a version.
+//! before that of a version. The lock of a removed version's last factors is taken within that of
+//! the table.
 
 mod tiers;
 mod version;
@@ -44,7 +45,7 @@ use crate::place::BaseModel;
 use tiers::{Id, Move, Tiers};
 pub use tiers::{Limits, Precision, Tier};
 pub use version::AdapterVersion;
-use worker::Worker;
+use worker::{Load, Worker};
 
 /// Settings of [`Residency`].
 #[derive(Debug, Clone, PartialEq)]
@@ -225,6 +226,9 @@ impl Residency {
         if version.set_removed() {
             let evicted = table.evict(version.id);
             table.tiers.remove(version.id);
+            if let Some(resident) = &evicted {
+                version.set_last(&resident.adapter);
+            }
             drop(table);
             drop(evicted);
         }
@@ -235,22 +239,56 @@ impl Residency {
     /// # Errors
     /// Errors of [`CompactFile::load`]: a file that is gone, damaged or changed, and memory.
     pub fn acquire(&self, version: &Arc<AdapterVersion>) -> Result<Acquired> {
+        self.count(version);
+        match self.try_acquire(version, None) {
+            Some(acquired) => Ok(acquired),
+            None => self.acquire_now(version, None),
+        }
+    }
+
+    /// Counts the access of a request that waits for its turn, and gives the tier of now. The
+    /// request then takes the factors by [`try_acquire`](Self::try_acquire) or
+    /// [`acquire_later`](Self::acquire_later), which count none.
+    pub fn count(&self, version: &AdapterVersion) -> Tier {
         let now = self.now();
-        if let Some(acquired) = self.find(version, now, true) {
-            return Ok(acquired);
+        let mut table = self.table.lock();
+        if version.is_removed() {
+            return Tier::Cold;
         }
-        let _loading = version.loading.lock();
-        // Another request, or the worker, may have loaded it meanwhile.
-        if let Some(acquired) = self.find(version, now, false) {
-            return Ok(acquired);
+        table.tiers.touch(version.id, now);
+        table.tiers.tier(version.id)
+    }
+
+    /// The factors of a version if they are in memory, without waiting; in `format`, if there is
+    /// one, for a request that began with it.
+    pub fn try_acquire(
+        &self,
+        version: &Arc<AdapterVersion>,
+        format: Option<FactorFormat>,
+    ) -> Option<Acquired> {
+        self.find(version, format)
+    }
+
+    /// Gives `done` the factors, or the reason for none, from the background thread; loads them if
+    /// the version is cold, or resident in another format than that asked for. Such loads go before
+    /// prefetches and moves between tiers. Without a thread this one loads.
+    ///
+    /// `done` must be quick, and must not call this table.
+    pub fn acquire_later(
+        &self,
+        version: &Arc<AdapterVersion>,
+        format: Option<FactorFormat>,
+        done: impl FnOnce(Result<Acquired>) + Send + 'static,
+    ) {
+        let load = Load { version: Arc::clone(version), format, done: Box::new(done) };
+        match self.worker() {
+            Some(worker) => worker.load(load),
+            None => self.finish(load),
         }
-        self.table.lock().statistics.misses += 1;
-        let adapter = self.load(version)?;
-        Ok(Acquired { adapter, found: Tier::Cold })
     }
 
     /// Loads a version in the background, for a request that waits for its turn. Without a thread,
-    /// or with a full queue, the request loads it itself.
+    /// or with a full queue, nothing is loaded ahead.
     pub fn prefetch(&self, version: &Arc<AdapterVersion>) {
         let is_cold = !version.is_removed() && self.tier(version) == Tier::Cold;
         if is_cold && let Some(worker) = self.worker() {
@@ -259,45 +297,73 @@ impl Residency {
     }
 
     /// Moves adapters that are due between the tiers, and returns the number of moves. The
-    /// background thread does this after each load. Moves that another thread has begun are
+    /// background thread does this after each load. A move that another thread has begun is
     /// finished when this returns.
     pub fn settle(&self) -> usize {
-        let _settling = self.settling.lock();
         let mut moves = 0;
-        let promotions = std::mem::take(&mut self.table.lock().promotions);
-        for version in promotions {
-            moves += usize::from(self.promote(&version));
+        while let Some(has_moved) = self.settle_one() {
+            moves += usize::from(has_moved);
         }
-        loop {
-            let mut table = self.table.lock();
-            let Some(Move { id, to }) = table.tiers.next_move(table.is_pinned()) else { return moves };
-            moves += 1;
-            let Some(evicted) = table.evict(id) else { continue };
-            let is_demoted = to == Tier::Warm;
-            if !is_demoted {
-                table.statistics.evictions += 1;
-            }
-            drop(table);
-            let Resident { version, adapter, .. } = evicted;
-            // First the larger copy goes, so that its pages hold the smaller one.
-            drop(adapter);
-            if is_demoted {
-                self.demote(&version);
-            }
-        }
+        moves
     }
 
-    /// The factors of a resident version; counts the access if `is_first`.
-    fn find(&self, version: &Arc<AdapterVersion>, now: f64, is_first: bool) -> Option<Acquired> {
+    /// Does one of the moves that are due; false if it could not be done, `None` if there is none.
+    fn settle_one(&self) -> Option<bool> {
+        let _settling = self.settling.lock();
+        let promoted = self.table.lock().promotions.pop();
+        if let Some(version) = promoted {
+            return Some(self.promote(&version));
+        }
+        let mut table = self.table.lock();
+        let Move { id, to } = table.tiers.next_move(table.is_pinned())?;
+        let Some(evicted) = table.evict(id) else { return Some(true) };
+        let is_demoted = to == Tier::Warm;
+        if !is_demoted {
+            table.statistics.evictions += 1;
+        }
+        drop(table);
+        let Resident { version, adapter, .. } = evicted;
+        // First the larger copy goes, so that its pages hold the smaller one.
+        drop(adapter);
+        if is_demoted {
+            self.demote(&version);
+        }
+        Some(true)
+    }
+
+    /// Loads a version, unless it is there by now.
+    fn acquire_now(&self, version: &Arc<AdapterVersion>, format: Option<FactorFormat>) -> Result<Acquired> {
+        let _loading = version.loading.lock();
+        // Another request, or the worker, may have loaded it meanwhile.
+        if let Some(acquired) = self.find(version, format) {
+            return Ok(acquired);
+        }
+        self.table.lock().statistics.misses += 1;
+        let adapter = match format {
+            None => self.load(version)?,
+            Some(format) => self.load_as(version, format)?,
+        };
+        Ok(Acquired { adapter, found: Tier::Cold })
+    }
+
+    /// Loads for a request that waits.
+    fn finish(&self, load: Load) {
+        let Load { version, format, done } = load;
+        done(self.acquire_now(&version, format));
+    }
+
+    /// The factors of a resident version; in `format`, if there is one.
+    fn find(&self, version: &Arc<AdapterVersion>, format: Option<FactorFormat>) -> Option<Acquired> {
+        let now = self.now();
+        let fits = |adapter: &Adapter| format.is_none_or(|format| format == adapter.layout().format());
         let mut guard = self.table.lock();
         let table = &mut *guard;
         if version.is_removed() {
-            return None;
+            let adapter = version.last().filter(|adapter| fits(adapter))?;
+            let found = tier_of(adapter.layout().format());
+            return Some(Acquired { adapter, found });
         }
-        if is_first {
-            table.tiers.touch(version.id, now);
-        }
-        let resident = table.resident.get_mut(&version.id)?;
+        let resident = table.resident.get_mut(&version.id).filter(|resident| fits(&resident.adapter))?;
         resident.used = self.pool.now(Rung::Adapter);
         let adapter = Arc::clone(&resident.adapter);
         let found = table.tiers.tier(version.id);
@@ -336,6 +402,18 @@ impl Residency {
         Ok(adapter)
     }
 
+    /// Loads a version in the format that a request began with. Where the version is resident in
+    /// the other one, the copy is that request's alone.
+    fn load_as(&self, version: &Arc<AdapterVersion>, format: FactorFormat) -> Result<Arc<Adapter>> {
+        let tier = tier_of(format);
+        let adapter = self.read(version, tier)?;
+        if version.is_removed() || self.tier(version) == Tier::Cold {
+            self.publish(version, &adapter, tier);
+            self.wake();
+        }
+        Ok(adapter)
+    }
+
     fn read(&self, version: &AdapterVersion, tier: Tier) -> Result<Arc<Adapter>> {
         let format = if tier == Tier::Hot { FactorFormat::F16 } else { FactorFormat::I8 };
         let request = Request::default().tenant(version.tenant.clone()).pressure(self.config.pressure);
@@ -347,6 +425,7 @@ impl Residency {
     fn publish(&self, version: &Arc<AdapterVersion>, adapter: &Arc<Adapter>, tier: Tier) {
         let mut table = self.table.lock();
         if version.is_removed() {
+            version.set_last(adapter);
             return;
         }
         let used = self.pool.now(Rung::Adapter);
@@ -432,6 +511,11 @@ impl Residency {
     fn now(&self) -> f64 {
         self.started.elapsed().as_secs_f64() / self.config.half_life.as_secs_f64().max(1e-9)
     }
+}
+
+/// Tier whose adapters have this format.
+fn tier_of(format: FactorFormat) -> Tier {
+    if format == FactorFormat::F16 { Tier::Hot } else { Tier::Warm }
 }
 
 impl PressureOwner for Residency {

@@ -47,6 +47,11 @@ impl Fixture {
         self.register(&format!("a{seed}"), seed, Precision::Tiered)
     }
 
+    fn resolve(&self, name: &str) -> Arc<AdapterVersion> {
+        let resolved = self.registry.resolve(&Tenant::root(), name).expect("it is there");
+        Arc::clone(resolved.version().expect("a file"))
+    }
+
     fn acquire(&self, version: &Arc<AdapterVersion>) -> Acquired {
         self.registry.acquire(version).expect("an adapter")
     }
@@ -326,7 +331,7 @@ fn replaced_and_unloaded_versions_serve_the_requests_that_began_with_them() {
     let path = write(fixture.folder.path(), "b", 2);
     let second = fixture.registry.replace(&root, "a", &path, Precision::Tiered).expect("a version");
     assert!(second.number() > first.number() && first.is_removed());
-    let resolved = fixture.registry.resolve(&root, "a").expect("a version");
+    let resolved = fixture.resolve("a");
     assert_eq!(resolved.digest(), adapters(2, 2)[0].digest());
     assert_eq!(running.adapter.factors(), adapters(1, 2)[0].factors());
     // A request that waits resolved its version before.
@@ -365,7 +370,8 @@ fn threads_replace_use_and_unload_adapters_at_once() {
     let expected: Vec<_> = (0..8).map(|seed| adapters(seed, 2)).collect();
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (registry, paths, expected, root) = (&fixture.registry, &paths, &expected, &root);
+            let (fixture, registry, paths) = (&fixture, &fixture.registry, &paths);
+            let (expected, root) = (&expected, &root);
             scope.spawn(move || {
                 let mut random = ruvllm_testkit::Random::new(thread);
                 for step in 0..300 {
@@ -375,7 +381,7 @@ fn threads_replace_use_and_unload_adapters_at_once() {
                         registry.replace(root, &name, path, Precision::Tiered).expect("a version");
                         continue;
                     }
-                    let version = registry.resolve(root, &name).expect("it is there");
+                    let version = fixture.resolve(&name);
                     let acquired = registry.acquire(&version).expect("there is room");
                     let index = usize::from(acquired.format() == FactorFormat::I8);
                     let is_one = |pair: &[Adapter; 2]| pair[0].digest() == version.digest();
@@ -392,4 +398,78 @@ fn threads_replace_use_and_unload_adapters_at_once() {
         statistics.hot_adapters + statistics.warm_adapters,
         "{statistics:?}"
     );
+}
+
+/// Factors that the background thread gives.
+fn acquire_later(fixture: &Fixture, version: &Arc<AdapterVersion>, format: Option<FactorFormat>) -> Acquired {
+    let (done, acquired) = std::sync::mpsc::channel();
+    fixture.registry.residency().acquire_later(version, format, move |result| drop(done.send(result)));
+    acquired.recv().expect("an answer").expect("an adapter")
+}
+
+#[test]
+fn a_request_gets_the_format_that_it_began_with() {
+    let fixture = Fixture::new(8, 4, 4);
+    let residency = Arc::clone(fixture.registry.residency());
+    let version = fixture.one(1);
+    let [f16, i8] = adapters(1, 2);
+    assert!(residency.try_acquire(&version, None).is_none());
+    // Cold: it is loaded in this format, and stays.
+    let cold = acquire_later(&fixture, &version, Some(FactorFormat::I8));
+    assert_eq!((cold.found, cold.adapter.factors()), (Tier::Cold, i8.factors()));
+    assert_eq!(fixture.tier(&version), Tier::Warm);
+    let again = residency.try_acquire(&version, Some(FactorFormat::I8)).expect("it is there");
+    assert!(Arc::ptr_eq(&again.adapter, &cold.adapter) && again.found == Tier::Warm);
+    // Resident in the other format: a copy of this request alone.
+    assert!(residency.try_acquire(&version, Some(FactorFormat::F16)).is_none());
+    let own = acquire_later(&fixture, &version, Some(FactorFormat::F16));
+    assert_eq!((own.adapter.factors(), fixture.tier(&version)), (f16.factors(), Tier::Warm));
+    assert_eq!(fixture.pool.stats().used_pages, 2);
+    drop(own);
+    assert_eq!(fixture.pool.stats().used_pages, 1);
+}
+
+#[test]
+fn requests_of_a_removed_version_share_its_factors() {
+    let fixture = Fixture::new(8, 4, 4);
+    let (running, waiting) = (fixture.one(1), fixture.one(2));
+    let held = fixture.acquire(&running);
+    for version in [&running, &waiting] {
+        fixture.registry.unload(&Tenant::root(), version.name()).expect("it is there");
+    }
+    let other = fixture.registry.residency().try_acquire(&running, None).expect("a request has it");
+    assert!(Arc::ptr_eq(&held.adapter, &other.adapter));
+    // It was never in memory: the first of the requests loads it.
+    let first = acquire_later(&fixture, &waiting, None);
+    let second = acquire_later(&fixture, &waiting, None);
+    assert!(Arc::ptr_eq(&first.adapter, &second.adapter));
+    assert_eq!(fixture.pool.stats().used_pages, 2);
+    drop((held, other, first, second));
+    assert_eq!(fixture.pool.stats().used_pages, 0);
+}
+
+#[test]
+fn loads_of_requests_go_before_those_ahead() {
+    let fixture = Fixture::new(80, 80, 4);
+    let versions = fixture.many(40);
+    let residency = Arc::clone(fixture.registry.residency());
+    let counts = versions.iter().map(|version| residency.count(version));
+    assert!(counts.fold(true, |all, tier| all && tier == Tier::Cold));
+    // The first load takes its lock of this thread: all others are queued meanwhile.
+    let loading = versions[0].loading.lock();
+    versions[..39].iter().for_each(|version| residency.prefetch(version));
+    let (done, acquired) = std::sync::mpsc::channel();
+    let table = Arc::clone(&residency);
+    residency.acquire_later(&versions[39], None, move |result| {
+        drop(done.send((result, table.statistics().prefetches)));
+    });
+    drop(loading);
+    let (acquired, prefetches) = acquired.recv().expect("an answer");
+    assert_eq!(acquired.expect("an adapter").found, Tier::Cold);
+    assert!(prefetches <= 1, "{prefetches} were loaded before it");
+    let start = Instant::now();
+    while fixture.statistics().prefetches < 39 && start.elapsed().as_secs() < 20 {
+        std::thread::yield_now();
+    }
+    assert_eq!((fixture.statistics().prefetches, fixture.statistics().misses), (39, 1));
 }

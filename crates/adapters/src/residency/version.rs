@@ -2,11 +2,13 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use ruvllm_memory::Tenant;
 
 use super::tiers::{Id, Precision, Tier};
+use crate::adapter::Adapter;
 
 /// One version of a registered adapter. A replaced or unloaded version serves the requests that
 /// began with it.
@@ -22,6 +24,9 @@ pub struct AdapterVersion {
     /// Held while the file is read.
     pub(super) loading: Mutex<()>,
     is_removed: AtomicBool,
+    /// Factors of a removed version, while a request has them: requests that still wait for it
+    /// share them.
+    last: Mutex<Weak<Adapter>>,
 }
 
 impl AdapterVersion {
@@ -41,6 +46,7 @@ impl AdapterVersion {
             number,
             loading: Mutex::new(()),
             is_removed: AtomicBool::new(false),
+            last: Mutex::new(Weak::new()),
         }
     }
 
@@ -77,6 +83,15 @@ impl AdapterVersion {
     /// True once the version is replaced or unloaded.
     pub fn is_removed(&self) -> bool {
         self.is_removed.load(Ordering::Acquire)
+    }
+
+    /// Factors of the removed version that a request has.
+    pub(super) fn last(&self) -> Option<Arc<Adapter>> {
+        self.last.lock().upgrade()
+    }
+
+    pub(super) fn set_last(&self, adapter: &Arc<Adapter>) {
+        *self.last.lock() = Arc::downgrade(adapter);
     }
 
     /// False if it was removed already. The caller holds the lock of the table.

@@ -8,6 +8,7 @@ use ruvllm_models::ModelConfig;
 use serde::Serialize;
 
 use super::gpu_report::{self, GpuReportArgs};
+use crate::adapter_store;
 use crate::args::{self, CalibrationArgs, ModelArgs};
 use crate::commands::load;
 use crate::config::{self, Settings};
@@ -23,7 +24,8 @@ and with the commands that run the model. The plan is that of `generate` and `ch
 JSON: {version, cpu: {model, features, features_used, cores, physical_cores}, memory: {total_bytes, limit_bytes,
 available_bytes, huge_pages}, isa: {chosen, chosen_by, available}, threads, model: {name, origin, architecture,
 parameters, weights_bytes, context}, plan: {threads, context, kv, kv_budget: {value, reason} each, repacked,
-sequence_bytes, slack_bytes, warnings}, settings: {file, values: [{name, value, source}]}}; source is flag,
+sequence_bytes, slack_bytes, warnings}, adapters: {hot_adapters, warm_adapters, store, stored, stored_bytes, damaged},
+settings: {file, values: [{name, value, source}]}}; source is flag,
 environment, file or default; what the system does not tell is absent. sequence_bytes is what keys and values of a full
 context take, slack_bytes what is added for pages that are not full.
 
@@ -102,6 +104,7 @@ struct Document {
     threads: usize,
     model: ModelFacts,
     plan: PlanDocument,
+    adapters: AdapterTiers,
     /// Flags, environment, configuration file and defaults.
     settings: Settings,
 }
@@ -166,6 +169,47 @@ struct PlanDocument {
     sequence_bytes: u64,
     slack_bytes: u64,
     warnings: Vec<String>,
+}
+
+/// Limits of the tiers of registered adapters, and the store.
+#[derive(Serialize)]
+struct AdapterTiers {
+    hot_adapters: usize,
+    warm_adapters: usize,
+    /// Folder of the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<String>,
+    /// Usable adapters in it.
+    stored: usize,
+    stored_bytes: u64,
+    /// Files in it that are none.
+    damaged: usize,
+}
+
+impl AdapterTiers {
+    /// Defaults of an engine, and the headers of the store. Without a home folder, or with one that
+    /// cannot be read, there is none.
+    fn examine() -> Self {
+        let limits = EngineOptions::default().adapter_limits;
+        let store = adapter_store::store().ok();
+        let (stored, damaged) = store.as_ref().and_then(|store| store.list().ok()).unwrap_or_default();
+        Self {
+            hot_adapters: limits.hot_adapters,
+            warm_adapters: limits.warm_adapters,
+            store: store.map(|store| store.root().display().to_string()),
+            stored: stored.len(),
+            stored_bytes: stored.iter().map(|adapter| adapter.bytes).sum(),
+            damaged: damaged.len(),
+        }
+    }
+
+    fn stored(&self) -> String {
+        let damaged = match self.damaged {
+            0 => String::new(),
+            n => format!("; {}: `ruvllm adapter list`", output::counted(n, "damaged file")),
+        };
+        format!("{}, {}{damaged}", output::counted(self.stored, "adapter"), output::bytes(self.stored_bytes))
+    }
 }
 
 #[derive(Serialize)]
@@ -241,6 +285,7 @@ fn examine(args: &DoctorArgs) -> Result<Document> {
         threads: plan.threads.value,
         model,
         plan: PlanDocument::new(&plan, &machine),
+        adapters: AdapterTiers::examine(),
         settings: config::settings(),
     })
 }
@@ -274,7 +319,7 @@ fn model_and_plan(args: &DoctorArgs, machine: &Machine) -> Result<(ModelFacts, P
 }
 
 fn human(document: &Document) -> String {
-    let Document { version, cpu, memory, isa, threads: _, model, plan, settings } = document;
+    let Document { version, cpu, memory, isa, threads: _, model, plan, adapters, settings } = document;
     let unknown = || "unknown".to_owned();
     let memory_size = |n: Option<u64>| n.map_or_else(unknown, output::bytes);
     let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(" ") };
@@ -306,6 +351,12 @@ fn human(document: &Document) -> String {
                 model.context
             ),
         ),
+        (
+            "adapters",
+            format!("{} hot (F16) and {} warm (I8) at most", adapters.hot_adapters, adapters.warm_adapters),
+        ),
+        ("  store", adapters.store.as_deref().map_or_else(unknown, printable)),
+        ("  stored", adapters.stored()),
     ];
     let table = output::table(&rows.map(|(name, value)| vec![name.to_owned(), value]), &[]);
     let ladder = "tokens lose precision from 80 % use, idle prefixes are evicted from 85 %, both until 70 %"

@@ -1,7 +1,10 @@
 //! `--adapter` and `/adapter`: effects, and errors of unusable adapters.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use gguf_rs_lite::{Gguf, TensorInfo};
+use ruvllm_adapters::Projection;
+use ruvllm_adapters::export::{AdapterFormat, FactorType, NewAdapter, NewUpdate};
 use serde_json::Value;
 
 use crate::program::{argument, data, fields, ids, read_logits, repository, run, run_with_input, tiny_model};
@@ -159,4 +162,48 @@ fn a_scale_that_is_no_number_is_said_so() {
         .fails_with(2, &["the scale abc of", "is not a number"]);
     let chat = crate::program::run_with_input(&["chat", "--temperature", "0"], b"/adapter poet@abc\n");
     chat.fails_with(1, &["line 1", "the scale abc of poet is not a number"]);
+}
+
+/// Writes a PEFT folder with an adapter of the last down projection alone: keys and values do not
+/// depend on it.
+fn write_late_adapter(path: &Path) {
+    let gguf = Gguf::open(tiny_model()).unwrap();
+    let down = |tensor: &&TensorInfo| tensor.name.ends_with("ffn_down.weight");
+    let layer = gguf.tensors().filter(down).count() - 1;
+    let shape = gguf.tensors().find(down).unwrap();
+    let [inputs, outputs] = [shape.dims[0] as usize, shape.dims[1] as usize];
+    let factor = |n: usize| (0..n).map(|i| (i * 37 % 101) as f32 / 8.0 - 6.0).collect();
+    let (a, b) = (factor(inputs), factor(outputs));
+    let update =
+        NewUpdate { projection: Projection::Down, layer, peft_name: None, rank: 1, inputs, outputs, a, b };
+    let adapter = NewAdapter::new(AdapterFormat::Peft, None, FactorType::F32, vec![update]).unwrap();
+    adapter.write(path, false).unwrap();
+}
+
+#[test]
+fn a_switch_prefills_only_where_keys_and_values_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let late = folder.path().join("late");
+    write_late_adapter(&late);
+    let late = format!("/adapter late={}", argument(&late));
+    let large = format!("/adapter {}", option("large", "r16_all_rs"));
+    let model = repository("crates/models/tests/data/tiny/llama/hf");
+    let turns = |switch: &[&str]| {
+        let arguments = ["chat", "--temperature", "0", "-n", "8", "--json", "--model", argument(&model)];
+        let lines = [&["Hello"], switch, &["And now?"]].concat().join("\n") + "\n";
+        let (document, _) = run_with_input(&arguments, lines.as_bytes()).json_and_warnings();
+        let turn = |index: usize| document["turns"][index].clone();
+        let counts = ["prompt_tokens", "cached_tokens"].map(|count| turn(1)[count].as_u64().unwrap());
+        (counts, document["messages"][3]["content"].clone())
+    };
+    let ([prompt, kept], answer) = turns(&[]);
+    assert!(kept > 0 && kept < prompt, "{kept} of {prompt}");
+    let (counts, switched) = turns(&[&late]);
+    assert_eq!(counts, [prompt, kept], "the sequence goes on, nothing of it is computed again");
+    assert_ne!(switched, answer, "the adapter counts");
+    assert_eq!(turns(&[&late, "/adapter off"]), ([prompt, kept], answer));
+    let (counts, _) = turns(&[&large]);
+    assert_eq!(counts, [prompt, 0]);
+    let (counts, _) = turns(&[&large, "/adapter off"]);
+    assert_eq!(counts, [prompt, kept], "only the adapters of the answer count");
 }

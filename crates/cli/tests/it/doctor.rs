@@ -5,14 +5,14 @@ use std::path::Path;
 
 use gguf_rs_lite::{Gguf, TensorInfo, TensorType, Writer};
 
-use crate::program::{argument, command, fields, finish, run, run_with_input, tiny_model};
+use crate::program::{argument, command, fields, finish, repository, run, run_with_input, tiny_model};
 
 #[test]
 fn the_document_has_the_documented_fields() {
     let document = run(&["doctor", "--json"]).json();
     assert_eq!(
         fields(&document),
-        ["version", "cpu", "memory", "isa", "threads", "model", "plan", "settings"]
+        ["version", "cpu", "memory", "isa", "threads", "model", "plan", "adapters", "settings"]
     );
     assert_eq!(document["version"], env!("CARGO_PKG_VERSION"));
     assert!(document["cpu"]["cores"].as_u64().unwrap() >= 1);
@@ -176,4 +176,32 @@ fn another_model_is_described() {
     let arguments = ["doctor", "--json"];
     let output = command(&arguments).env("RUVLLM_MODEL", &tiny).output().unwrap();
     assert_eq!(finish(&arguments, output).json()["model"]["origin"], "RUVLLM_MODEL");
+}
+
+#[test]
+fn adapters_of_the_store_are_counted() {
+    let home = tempfile::tempdir().unwrap();
+    let doctor = |more: &[&str]| {
+        let arguments = [&["doctor"], more].concat();
+        finish(&arguments, command(&arguments).env("RUVLLM_HOME", home.path()).output().unwrap())
+    };
+    let none = doctor(&["--json"]).json()["adapters"].clone();
+    assert_eq!(
+        fields(&none),
+        ["hot_adapters", "warm_adapters", "store", "stored", "stored_bytes", "damaged"]
+    );
+    assert_eq!((none["hot_adapters"].as_u64(), none["stored"].as_u64()), (Some(100), Some(0)));
+    let lora = repository("crates/models/tests/data/lora/r1_qv");
+    let model = tiny_model();
+    let add = ["adapter", "add", "poet", argument(&lora), "--model", argument(&model)];
+    finish(&add, command(&add).env("RUVLLM_HOME", home.path()).output().unwrap()).text();
+    fs::write(home.path().join("adapters/cut.ruvlora"), b"cut").unwrap();
+    let one = doctor(&["--json"]).json()["adapters"].clone();
+    assert_eq!((one["stored"].as_u64(), one["damaged"].as_u64()), (Some(1), Some(1)));
+    assert!(one["stored_bytes"].as_u64().unwrap() > 0);
+    let run = doctor(&[]);
+    for piece in ["100 hot (F16)", "1 adapter,", "1 damaged file"] {
+        assert!(run.text().contains(piece), "{piece} is not in {}", run.text());
+    }
+    assert!(run.text().lines().all(|line| line.chars().count() <= 80), "{}", run.text());
 }

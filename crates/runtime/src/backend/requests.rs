@@ -13,7 +13,9 @@ use crate::error::{Error, Result};
 use crate::request::{Completion, GenerateRequest};
 use crate::sequence::SequenceSpec;
 use crate::session_table::SessionId;
-use crate::step::{Facts, Inbox, Job, Outlet, Prepared, RequestHandle, SessionExecutor, StepLoop};
+use crate::step::{
+    Facts, Inbox, Job, Outlet, Prepared, RequestAdapters, RequestHandle, SessionExecutor, StepLoop,
+};
 
 /// The step loop over a backend's sequences.
 pub(super) struct Requests<'b, B: InferenceBackend + ?Sized> {
@@ -72,7 +74,17 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         let outlet = Outlet::new(Arc::clone(&inbox), request.id.as_deref());
         let cancel = cancel.child();
         let mut handle = RequestHandle::new(inbox, cancel.clone(), prepared.parser());
-        self.steps.submit(Job { prepared, spec, session, record: None, priority, deadline, cancel, outlet });
+        self.steps.submit(Job {
+            prepared,
+            spec,
+            adapters: RequestAdapters::default(),
+            session,
+            record: None,
+            priority,
+            deadline,
+            cancel,
+            outlet,
+        });
         while !self.steps.is_idle() {
             self.steps.iterate();
             if handle.drain(on_text)?.is_break() {

@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use ruvllm_adapters::{ScaledAdapter, kv_digest};
 use ruvllm_kernels::Kernels;
 use ruvllm_kv_cache::prefix::{
     AdapterVersion, Evicted, FolderKey, Inserted, LeafEviction, LeafId, Leaves, PrefixKey, PrefixPin,
@@ -194,9 +193,9 @@ impl PrefixCache {
     }
 
     /// Key of a sequence's prefixes. It covers everything besides the tokens that keys and values
-    /// depend on, adapters ([`kv_digest`]) and tenant included. Tenants never share prefixes under
-    /// this key.
-    fn key_of(&self, sequence: &Sequence, adapters: &[ScaledAdapter]) -> PrefixKey {
+    /// depend on, the tenant and the adapters' [`kv_digest`](ruvllm_adapters::kv_digest) included.
+    /// Tenants never share prefixes under this key.
+    pub(crate) fn key_of(&self, sequence: &Sequence, adapters: Option<[u8; 32]>) -> PrefixKey {
         self.key_for(sequence.store(), sequence.store().tenant().path(), sequence.capacity(), adapters)
     }
 
@@ -206,15 +205,14 @@ impl PrefixCache {
         store: &KvStore,
         tenant: &str,
         capacity: usize,
-        adapters: &[ScaledAdapter],
+        adapters: Option<[u8; 32]>,
     ) -> PrefixKey {
         let mut key = self.key.clone();
         // Stores of several policies share the tree; the engine's own format is in the key already.
         if store.policy() != &self.policy {
             key.kv_format = kv_format(store).into();
         }
-        key.adapter =
-            kv_digest(adapters).map(|digest| AdapterVersion { id: hex(&digest).into(), version: 0 });
+        key.adapter = adapters.map(|digest| AdapterVersion { id: hex(&digest).into(), version: 0 });
         key.scope = Scope::Tenant(tenant.into());
         if self.long_above.is_some_and(|length| capacity > length) {
             key.rope_scaling = "as the model for long sequences".into();
@@ -243,7 +241,7 @@ impl PrefixCache {
         &self,
         kernels: &Kernels,
         sequence: &mut Sequence,
-        adapters: &[ScaledAdapter],
+        adapters: Option<[u8; 32]>,
         tokens: &[TokenId],
         least: usize,
     ) -> Result<Reused, ruvllm_kv_cache::Error> {
@@ -278,7 +276,7 @@ impl PrefixCache {
     pub(crate) fn keep(
         &self,
         sequence: &mut Sequence,
-        adapters: &[ScaledAdapter],
+        adapters: Option<[u8; 32]>,
         tokens: &[TokenId],
         shared_tokens: usize,
     ) -> bool {
@@ -291,7 +289,7 @@ impl PrefixCache {
     pub(crate) fn keep_in_memory(
         &self,
         sequence: &mut Sequence,
-        adapters: &[ScaledAdapter],
+        adapters: Option<[u8; 32]>,
         tokens: &[TokenId],
         shared_tokens: usize,
     ) {
@@ -301,7 +299,7 @@ impl PrefixCache {
     fn insert(
         &self,
         sequence: &mut Sequence,
-        adapters: &[ScaledAdapter],
+        adapters: Option<[u8; 32]>,
         tokens: &[TokenId],
         shared_tokens: usize,
         files: Option<&Files>,

@@ -122,7 +122,7 @@ fn computed(kv: &KvStore, tokens: &[TokenId]) -> Sequence {
 /// Number of cached tokens; asserts that all full blocks equal those of [`computed`].
 fn known(cache: &PrefixCache, kv: &KvStore, tokens: &[TokenId]) -> usize {
     let mut sequence = kv.sequence(tokens.len());
-    let reused = cache.begin(&kernels(), &mut sequence, &[], tokens, 0).expect("an empty sequence");
+    let reused = cache.begin(&kernels(), &mut sequence, None, tokens, 0).expect("an empty sequence");
     let whole = kv.block_tokens() * sequence.blocks().len();
     if whole > 0 {
         let expected = computed(kv, &tokens[..whole]);
@@ -135,7 +135,7 @@ fn known(cache: &PrefixCache, kv: &KvStore, tokens: &[TokenId]) -> usize {
 
 /// A finished request.
 fn serve(cache: &PrefixCache, kv: &KvStore, tokens: &[TokenId]) {
-    cache.keep(&mut computed(kv, tokens), &[], tokens, 0);
+    cache.keep(&mut computed(kv, tokens), None, tokens, 0);
 }
 
 #[test]
@@ -196,9 +196,9 @@ fn fill(cache: &PrefixCache, kv: &KvStore) {
     assert_eq!((used(), cache.statistics().memory.evicted_blocks), (16, 0), "80 %: nothing happens");
     serve(cache, kv, &tokens(16, 128));
     let mut running = kv.sequence(128);
-    let reused = cache.begin(&kernels(), &mut running, &[], &tokens(0, 128), 0).expect("an empty sequence");
+    let reused = cache.begin(&kernels(), &mut running, None, &tokens(0, 128), 0).expect("an empty sequence");
     relieve(kv);
-    let key = cache.key_of(&running, &[]);
+    let key = cache.key_of(&running, None);
     let is_in_memory = |seed| cache.tree.lookup(&key, &tokens(seed, 128)).tokens > 0;
     assert!(is_in_memory(0), "a sequence uses it");
     assert!(!is_in_memory(1) && is_in_memory(16), "of the others the oldest went first");
@@ -250,9 +250,9 @@ fn what_is_shared_by_request_is_known_to_all_and_counts_for_its_writer() {
     let cache = in_memory(&kv);
     let [ann, bob] = ["acme/ann", "acme/bob"].map(|path| tenant(&kv, path, Quota::default()));
     let prompt = tokens(1, 200);
-    cache.keep(&mut computed(&ann, &prompt), &[], &prompt, 70);
+    cache.keep(&mut computed(&ann, &prompt), None, &prompt, 70);
     let mut running = bob.sequence(200);
-    let reused = cache.begin(&kernels(), &mut running, &[], &prompt[..65], 0).expect("an empty sequence");
+    let reused = cache.begin(&kernels(), &mut running, None, &prompt[..65], 0).expect("an empty sequence");
     assert_eq!((reused.tokens, running.blocks().len()), (64, 2));
     assert_eq!(kv.pool().usage(bob.tenant()).expect("its own pool").used_pages, 0);
     assert_eq!(known(&cache, &bob, &prompt), 64, "two whole blocks of the 70 tokens");

@@ -72,16 +72,17 @@ impl Record {
     }
 
     /// Notes the request that runs now.
-    pub(crate) fn begin(&self, last_message: &str, prefix: Option<PrefixKey>, now: SystemTime) {
+    pub(crate) fn begin(&self, last_message: &str, now: SystemTime) {
         let mut state = self.state.lock();
         (state.last_message, state.embedding) = (message(last_message), None);
-        (state.prefix, state.last_used) = (prefix, now);
+        state.last_used = now;
     }
 
-    /// Notes the sequence of a request that has ended. False if the session is gone.
-    pub(crate) fn end(&self, tokens: &[TokenId], now: SystemTime) -> bool {
+    /// Notes the sequence of a request that has ended, and the key of its prefix. False if the
+    /// session is gone.
+    pub(crate) fn end(&self, tokens: &[TokenId], prefix: Option<PrefixKey>, now: SystemTime) -> bool {
         let mut state = self.state.lock();
-        (state.tokens, state.last_used) = (tokens.into(), now);
+        (state.tokens, state.prefix, state.last_used) = (tokens.into(), prefix, now);
         !state.is_removed
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use ruvllm_adapters::kv_digest;
 use ruvllm_kv_cache::KvStore;
 use ruvllm_kv_cache::prefix::PrefixKey;
 use ruvllm_text::TokenId;
@@ -138,7 +139,7 @@ impl Drafter for PrefixContinuation {
         let known = self.known.entry(ask.lane).or_insert_with(|| {
             let SequenceSpec { tenant, adapters, capacity, kv, .. } = ask.spec;
             let store = kv.as_ref().unwrap_or(&self.kv);
-            let key = prefixes.key_for(store, tenant.path(), *capacity, adapters);
+            let key = prefixes.key_for(store, tenant.path(), *capacity, kv_digest(adapters));
             Known { key, next: Vec::new(), again_at: 0 }
         });
         known.next.clear();

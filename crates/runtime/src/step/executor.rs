@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use ruvllm_kv_cache::prefix::PrefixKey;
 use ruvllm_text::TokenId;
 
 use crate::cancel::CancelToken;
@@ -148,8 +149,12 @@ pub(crate) trait Executor {
     /// Stores a sequence as a prefix of later ones and releases it.
     fn park(&mut self, id: SequenceId);
 
-    /// Stores a sequence whose request has ended as a prefix of later ones. It stays.
+    /// Stores a sequence whose request has ended as a prefix of later ones. It stays, without its
+    /// adapters.
     fn finish(&mut self, id: SequenceId) -> SequenceReport;
+
+    /// Key of the prefix that a sequence leaves; `None` without a prefix cache.
+    fn prefix_key(&self, id: SequenceId) -> Option<PrefixKey>;
 
     /// Releases a sequence, if there is one.
     fn release(&mut self, id: SequenceId);

@@ -12,6 +12,7 @@
 //! result of a sequence depends on its own tokens alone (ADR-0003), so a request gets the same text
 //! whatever else runs.
 
+mod adapters;
 mod events;
 mod executor;
 mod handle;
@@ -24,6 +25,7 @@ mod statistics;
 mod step_loop;
 mod thread;
 
+pub(crate) use self::adapters::RequestAdapters;
 pub use self::events::RequestEvent;
 pub use self::handle::{Chunk, RequestHandle};
 pub(crate) use self::inbox::Inbox;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use ruvllm_kv_cache::prefix::PrefixKey;
 use ruvllm_models::{LogitsRows, Segment, Workspace};
 use ruvllm_text::TokenId;
 
@@ -202,12 +203,17 @@ impl Executor for NativeExecutor<'_> {
         let Some(sequence) = self.sequences.get_mut(&id) else { return SequenceReport::default() };
         let is_kept = sequence.keep(self.core.prefixes.as_deref());
         sequence.remember_quality(&self.core.quality);
+        sequence.release_adapters();
         SequenceReport {
             size: SequenceSize { tokens: sequence.len(), bytes: sequence.cache().bytes() },
             is_kept,
             kv_quality: sequence.kv_quality(),
             dropped_tokens: sequence.dropped_tokens(),
         }
+    }
+
+    fn prefix_key(&self, id: SequenceId) -> Option<PrefixKey> {
+        self.sequences.get(&id)?.prefix_key(self.core.prefixes.as_deref())
     }
 
     fn release(&mut self, id: SequenceId) {

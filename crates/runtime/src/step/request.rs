@@ -9,6 +9,7 @@ use ruvllm_scheduler::RequestId;
 use ruvllm_text::TokenId;
 use ruvllm_text::tokenizer::TokenStream;
 
+use super::adapters::RequestAdapters;
 use super::executor::{SequenceId, SequenceReport};
 use super::inbox::Inbox;
 use super::reader::Reader;
@@ -164,7 +165,9 @@ impl Prepared {
 /// A request on its way to the step loop.
 pub(crate) struct Job {
     pub(crate) prepared: Prepared,
+    /// Properties of the sequence; the adapters come to it when the request starts.
     pub(crate) spec: SequenceSpec,
+    pub(crate) adapters: RequestAdapters,
     /// Session that keeps the sequence afterwards.
     pub(crate) session: Option<SessionId>,
     /// The caller's session that the state of the sequence is written to.
@@ -217,6 +220,7 @@ pub(super) struct Request<'c> {
     codec: &'c TextCodec,
     pub(super) sequence: SequenceId,
     pub(super) spec: SequenceSpec,
+    pub(super) adapters: RequestAdapters,
     pub(super) session: Option<SessionId>,
     pub(super) record: Option<Arc<Record>>,
     pub(super) priority: i32,
@@ -260,7 +264,7 @@ pub(super) struct Request<'c> {
 
 impl<'c> Request<'c> {
     pub(super) fn new(codec: &'c TextCodec, sequence: SequenceId, job: Job) -> Self {
-        let Job { prepared, spec, session, record, priority, deadline, cancel, outlet } = job;
+        let Job { prepared, spec, adapters, session, record, priority, deadline, cancel, outlet } = job;
         let Prepared { started, sampler, logprobs, guide, matcher, prompt, continues, .. } = prepared;
         let Prepared { limit, ignore_eos, parser, speculation, temperature, .. } = prepared;
         let stream = codec.stream(continues);
@@ -268,6 +272,7 @@ impl<'c> Request<'c> {
             codec,
             sequence,
             spec,
+            adapters,
             session,
             record,
             priority,
@@ -348,12 +353,26 @@ impl<'c> Request<'c> {
         draft.truncate(self.guide.accepted_prefix(draft));
     }
 
+    /// Gives the sequence the adapters; false while factors are missing.
+    pub(super) fn take_adapters(&mut self) -> bool {
+        let Some(scaled) = self.adapters.scaled() else { return false };
+        self.spec.adapters = scaled;
+        true
+    }
+
+    /// Drops the factors of registered adapters, in a request without a sequence.
+    pub(super) fn release_adapters(&mut self) {
+        self.adapters.release();
+        self.spec.adapters = Arc::default();
+    }
+
     /// Notes that the request starts with `cached` tokens computed.
     pub(super) fn start(&mut self, cached: usize) {
         self.computed = cached;
         self.cached.get_or_insert(cached);
         // A limit on prefixes of others, not on the own tokens after preemption.
         self.spec.min_cache_tokens = 0;
+        self.adapters.begin();
         self.clock.start();
     }
 
@@ -480,6 +499,7 @@ impl<'c> Request<'c> {
             finish_reason: reason,
             kv_quality: report.kv_quality,
             dropped_tokens: report.dropped_tokens,
+            adapters: self.adapters.into_served(),
             drafted_tokens: self.drafted[0],
             accepted_tokens: self.drafted[1],
             sequence: self.cached.map(|_| report.size),

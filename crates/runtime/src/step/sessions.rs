@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
+use ruvllm_kv_cache::prefix::PrefixKey;
 use ruvllm_text::TokenId;
 
 use super::executor::{Executor, Logits, Outcome, Part, SequenceId, SequenceReport, Step};
@@ -135,6 +136,10 @@ impl Executor for SessionExecutor<'_> {
     fn finish(&mut self, id: SequenceId) -> SequenceReport {
         let tokens = self.sequences.get(&id).map_or(0, |held| held.tokens.len());
         SequenceReport { size: SequenceSize { tokens, bytes: 0 }, ..SequenceReport::default() }
+    }
+
+    fn prefix_key(&self, _: SequenceId) -> Option<PrefixKey> {
+        None
     }
 
     fn release(&mut self, id: SequenceId) {

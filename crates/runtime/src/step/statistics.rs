@@ -27,6 +27,8 @@ pub struct StepStatistics {
     pub waiting: u64,
     /// Requests that run now.
     pub running: u64,
+    /// Requests that have a place among those that run and wait for their adapters.
+    pub loading: u64,
 }
 
 /// The counters, written by the thread of the step loop.
@@ -42,6 +44,7 @@ pub(crate) struct StepCounters {
     ended_requests: AtomicU64,
     waiting: AtomicU64,
     running: AtomicU64,
+    loading: AtomicU64,
 }
 
 impl StepCounters {
@@ -68,9 +71,10 @@ impl StepCounters {
         self.ended_requests.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn set_load(&self, waiting: usize, running: usize) {
+    pub(super) fn set_load(&self, waiting: usize, running: usize, loading: usize) {
         self.waiting.store(waiting as u64, Relaxed);
         self.running.store(running as u64, Relaxed);
+        self.loading.store(loading as u64, Relaxed);
     }
 
     pub(crate) fn read(&self) -> StepStatistics {
@@ -86,6 +90,7 @@ impl StepCounters {
             ended_requests: read(&self.ended_requests),
             waiting: read(&self.waiting),
             running: read(&self.running),
+            loading: read(&self.loading),
         }
     }
 }

@@ -2,15 +2,19 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::native::NativeExecutor;
 use super::request::Job;
-use super::step_loop::StepLoop;
+use super::step_loop::{AdapterLoader, Loaded, StepLoop};
 use crate::core::Core;
 use crate::session_table::SessionId;
 use crate::speculation::Speculator;
+
+/// Longest wait for an adapter before deadlines and cancelled requests are looked at.
+const GLANCE: Duration = Duration::from_millis(10);
 
 /// Message to the thread.
 enum Command {
@@ -18,12 +22,15 @@ enum Command {
     Submit(Vec<Job>),
     /// Releases the sequence of a session, then drops the sender.
     EndSession(SessionId, Sender<()>),
+    /// Factors for a request.
+    Loaded(Box<Loaded>),
+    /// Ends the thread.
+    Stop,
 }
 
 /// Handle of the thread. Dropping it ends the requests that run, and waits for that.
 pub(crate) struct StepThread {
-    /// `None` when the thread is to end.
-    commands: Option<Sender<Command>>,
+    commands: Sender<Command>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -34,9 +41,10 @@ impl StepThread {
     /// The system has no thread to give.
     pub(crate) fn start(core: Arc<Core>) -> io::Result<Self> {
         let (commands, received) = mpsc::channel();
-        let run = move || run(&core, &received);
+        let loads = commands.clone();
+        let run = move || run(&core, &received, loads);
         let thread = std::thread::Builder::new().name("ruvllm-steps".into()).spawn(run)?;
-        Ok(Self { commands: Some(commands), thread: Some(thread) })
+        Ok(Self { commands, thread: Some(thread) })
     }
 
     /// Hands the jobs of one prompt over. Their outlets report a thread that has stopped.
@@ -53,16 +61,14 @@ impl StepThread {
     }
 
     fn send(&self, command: Command) {
-        if let Some(commands) = &self.commands {
-            // A command that nobody receives is dropped, and tells its sender so.
-            let _ = commands.send(command);
-        }
+        // A command that nobody receives is dropped, and tells its sender so.
+        let _ = self.commands.send(command);
     }
 }
 
 impl Drop for StepThread {
     fn drop(&mut self) {
-        self.commands = None;
+        self.send(Command::Stop);
         if let Some(thread) = self.thread.take() {
             // A panic was reported by the thread itself; its requests have got an error.
             let _ = thread.join();
@@ -70,25 +76,36 @@ impl Drop for StepThread {
     }
 }
 
-/// Runs steps until the last sender is gone. What still runs then is dropped, which tells its
-/// callers.
-fn run(core: &Core, commands: &Receiver<Command>) {
+/// Runs steps until it is stopped. What still runs then is dropped, which tells its callers. What
+/// is loaded for requests comes through `loads`.
+fn run(core: &Core, commands: &Receiver<Command>, loads: Sender<Command>) {
     let (executor, counters) = (NativeExecutor::new(core), Arc::clone(&core.counters));
     let mut config = core.scheduling.clone();
     (config.step_tokens, config.block_tokens) = (core.prefill_chunk, core.kv.block_tokens());
     let mut steps = StepLoop::new(executor, &core.codec, Some(&core.compute.pool), counters, config)
-        .with_drafts(Speculator::new(core));
+        .with_drafts(Speculator::new(core))
+        .with_adapters(AdapterLoader {
+            residency: Arc::clone(&core.residency),
+            // Without the thread nobody waits.
+            send: Arc::new(move |loaded: Loaded| drop(loads.send(Command::Loaded(Box::new(loaded))))),
+        });
     loop {
         let received = if steps.is_idle() {
             commands.recv().map_err(|_| TryRecvError::Disconnected)
+        } else if steps.is_waiting() {
+            commands.recv_timeout(GLANCE).map_err(|error| match error {
+                RecvTimeoutError::Timeout => TryRecvError::Empty,
+                RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+            })
         } else {
             commands.try_recv()
         };
         match received {
             Ok(Command::Submit(jobs)) => steps.submit_choices(jobs),
             Ok(Command::EndSession(session, _done)) => steps.end_session(session),
+            Ok(Command::Loaded(loaded)) => steps.loaded(*loaded),
             Err(TryRecvError::Empty) => steps.iterate(),
-            Err(TryRecvError::Disconnected) => return,
+            Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return,
         }
     }
 }

@@ -52,6 +52,7 @@ impl Generator for Script {
             timings: Timings::default(),
             kv_quality: None,
             dropped_tokens: 0,
+            adapters: Vec::new(),
             drafted_tokens: 0,
             accepted_tokens: 0,
             sequence: None,

@@ -16,6 +16,7 @@ mod fields;
 mod generate;
 mod load;
 mod logprobs;
+mod named_adapters;
 mod passkey;
 mod precision;
 mod prefix;

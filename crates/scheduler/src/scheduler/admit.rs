@@ -219,6 +219,7 @@ impl Scheduler {
         }
         entry.place = Place::Running;
         (entry.computed, entry.prefill_end) = (0, entry.known);
+        entry.is_suspended = false;
         let unpaid = entry.known.saturating_sub(entry.charged);
         entry.charged = entry.charged.max(entry.known);
         if let Some(hash) = prefixes::key(entry, self.config.prefix_ordering) {

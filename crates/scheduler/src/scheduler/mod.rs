@@ -142,6 +142,7 @@ impl Scheduler {
             charged: 0,
             claim: 0,
             leads: false,
+            is_suspended: false,
         });
         self.deadlines.extend(deadline.map(|deadline| (deadline, slot)));
         self.count_waiting(slot, true);
@@ -213,9 +214,27 @@ impl Scheduler {
         self.waiting
     }
 
-    /// Number of running requests.
+    /// Number of running requests, suspended ones included.
     pub fn running(&self) -> usize {
         self.running.len()
+    }
+
+    /// Takes a running request out of the next steps until [`resumed`](Self::resumed): it waits for
+    /// something else than its turn, such as a file that is read. It keeps its place and its claim
+    /// to memory.
+    pub fn suspended(&mut self, id: RequestId) {
+        self.suspend(id, true);
+    }
+
+    /// Lets a suspended request take part in steps again.
+    pub fn resumed(&mut self, id: RequestId) {
+        self.suspend(id, false);
+    }
+
+    fn suspend(&mut self, id: RequestId, is_suspended: bool) {
+        if let Some(slot) = self.entries.slot(id) {
+            self.entries.get_mut(slot).is_suspended = is_suspended;
+        }
     }
 
     /// True if there is nothing to do.

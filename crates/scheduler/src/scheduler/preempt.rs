@@ -9,14 +9,16 @@ use crate::request::RequestId;
 
 impl Scheduler {
     /// Chooses the running request to preempt so that `short` can go on; `short` itself if it is
-    /// the one that should yield.
+    /// the one that should yield. Suspended ones are not chosen: they have computed nothing since
+    /// they started.
     ///
     /// The lowest effective priority yields, then the tenant with the most service per weight, then
     /// the youngest. The effective priority of a running request rises with the time that it waited
     /// after preemptions; its wait before the first start says how long its tenant's queue was, and
     /// does not count.
     pub fn victim(&self, short: RequestId) -> RequestId {
-        let victim = self.running.iter().copied().min_by(|&a, &b| {
+        let awake = self.running.iter().copied().filter(|&slot| !self.entries.get(slot).is_suspended);
+        let victim = awake.min_by(|&a, &b| {
             let ((level_a, age_a), (level_b, age_b)) = (self.standing(a), self.standing(b));
             let by_level = level_a.cmp(&level_b);
             by_level.then_with(|| self.service(b).total_cmp(&self.service(a))).then(age_a.cmp(&age_b))

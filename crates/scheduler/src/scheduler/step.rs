@@ -73,13 +73,14 @@ impl Scheduler {
         scratch.prefills.clear();
         for &slot in running.iter() {
             let entry = entries.get(slot);
-            if entry.missing() > 0 && !is_decode(entry.missing(), entry.in_prefill()) {
+            let missing = if entry.is_suspended { 0 } else { entry.missing() };
+            if missing > 0 && !is_decode(missing, entry.in_prefill()) {
                 scratch.prefills.push(Prefill {
                     slot,
                     tenant: entry.tenant,
                     priority: entry.request.priority,
                     rank: entry.rank,
-                    missing: entry.missing(),
+                    missing,
                     line: None,
                 });
             }
@@ -95,7 +96,7 @@ impl Scheduler {
             let at = (first + i) % count;
             let entry = self.entries.get(self.running[at]);
             let missing = entry.missing();
-            if missing == 0 || !is_decode(missing, entry.in_prefill()) {
+            if entry.is_suspended || missing == 0 || !is_decode(missing, entry.in_prefill()) {
                 continue;
             }
             let tokens = missing.min(budget - used);

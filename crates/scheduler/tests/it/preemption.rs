@@ -97,3 +97,28 @@ fn preemptions_make_admission_careful() {
     }
     assert!(room(&mut scheduler, 2) > before + 200);
 }
+
+#[test]
+fn suspended_request_keeps_its_place_and_computes_nothing() {
+    let mut config = Config::default();
+    config.max_running = 2;
+    let mut scheduler = Scheduler::new(config);
+    for id in 0..3 {
+        scheduler.submit(ms(id), request(id, 40, 10)).unwrap();
+    }
+    assert_eq!(admit_all(&mut scheduler, ms(5), PLENTY), [0, 1]);
+    scheduler.suspended(RequestId(1));
+    for _ in 0..3 {
+        let step = compute(&mut scheduler);
+        assert!(step.iter().all(|work| work.id == RequestId(0)), "{step:?}");
+        assert_eq!(scheduler.admit(ms(6), PLENTY), None, "its place is taken");
+    }
+    assert_eq!((scheduler.victim(RequestId(0)), scheduler.running()), (RequestId(0), 2));
+    scheduler.resumed(RequestId(1));
+    assert_eq!(compute(&mut scheduler).iter().find(|work| work.id.0 == 1).unwrap().tokens, 40);
+    // Waiting again ends it as well.
+    scheduler.suspended(RequestId(1));
+    scheduler.preempted(RequestId(1));
+    assert_eq!(scheduler.admit(ms(7), PLENTY), Some(RequestId(1)));
+    assert_eq!(compute(&mut scheduler).len(), 2);
+}

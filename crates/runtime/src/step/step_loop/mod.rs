@@ -1,5 +1,6 @@
 //! The loop that computes all requests, step by step, in one thread.
 
+mod adapters;
 mod drafts;
 mod sampling;
 #[cfg(test)]
@@ -15,6 +16,8 @@ use ruvllm_kernels::ThreadPool;
 use ruvllm_scheduler::{Config, RequestId, Scheduler, TenantId, Work};
 use ruvllm_text::TokenId;
 
+use self::adapters::Suspended;
+pub(crate) use self::adapters::{AdapterLoader, Loaded};
 use self::sampling::{Task, sample_all};
 use super::executor::{Executor, Outcome, SequenceId, SequenceReport, Step};
 use super::request::{Job, Request, Sampled};
@@ -41,6 +44,15 @@ pub(crate) struct StepLoop<'c, X> {
     idle: VecDeque<Idle>,
     /// Requests whose sequence is a fork that has not started; some may have by now.
     forks: VecDeque<RequestId>,
+    /// Requests that have started and wait for their adapters.
+    suspended: Suspended,
+    loader: Option<AdapterLoader>,
+    /// Time for which others start before a request that waits for memory.
+    patience: Duration,
+    /// True if the last iteration had nothing to compute.
+    is_waiting: bool,
+    /// True if memory was short in the last step.
+    is_short: bool,
     /// Requests with text that their readers were not woken for.
     unread: Vec<RequestId>,
     tenants: HashMap<Box<str>, TenantId>,
@@ -93,7 +105,12 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             executor,
             pool,
             codec,
+            patience: config.ageing,
             scheduler: Scheduler::new(config),
+            suspended: Suspended::default(),
+            loader: None,
+            is_waiting: false,
+            is_short: false,
             requests: HashMap::new(),
             idle: VecDeque::new(),
             forks: VecDeque::new(),
@@ -110,6 +127,17 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     #[must_use]
     pub(crate) fn with_drafts(self, speculator: Speculator<'c>) -> Self {
         Self { speculator, ..self }
+    }
+
+    /// The loop with registered adapters.
+    #[must_use]
+    pub(crate) fn with_adapters(self, loader: AdapterLoader) -> Self {
+        Self { loader: Some(loader), ..self }
+    }
+
+    /// True while there is nothing to compute before an adapter is loaded.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.is_waiting && self.suspended.loading().is_some()
     }
 
     /// True without waiting and running requests.
@@ -129,6 +157,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     /// Takes requests of one prompt: the first computes it, the others go on from there.
     pub(crate) fn submit_choices(&mut self, jobs: impl IntoIterator<Item = Job>) {
         let mut ids = Vec::new();
+        self.is_waiting = false;
         for job in jobs {
             let (id, sequence) = (RequestId(self.next), SequenceId(self.next));
             self.next += 1;
@@ -183,8 +212,13 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     fn release_followers(&mut self, id: RequestId) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         let (source, followers) = (request.sequence, std::mem::take(&mut request.followers));
+        if followers.is_empty() {
+            return;
+        }
+        let adapters = request.adapters.clone();
         for follower in followers {
             let Some(request) = self.requests.get_mut(&follower) else { continue };
+            request.adapters.follow(&adapters);
             request.is_forked = self.executor.fork(source, request.sequence);
             if self.enqueue(follower) {
                 self.forks.push_back(follower);
@@ -198,6 +232,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             if let Some(request) = self.requests.get_mut(&id).filter(|request| request.is_forked) {
                 request.is_forked = false;
                 self.executor.park(request.sequence);
+                request.release_adapters();
                 return true;
             }
         }
@@ -223,10 +258,15 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         while let Some(id) = self.scheduler.expire(self.now()) {
             self.fail(id, Error::DeadlineExceeded);
         }
-        self.admit();
+        // Memory that a request yielded is for the one that lacked it, not for the next adapters.
+        if !std::mem::take(&mut self.is_short) {
+            self.retry_short();
+            self.admit();
+        }
         let mut scratch = std::mem::take(&mut self.scratch);
         self.scheduler.plan(self.now(), &mut scratch.work);
         self.wake_readers(&scratch.work);
+        self.is_waiting = scratch.work.is_empty();
         if !scratch.work.is_empty() {
             self.counters.count_step(scratch.work.len());
             let started = Instant::now();
@@ -238,7 +278,8 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             self.settle(&mut scratch);
         }
         self.scratch = scratch;
-        self.counters.set_load(self.scheduler.waiting(), self.scheduler.running());
+        let suspended = self.suspended.len();
+        self.counters.set_load(self.scheduler.waiting(), self.scheduler.running() - suspended, suspended);
     }
 
     /// Wakes the readers of text that would wait too long until the end of the planned step.
@@ -272,11 +313,14 @@ impl<'c, X: Executor> StepLoop<'c, X> {
 
     /// Starts waiting requests as memory allows.
     fn admit(&mut self) {
-        loop {
+        while !self.suspended.is_overdue(self.patience) {
             // Idle sequences yield to any request.
             let idle = self.idle.iter().fold(0, |sum: usize, idle| sum.saturating_add(idle.tokens));
             let free_tokens = self.executor.free_tokens().saturating_add(idle);
             let Some(id) = self.scheduler.admit(self.now(), free_tokens) else { return };
+            if self.suspend(id) {
+                continue;
+            }
             match self.start(id) {
                 Ok(cached) => self.scheduler.started(id, cached),
                 Err(error) => self.fail(id, error),
@@ -403,6 +447,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             }
         }
         if let Some((id, error)) = short {
+            self.is_short = true;
             self.yield_memory(id, error);
         }
     }
@@ -410,15 +455,23 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     /// Makes memory free for a request: an idle session ends, or a request waits again. A request
     /// that is alone fails.
     fn yield_memory(&mut self, id: RequestId, error: Error) {
-        if let Some(idle) = self.idle.pop_front() {
-            self.executor.park(idle.sequence);
-        } else if self.park_fork() {
+        if self.yield_idle() {
             // The request has another try in the next step.
-        } else if self.scheduler.running() > 1 {
+        } else if self.scheduler.running() - self.suspended.len() > 1 {
             self.preempt(self.scheduler.victim(id));
+        } else if let Some(loading) = self.suspended.loading() {
+            self.stall(loading, error);
         } else {
             self.fail(id, error);
         }
+    }
+
+    /// Makes the memory of an idle session or of a fork that has not started free; false if there
+    /// is none.
+    fn yield_idle(&mut self) -> bool {
+        let Some(idle) = self.idle.pop_front() else { return self.park_fork() };
+        self.executor.park(idle.sequence);
+        true
     }
 
     /// Stores the sequence of a running request as a prefix; the request waits again.
@@ -426,7 +479,10 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         if let Some(request) = self.requests.get_mut(&id) {
             self.executor.park(request.sequence);
             request.computed = 0;
+            request.release_adapters();
         }
+        self.suspended.remove(id);
+        self.suspended.freed();
         self.scheduler.preempted(id);
         self.counters.count_preemption();
     }
@@ -434,6 +490,8 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     /// Ends a request with a result.
     fn finish(&mut self, id: RequestId, reason: FinishReason) {
         self.scheduler.finished(id);
+        self.suspended.remove(id);
+        self.suspended.freed();
         let Some(mut request) = self.requests.remove(&id) else { return };
         self.speculator.end(request.sequence.0);
         self.counters.count_end();
@@ -444,7 +502,8 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         let stays = tokens > 0
             && request.record.as_ref().is_none_or(|record| {
                 let known = &request.tokens()[..tokens.min(request.tokens().len())];
-                record.end(known, SystemTime::now()) && !report.is_kept
+                let prefix = self.executor.prefix_key(request.sequence);
+                record.end(known, prefix, SystemTime::now()) && !report.is_kept
             });
         match request.session {
             Some(session) if stays => {
@@ -459,6 +518,8 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     /// Ends a request with an error; its session begins anew.
     fn fail(&mut self, id: RequestId, error: Error) {
         self.scheduler.finished(id);
+        self.suspended.remove(id);
+        self.suspended.freed();
         if let Some(mut request) = self.requests.remove(&id) {
             self.speculator.end(request.sequence.0);
             self.counters.count_end();
@@ -490,5 +551,6 @@ fn prefix_hash(request: &Request<'_>) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     tokens.hash(&mut hasher);
     request.spec.tenant.path().hash(&mut hasher);
+    request.adapters.prefix_hash(&mut hasher);
     Some(hasher.finish())
 }

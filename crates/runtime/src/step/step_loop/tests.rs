@@ -10,7 +10,7 @@ use crate::request::{GenerateRequest, Prompt};
 use crate::sampler::SamplingParams;
 use crate::sequence::SequenceSpec;
 use crate::step::native::NativeExecutor;
-use crate::step::{Facts, Inbox, Outlet, Prepared, RequestHandle};
+use crate::step::{Facts, Inbox, Outlet, Prepared, RequestAdapters, RequestHandle};
 use crate::{Engine, EngineOptions, Speculation};
 
 fn engine(prefixes: PrefixCaching) -> Engine {
@@ -57,7 +57,17 @@ fn submit<'c>(
     let outlet = Outlet::new(Arc::clone(&inbox), None);
     let handle = RequestHandle::new(inbox, cancel.clone(), None);
     let (session, record, priority, deadline) = (None, None, 0, None);
-    steps.submit(Job { prepared, spec, session, record, priority, deadline, cancel, outlet });
+    steps.submit(Job {
+        prepared,
+        spec,
+        adapters: RequestAdapters::default(),
+        session,
+        record,
+        priority,
+        deadline,
+        cancel,
+        outlet,
+    });
     handle
 }
 
