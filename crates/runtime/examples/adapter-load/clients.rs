@@ -146,7 +146,7 @@ impl<'a> Clients<'a> {
             let completion = self.engine.generate(request)?;
             served.count(&completion);
             if let Some(adapter) = completion.adapters.first()
-                && number % SAMPLED == 0
+                && number.is_multiple_of(SAMPLED)
             {
                 let (version, format) = (adapter.version, adapter.format);
                 let sample = Sample { prompt, tokens: completion.tokens, version, format };
