@@ -453,8 +453,8 @@ fn loads_of_requests_go_before_those_ahead() {
     let fixture = Fixture::new(80, 80, 4);
     let versions = fixture.many(40);
     let residency = Arc::clone(fixture.registry.residency());
-    let counts = versions.iter().map(|version| residency.count(version));
-    assert!(counts.fold(true, |all, tier| all && tier == Tier::Cold));
+    let tiers: Vec<Tier> = versions.iter().map(|version| residency.count(version)).collect();
+    assert_eq!(tiers, [Tier::Cold; 40]);
     // The first load takes its lock of this thread: all others are queued meanwhile.
     let loading = versions[0].loading.lock();
     versions[..39].iter().for_each(|version| residency.prefetch(version));
