@@ -50,7 +50,7 @@ pub enum Resolved {
     /// Version of a compact file.
     Version(Arc<AdapterVersion>),
     /// Current version of an adapter that changes.
-    Current(Arc<Adapter>),
+    Current(crate::sync::Arc<Adapter>),
 }
 
 impl Resolved {
