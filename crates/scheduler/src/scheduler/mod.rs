@@ -226,7 +226,7 @@ impl Scheduler {
         self.suspend(id, true);
     }
 
-    /// Lets a suspended request take part in steps again.
+    /// Resumes a suspended request: it takes part in steps again.
     pub fn resumed(&mut self, id: RequestId) {
         self.suspend(id, false);
     }

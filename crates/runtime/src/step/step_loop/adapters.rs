@@ -159,7 +159,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         }
     }
 
-    /// Lets a suspended request wait for memory, without any of its own.
+    /// Makes a suspended request wait for memory; it holds none meanwhile.
     pub(super) fn stall(&mut self, id: RequestId, error: Error) {
         if let Some(request) = self.requests.get_mut(&id) {
             request.release_adapters();
