@@ -9,12 +9,12 @@ use ruvllm_kernels::low_rank::{LowRankScratch, LowRankTerm};
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_memory::{PagePool, PoolConfig, Request};
 use ruvllm_models::quantize::{InSitu, Recipe};
-use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Workspace, open_checkpoint};
+use ruvllm_models::{Error, KvFormat, LogitsRows, Model, Segment, Workspace, open_checkpoint};
 use ruvllm_text::TokenId;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
-use crate::fixtures::{self, Expected, bits, ids, path, text};
+use crate::fixtures::{self, Expected, adapted_logits as logits, bits, ids, path, text};
 
 /// Largest difference of logits from float64, which PEFT's own float32 reaches a quarter of.
 const TOLERANCE: f64 = 5e-4;
@@ -41,25 +41,6 @@ fn adapter_in(model: &Model, parts: &[(&LoraFile, f32)], format: FactorFormat) -
     let parts: Vec<_> = parts.iter().map(|&(file, scale)| Part { file, scale }).collect();
     let adapter = model.adapter(&parts, format, &pool(), &Request::default()).expect("it fits the model");
     [Arc::new(adapter).into()]
-}
-
-/// Logits of all tokens, in steps of at most `chunk`.
-fn logits(
-    model: &Model,
-    compute: &Compute,
-    adapters: &[ScaledAdapter],
-    tokens: &[TokenId],
-    chunk: usize,
-) -> Vec<f32> {
-    let mut cache = fixtures::new_cache(model, KvFormat::F32, tokens.len()).expect("a cache");
-    let mut workspace = Workspace::new();
-    let mut all = Vec::new();
-    for tokens in tokens.chunks(chunk) {
-        let segment = Segment::new(compute, tokens, &mut cache, LogitsRows::All).expect("room");
-        let step = model.forward(compute, &mut workspace, [segment.with_adapters(adapters)]);
-        all.extend_from_slice(step.expect("a step"));
-    }
-    all
 }
 
 fn floats(bytes: &[u8], dtype: Dtype) -> Vec<f64> {

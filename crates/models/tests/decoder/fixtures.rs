@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::{Gguf, Metadata, TensorInfo, TensorType, Writer};
+use ruvllm_adapters::ScaledAdapter;
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_memory::{PagePool, PoolConfig};
 use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Sequence, Workspace};
@@ -143,12 +144,34 @@ pub(crate) fn all_logits(
     tokens: &[TokenId],
     chunk: usize,
 ) -> Vec<f32> {
+    in_chunks(model, compute, (kv, &[]), tokens, chunk)
+}
+
+/// As [`all_logits`], with adapters and keys and values in F32.
+pub(crate) fn adapted_logits(
+    model: &Model,
+    compute: &Compute,
+    adapters: &[ScaledAdapter],
+    tokens: &[TokenId],
+    chunk: usize,
+) -> Vec<f32> {
+    in_chunks(model, compute, (KvFormat::F32, adapters), tokens, chunk)
+}
+
+fn in_chunks(
+    model: &Model,
+    compute: &Compute,
+    (kv, adapters): (KvFormat, &[ScaledAdapter]),
+    tokens: &[TokenId],
+    chunk: usize,
+) -> Vec<f32> {
     let mut cache = new_cache(model, kv, tokens.len()).expect("a cache");
     let mut workspace = Workspace::new();
     let mut all = Vec::new();
     for tokens in tokens.chunks(chunk) {
         let segment = Segment::new(compute, tokens, &mut cache, LogitsRows::All).expect("room");
-        all.extend_from_slice(model.forward(compute, &mut workspace, [segment]).expect("a step"));
+        let step = model.forward(compute, &mut workspace, [segment.with_adapters(adapters)]);
+        all.extend_from_slice(step.expect("a step"));
     }
     assert_eq!(cache.len(), tokens.len());
     all

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use ruvllm_adapters::{AdapterGate, FactorFormat, GateConfig, LoraFile, Part, ScaledAdapter, Site};
 use ruvllm_memory::{PagePool, PoolConfig, Request};
-use ruvllm_models::{Compute, Error, KvFormat, LogitsRows, Model, Segment, Workspace};
+use ruvllm_models::{Error, KvFormat, LogitsRows, Model, Segment, Workspace};
 use ruvllm_testkit::Random;
 use ruvllm_text::TokenId;
 
 use crate::adapter_kv;
-use crate::fixtures::{self, Expected, bits, path};
+use crate::fixtures::{self, Expected, adapted_logits as logits, bits, path};
 use crate::reference::{Gate, Llama, Lora};
 
 const NAMES: [&str; 3] = ["r1_qv", "r4_all", "r16_all_rs"];
@@ -45,25 +45,6 @@ fn drawn(model: &Model, n_adapters: usize, seed: u64) -> (Vec<f32>, Vec<f32>) {
 
 fn config(n_adapters: usize, top_k: Option<usize>) -> GateConfig {
     GateConfig { n_adapters, temperature: 0.7, top_k }
-}
-
-/// Logits of all tokens, in steps of at most `chunk`.
-fn logits(
-    model: &Model,
-    compute: &Compute,
-    adapters: &[ScaledAdapter],
-    tokens: &[TokenId],
-    chunk: usize,
-) -> Vec<f32> {
-    let mut cache = fixtures::new_cache(model, KvFormat::F32, tokens.len()).expect("a cache");
-    let mut workspace = Workspace::new();
-    let mut all = Vec::new();
-    for tokens in tokens.chunks(chunk) {
-        let segment = Segment::new(compute, tokens, &mut cache, LogitsRows::All).expect("room");
-        let step = model.forward(compute, &mut workspace, [segment.with_adapters(adapters)]);
-        all.extend_from_slice(step.expect("a step"));
-    }
-    all
 }
 
 #[test]
