@@ -1,0 +1,3 @@
+//! HTTP server over the ruvllm engine.
+
+#![forbid(unsafe_code)]
