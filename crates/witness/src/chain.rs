@@ -251,8 +251,8 @@ fn resume(folder: &Path) -> Result<(Option<End>, Option<Torn>)> {
             });
             break;
         }
-        let is_first = index == 0 && number == 1;
-        if index + 1 < numbers.len() || (index == 0 && !is_first) {
+        let former = index.checked_sub(1).map_or(0, |index| numbers[index]);
+        if index + 1 < numbers.len() || former + 1 != number {
             return Err(Error::Damaged { path, reason: "the file has no complete line".to_owned() });
         }
         end = Some(End { number, bytes: 0, last: Link { seq: 0, hash: Digest::ZERO } });

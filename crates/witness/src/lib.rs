@@ -27,3 +27,6 @@ pub use read::{Filter, Line, LogReader};
 pub use time::Timestamp;
 pub use verify::{Report, VerifyOptions, verify};
 pub use writer::{Options, Refusal, WhenFull, Writer};
+
+#[cfg(test)]
+mod tests;
