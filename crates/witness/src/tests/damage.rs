@@ -11,6 +11,8 @@ use crate::digest::Digest;
 use crate::{Fault, PrivateKey, VerifyOptions, line, verify};
 
 type Files = BTreeMap<String, Vec<u8>>;
+/// Lines with the names of their files.
+type Lines = Vec<(String, Vec<u8>)>;
 
 /// A closed log of several files, written by two processes.
 static LOG: LazyLock<Files> = LazyLock::new(|| {
@@ -91,7 +93,7 @@ fn changes() -> impl Strategy<Value = Change> {
 }
 
 /// Lines of all files of the log, with the names of these.
-fn lines(files: &Files) -> Vec<(String, Vec<u8>)> {
+fn lines(files: &Files) -> Lines {
     let log = files.iter().filter(|(name, _)| name.ends_with(".jsonl"));
     log.flat_map(|(name, bytes)| {
         bytes.split_inclusive(|&byte| byte == b'\n').map(|line| (name.clone(), line.to_vec()))
@@ -101,7 +103,7 @@ fn lines(files: &Files) -> Vec<(String, Vec<u8>)> {
 
 /// The files of these lines, with the checkpoint of `files`.
 fn of_lines(files: &Files, lines: &[(String, Vec<u8>)]) -> Files {
-    let mut changed: Files = files.iter().map(|(name, _)| (name.clone(), Vec::new())).collect();
+    let mut changed: Files = files.keys().map(|name| (name.clone(), Vec::new())).collect();
     changed.insert("checkpoint.json".to_owned(), files["checkpoint.json"].clone());
     for (name, line) in lines {
         changed.get_mut(name).unwrap().extend(line);
@@ -235,7 +237,7 @@ fn findings_name_the_damage_and_its_place() {
             .collect::<Vec<_>>()
     };
     let at = |file: &str, line: u64, fault| (file.to_owned(), Some(line), fault);
-    let with = |edit: &dyn Fn(&mut Vec<(String, Vec<u8>)>)| {
+    let with = |edit: &dyn Fn(&mut Lines)| {
         let mut lines = all.clone();
         edit(&mut lines);
         of_lines(&LOG, &lines)
