@@ -4,7 +4,7 @@
 //! Engine::submit ─▶ StepThread ─▶ StepLoop ─ plan ─▶ Scheduler (crate ruvllm-scheduler)
 //!                                    │ Step: tokens and parts, plain data
 //!                                    ▼
-//!                                 Executor ── logits of sampled rows ─▶ Request: sampler, text
+//!                                 Executor ── logits of wanted rows ──▶ Request: sampler, text
 //!                                    │                                      │
 //!                NativeExecutor, SessionExecutor                    Inbox ─▶ RequestHandle
 //! ```
@@ -17,7 +17,9 @@ mod events;
 mod executor;
 mod handle;
 mod inbox;
+mod job;
 mod native;
+mod prompt_logprobs;
 mod reader;
 mod request;
 mod sessions;
@@ -29,7 +31,7 @@ pub(crate) use self::adapters::RequestAdapters;
 pub use self::events::RequestEvent;
 pub use self::handle::{Chunk, RequestHandle};
 pub(crate) use self::inbox::Inbox;
-pub(crate) use self::request::{Facts, Job, Outlet, Prepared};
+pub(crate) use self::job::{Facts, Job, Outlet, Prepared};
 pub(crate) use self::sessions::SessionExecutor;
 pub(crate) use self::statistics::StepCounters;
 pub use self::statistics::StepStatistics;

@@ -21,6 +21,7 @@ mod passkey;
 mod precision;
 mod prefix;
 mod pressure;
+mod prompt_logprobs;
 mod sessions;
 mod speculation;
 mod stream;
