@@ -381,6 +381,9 @@ impl std::fmt::Display for FinishReason {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Timings {
+    /// Time from the submission to the start of the request in milliseconds: encoding, the queue,
+    /// and the load of its adapters.
+    pub queue_ms: Option<f64>,
     /// Time to first token in milliseconds, encoding and prefill included.
     pub ttft_ms: Option<f64>,
     /// Prompt tokens per second of prefill, cached tokens not counted.

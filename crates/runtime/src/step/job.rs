@@ -12,6 +12,7 @@ use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::guide::Guide;
+use crate::intake::Taken;
 use crate::request::{Completion, GenerateRequest};
 use crate::sampler::{Sampler, SamplingParams};
 use crate::sequence::SequenceSpec;
@@ -175,11 +176,19 @@ pub(crate) struct Outlet {
     pub(super) inbox: Arc<Inbox>,
     /// The caller's id of the request.
     pub(super) id: Option<Box<str>>,
+    /// Counts as a request of its engine until it is dropped.
+    taken: Option<Taken>,
 }
 
 impl Outlet {
     pub(crate) fn new(inbox: Arc<Inbox>, id: Option<&str>) -> Self {
-        Self { inbox, id: id.map(Into::into) }
+        Self { inbox, id: id.map(Into::into), taken: None }
+    }
+
+    /// The outlet of a request that its engine counts.
+    pub(crate) fn with(mut self, taken: Taken) -> Self {
+        self.taken = Some(taken);
+        self
     }
 
     pub(super) fn end(&self, result: Result<Completion>) {

@@ -383,6 +383,11 @@ impl<'c> Request<'c> {
         self.reader.wake(now);
     }
 
+    /// Number and time of the constraint's masks since the last call.
+    pub(super) fn take_mask_time(&mut self) -> (u64, Duration) {
+        self.guide.take_mask_time()
+    }
+
     /// Gives the caller the rest of the text and the result.
     pub(super) fn finish(mut self, reason: FinishReason, report: &SequenceReport) {
         self.output.piece.clear();
@@ -484,8 +489,10 @@ impl Clock {
 
     fn timings(&self, prompt_tokens: usize) -> Timings {
         let per_second = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
+        let since_submitted = |time: Instant| (time - self.submitted).as_secs_f64() * 1e3;
         Timings {
-            ttft_ms: self.first.map(|first| (first - self.submitted).as_secs_f64() * 1e3),
+            queue_ms: self.started.map(since_submitted),
+            ttft_ms: self.first.map(since_submitted),
             prefill_tok_s: (self.first.zip(self.started))
                 .map(|(first, started)| per_second(prompt_tokens, first - started)),
             decode_tok_s: (self.first.zip(self.last))

@@ -30,3 +30,4 @@ mod structured;
 mod tenants;
 #[cfg(feature = "structured-output")]
 mod tools;
+mod usage;

@@ -208,7 +208,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         self.wake_readers(&scratch.work);
         self.is_waiting = scratch.work.is_empty();
         if !scratch.work.is_empty() {
-            self.counters.count_step(scratch.work.len());
+            let record = self.counters.begin_step(scratch.work.len());
             let started = Instant::now();
             self.speculate(&mut scratch);
             self.compute(&mut scratch);
@@ -216,6 +216,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             self.scheduler.observe(&scratch.work, time);
             self.observe_drafts(&scratch, time);
             self.settle(&mut scratch);
+            self.counters.end_step(record, time);
         }
         self.scratch = scratch;
         let suspended = self.suspended.len();
@@ -315,7 +316,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         }
         let (requests, codec, pool) = (&mut self.requests, self.codec, self.pool);
         let vocab_size = codec.vocab_size();
-        let unread = &mut self.unread;
+        let (unread, counters) = (&mut self.unread, &self.counters);
         self.executor.step(step, outcomes, &mut |parts, logits| {
             let mut start = 0;
             for &part in parts {
@@ -339,7 +340,9 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             score_prompts(pool, tasks, codec.sampled_ids(), logits);
             sample_all(pool, tasks, step, logits);
             for task in tasks.drain(..) {
-                let Task { id, request, part, outcome, .. } = task.into_inner();
+                let Task { id, mut request, part, outcome, .. } = task.into_inner();
+                let (masks, time) = request.take_mask_time();
+                counters.count_masks(masks, time);
                 sampled[part] = outcome;
                 requests.insert(id, request);
             }
