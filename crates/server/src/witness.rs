@@ -1,7 +1,7 @@
 //! Entries of the witness log: one for each call, when it has ended.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ruvllm_witness::{AdapterUse, Content, Entry, Options, Outcome, Refusal, Writer};
 use serde_json::Value;
@@ -67,6 +67,7 @@ impl Witness {
             prompt_tokens: observed.prompt_tokens as u64,
             cached_tokens: observed.cached_tokens as u64,
             output_tokens: observed.output_tokens as u64,
+            queue_ms: observed.timings.queue_ms.map(|ms| Duration::from_secs_f64(ms / 1e3)),
             ttft_ms: observed.first_token,
             total_ms: Some(Instant::now() - observed.started),
             outcome: outcome(ticket),
