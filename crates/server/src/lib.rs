@@ -1,3 +1,7 @@
 //! HTTP server over the ruvllm engine.
 
 #![forbid(unsafe_code)]
+
+pub mod auth;
+pub mod config;
+pub mod limits;
