@@ -21,19 +21,19 @@ const API_KEY: &str = "x-api-key";
 
 /// Name, tenant and scopes of a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// Name of the key; `None` on a server without keys.
-    pub key: Option<Arc<str>>,
+    pub(crate) key: Option<Arc<str>>,
     /// Tenant whose limits and quotas hold.
-    pub tenant: Arc<str>,
+    pub(crate) tenant: Arc<str>,
     /// Groups of endpoints.
-    pub scopes: Scopes,
+    pub(crate) scopes: Scopes,
 }
 
 /// Reason why a caller is not identified. Unknown, disabled and expired keys are one case, so that
 /// nobody learns which keys exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Unauthorized {
+pub(crate) enum Unauthorized {
     /// No key was sent.
     #[error(
         "no API key was sent; set the header `Authorization: Bearer rk-...` (or `x-api-key`), which clients \
@@ -47,14 +47,14 @@ pub enum Unauthorized {
 
 /// API keys of a server, replaced as a whole by [`Keys::reload`].
 #[derive(Debug)]
-pub struct Keys {
+pub(crate) struct Keys {
     path: Option<PathBuf>,
     set: RwLock<Arc<KeySet>>,
 }
 
 impl Keys {
     /// Keys of a server that asks for none: every caller is the default tenant with all scopes.
-    pub fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self { path: None, set: RwLock::default() }
     }
 
@@ -62,7 +62,7 @@ impl Keys {
     ///
     /// # Errors
     /// As [`KeyFile::read`].
-    pub fn read(path: &Path) -> Result<Self, KeysError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, KeysError> {
         let set = KeySet::read(path)?;
         Ok(Self { path: Some(path.to_owned()), set: RwLock::new(Arc::new(set)) })
     }
@@ -71,7 +71,7 @@ impl Keys {
     ///
     /// # Errors
     /// As [`KeyFile::read`]; the keys are then those from before.
-    pub fn reload(&self) -> Result<(), KeysError> {
+    pub(crate) fn reload(&self) -> Result<(), KeysError> {
         if let Some(path) = &self.path {
             let set = Arc::new(KeySet::read(path)?);
             *self.set.write() = set;
@@ -80,17 +80,17 @@ impl Keys {
     }
 
     /// True if callers need a key.
-    pub fn are_needed(&self) -> bool {
+    pub(crate) fn are_needed(&self) -> bool {
         self.path.is_some()
     }
 
     /// Number of keys, with disabled and expired ones.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.set.read().entries.len()
     }
 
     /// True without any key.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
@@ -98,7 +98,7 @@ impl Keys {
     ///
     /// # Errors
     /// [`Unauthorized`].
-    pub fn identify(&self, headers: &HeaderMap, now: SystemTime) -> Result<Identity, Unauthorized> {
+    pub(crate) fn identify(&self, headers: &HeaderMap, now: SystemTime) -> Result<Identity, Unauthorized> {
         if !self.are_needed() {
             return Ok(Identity { key: None, tenant: DEFAULT_TENANT.into(), scopes: Scopes::all() });
         }

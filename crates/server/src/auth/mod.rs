@@ -15,7 +15,7 @@ use axum::http::HeaderMap;
 use thiserror::Error;
 
 pub use self::file::{KeyEntry, KeyFile, KeysError, PreviousKey, permission_warning};
-pub use self::keys::{Identity, Keys, Unauthorized};
+pub(crate) use self::keys::{Identity, Keys, Unauthorized};
 pub use self::scope::{Scope, Scopes};
 pub use self::secret::{KeyHash, Secret};
 pub use self::time::Moment;
@@ -23,23 +23,23 @@ use crate::limits::{TenantLimits, Tenants};
 
 /// The caller of a request.
 #[derive(Debug, Clone)]
-pub struct Caller {
+pub(crate) struct Caller {
     /// Name of the key; `None` on a server without keys.
-    pub key: Option<Arc<str>>,
+    pub(crate) key: Option<Arc<str>>,
     /// Tenant whose limits and quotas hold.
-    pub tenant: Arc<str>,
+    pub(crate) tenant: Arc<str>,
     /// Groups of endpoints.
-    pub scopes: Scopes,
+    pub(crate) scopes: Scopes,
     /// Limits of the tenant.
-    pub limits: Arc<TenantLimits>,
+    pub(crate) limits: Arc<TenantLimits>,
 }
 
 /// A caller without a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("this API key has no scope \"{scope}\"; `ruvllm key new NAME --scope {scope}` makes one that has")]
-pub struct Forbidden {
+pub(crate) struct Forbidden {
     /// The scope that is needed.
-    pub scope: Scope,
+    pub(crate) scope: Scope,
 }
 
 impl Caller {
@@ -47,7 +47,7 @@ impl Caller {
     ///
     /// # Errors
     /// [`Unauthorized`].
-    pub fn of(
+    pub(crate) fn of(
         headers: &HeaderMap,
         keys: &Keys,
         tenants: &Tenants,
@@ -62,7 +62,7 @@ impl Caller {
     ///
     /// # Errors
     /// [`Forbidden`].
-    pub fn require(&self, scope: Scope) -> Result<(), Forbidden> {
+    pub(crate) fn require(&self, scope: Scope) -> Result<(), Forbidden> {
         if self.scopes.allow(scope) { Ok(()) } else { Err(Forbidden { scope }) }
     }
 }

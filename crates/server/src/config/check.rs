@@ -74,24 +74,14 @@ fn check_limits(config: &Config) -> Checked {
     count("limits.headers", limits.headers, 8, 1000)?;
     // Bound of the JSON parser's own stack.
     count("limits.json_depth", limits.json_depth, 4, 127)?;
-    count("limits.messages", limits.messages, 1, 1_000_000)?;
-    count("limits.inputs", limits.inputs, 1, 1_000_000)?;
+    count("limits.items", limits.items, 1, 1_000_000)?;
     count("limits.choices", limits.choices, 1, 1024)?;
     count("limits.connections", limits.connections, 1, 1_000_000)?;
     count("limits.connections_per_address", limits.connections_per_address, 1, 1_000_000)?;
     count("limits.requests", limits.requests, 1, 1_000_000)?;
-    for (key, value) in [
-        ("limits.prompt_tokens", limits.prompt_tokens),
-        ("limits.output_tokens", limits.output_tokens),
-        ("limits.default_output_tokens", limits.default_output_tokens),
-    ] {
-        require(value != Some(0), key, || "0 tokens; leave it out for the context length".to_owned())?;
-    }
-    if let (Some(default), Some(most)) = (limits.default_output_tokens, limits.output_tokens) {
-        require(default <= most, "limits.default_output_tokens", || {
-            format!("{default} is more than limits.output_tokens, {most}")
-        })?;
-    }
+    require(limits.output_tokens != Some(0), "limits.output_tokens", || {
+        "0 tokens; leave it out for the context length".to_owned()
+    })?;
     for (key, value) in [
         ("limits.request_timeout_s", limits.request_timeout_s),
         ("limits.header_timeout_s", limits.header_timeout_s),

@@ -17,8 +17,7 @@ pub(crate) use self::check::is_name;
 use self::layers::Layers;
 pub use self::layers::{ConfigError, Setting};
 pub use self::sections::{
-    Cors, Folders, FullQueue, KeyFiles, Limits, Listen, Log, LogFormat, LogLevel, Model, Tenant, Tls, Unload,
-    Witness,
+    Cors, Folders, FullQueue, KeyFiles, Limits, Listen, Log, LogFormat, LogLevel, Model, Tenant, Tls, Witness,
 };
 pub use self::values::{Bytes, Seconds};
 

@@ -57,23 +57,17 @@ pub struct Limits {
     pub headers: usize,
     /// Nesting of arrays and objects in a request.
     pub json_depth: usize,
-    /// Messages of a chat request.
-    pub messages: usize,
-    /// Prompts or inputs of one request.
-    pub inputs: usize,
-    /// Choices of one request (`n`).
+    /// Messages of a conversation, prompts or texts to embed of one request.
+    pub items: usize,
+    /// Choices of all prompts of one request.
     pub choices: usize,
-    /// Prompt tokens; absent: the context length.
-    pub prompt_tokens: Option<usize>,
-    /// Output tokens that a request may ask for; absent: the context length.
+    /// Output tokens of a choice; absent: the context length.
     pub output_tokens: Option<usize>,
-    /// Output tokens of a request that names no number; absent: as `output_tokens`.
-    pub default_output_tokens: Option<usize>,
-    /// Time of a request from its first byte to its last token.
+    /// Time of a request from its submission to its last token.
     pub request_timeout_s: Seconds,
     /// Time for a TLS handshake, and from a request's first byte to the end of its headers.
     pub header_timeout_s: Seconds,
-    /// Time between two parts of a request body.
+    /// Time for a request body to arrive.
     pub body_timeout_s: Seconds,
     /// Time that a connection may stay open without a request.
     pub idle_timeout_s: Seconds,
@@ -96,12 +90,9 @@ impl Default for Limits {
             header_bytes: Bytes(32 << 10),
             headers: 100,
             json_depth: 64,
-            messages: 4096,
-            inputs: 2048,
-            choices: 16,
-            prompt_tokens: None,
+            items: 4096,
+            choices: 128,
             output_tokens: None,
-            default_output_tokens: None,
             request_timeout_s: Seconds::new(600),
             header_timeout_s: Seconds::new(10),
             body_timeout_s: Seconds::new(30),
@@ -183,24 +174,13 @@ impl Default for Witness {
     }
 }
 
-/// Condition under which a model leaves memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unload {
-    /// When `memory_limit` needs its room and it is the least recently used.
-    #[default]
-    LeastRecentlyUsed,
-    /// Never.
-    Never,
-}
-
 /// `[[models]]`: a model that requests can name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Model {
     /// Name in requests; absent: the last part of the path.
     pub name: Option<String>,
-    /// Further names in requests.
+    /// Further names in requests; `*` stands for every name that no model has.
     pub aliases: Vec<String>,
     /// GGUF file, folder, or name of a pulled model; absent: the built-in model.
     pub path: Option<String>,
@@ -212,14 +192,13 @@ pub struct Model {
     pub kv_budget: Option<Bytes>,
     /// Threads; absent: one for each core.
     pub threads: Option<usize>,
-    /// LoRA adapters: name = path, with `@SCALE` behind it if it is not 1.
+    /// LoRA adapters: name in requests and compact file, or name in the store of adapters.
     pub adapters: BTreeMap<String, String>,
-    /// Loads the model at start, not at its first request.
-    pub preload: bool,
     /// Draft for speculative decoding, as `--draft`.
     pub draft: Option<String>,
-    /// Condition to leave memory: `least_recently_used` or `never`.
-    pub unload: Unload,
+    /// Loads the model at the start and keeps it; else it is loaded at its first request and unloaded
+    /// when `memory_limit` needs its room.
+    pub keep: bool,
 }
 
 /// `[folders]`: folders that requests can reach files in.

@@ -41,7 +41,7 @@ fn every_section_is_read() {
         aliases = ["gpt-4o"]
         kv = "q8"
         [models.adapters]
-        poet = "poet-lora@0.8"
+        poet = "poet.ruvlora"
         [log]
         format = "json"
         level = "debug"
@@ -52,7 +52,7 @@ fn every_section_is_read() {
     assert_eq!(config.memory_limit, Some(Bytes(8 << 30)));
     assert_eq!(config.tenant("team-a").requests_per_minute, Some(60));
     assert_eq!(config.tenant("other").concurrent_requests, Some(2));
-    assert_eq!(config.models[0].adapters["poet"], "poet-lora@0.8");
+    assert_eq!(config.models[0].adapters["poet"], "poet.ruvlora");
     assert_eq!((config.log.format, config.log.level), (LogFormat::Json, LogLevel::Debug));
     assert_eq!(config.witness.full_queue, FullQueue::Drop);
 }

@@ -62,13 +62,13 @@ impl Bucket {
 
 /// State of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BucketState {
+pub(crate) struct BucketState {
     /// Size of the bucket, which is the limit per minute.
-    pub limit: u64,
+    pub(crate) limit: u64,
     /// What it holds.
-    pub remaining: u64,
+    pub(crate) remaining: u64,
     /// Time until it is full.
-    pub reset: Duration,
+    pub(crate) reset: Duration,
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::bucket::BucketState;
 use super::tenant::LimitState;
 
 /// Inserts `x-ratelimit-{limit,remaining,reset}-{requests,tokens}` for what is limited.
-pub fn insert(state: &LimitState, headers: &mut HeaderMap) {
+pub(crate) fn insert(state: &LimitState, headers: &mut HeaderMap) {
     const REQUESTS: [HeaderName; 3] = [
         HeaderName::from_static("x-ratelimit-limit-requests"),
         HeaderName::from_static("x-ratelimit-remaining-requests"),
@@ -32,7 +32,7 @@ pub fn insert(state: &LimitState, headers: &mut HeaderMap) {
 }
 
 /// Inserts `retry-after` in whole seconds, at least one.
-pub fn insert_retry_after(wait: Duration, headers: &mut HeaderMap) {
+pub(crate) fn insert_retry_after(wait: Duration, headers: &mut HeaderMap) {
     headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(wait).max(1)));
 }
 
@@ -41,7 +41,7 @@ fn whole_seconds(time: Duration) -> u64 {
 }
 
 /// Duration as OpenAI writes it: `20ms`, `1s`, `6m0s`, `2h0m5s`. Fractions are rounded up.
-pub fn short(time: Duration) -> String {
+pub(crate) fn short(time: Duration) -> String {
     let milliseconds = time.as_nanos().div_ceil(1_000_000);
     if (1..1000).contains(&milliseconds) {
         return format!("{milliseconds}ms");

@@ -3,7 +3,7 @@
 /// True if arrays and objects of a JSON text are nested deeper than `most`.
 ///
 /// Invalid JSON gives any answer; the parser refuses it afterwards.
-pub fn is_too_deep(text: &[u8], most: usize) -> bool {
+pub(crate) fn is_too_deep(text: &[u8], most: usize) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for &byte in text {
         match (in_string, byte) {

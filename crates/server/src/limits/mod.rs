@@ -14,16 +14,16 @@ use std::time::Instant;
 
 use parking_lot::RwLock;
 
-pub use self::bucket::BucketState;
-pub use self::headers::{insert, insert_retry_after, short};
-pub use self::json::is_too_deep;
+pub(crate) use self::bucket::BucketState;
+pub(crate) use self::headers::{insert, insert_retry_after, short};
+pub(crate) use self::json::is_too_deep;
 use self::load::Load;
-pub use self::tenant::{LimitState, Limited, Permit, TenantLimits};
+pub(crate) use self::tenant::{LimitState, Limited, Permit, TenantLimits};
 use crate::config::{Config, Tenant};
 
 /// Limits of all tenants, made as tenants appear.
 #[derive(Debug)]
-pub struct Tenants {
+pub(crate) struct Tenants {
     load: Arc<Load>,
     table: RwLock<Table>,
 }
@@ -42,13 +42,13 @@ impl Table {
 
 impl Tenants {
     /// Limits of a configuration.
-    pub fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         let table = Table { config: config.clone(), limits: HashMap::new() };
         Self { load: Arc::new(Load::new(config.limits.requests)), table: RwLock::new(table) }
     }
 
     /// Replaces the settings of all tenants; what they have used stays used.
-    pub fn reload(&self, config: &Config, now: Instant) {
+    pub(crate) fn reload(&self, config: &Config, now: Instant) {
         let mut table = self.table.write();
         table.config = config.clone();
         self.load.set_limit(config.limits.requests);
@@ -58,7 +58,7 @@ impl Tenants {
     }
 
     /// Limits of a tenant. Names come from the keys file, so that their number is bounded.
-    pub fn get(&self, tenant: &str) -> Arc<TenantLimits> {
+    pub(crate) fn get(&self, tenant: &str) -> Arc<TenantLimits> {
         if let Some(limits) = self.table.read().limits.get(tenant) {
             return Arc::clone(limits);
         }
@@ -70,7 +70,7 @@ impl Tenants {
     }
 
     /// Requests of all tenants that are admitted and not over.
-    pub fn running(&self) -> usize {
+    pub(crate) fn running(&self) -> usize {
         self.load.running()
     }
 }

@@ -15,7 +15,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Limits of a tenant.
 #[derive(Debug)]
-pub struct TenantLimits {
+pub(crate) struct TenantLimits {
     name: Arc<str>,
     load: Arc<Load>,
     state: Mutex<State>,
@@ -32,7 +32,7 @@ struct State {
 
 /// Reason why a request is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Limited {
+pub(crate) enum Limited {
     /// The tenant's requests per minute are used up.
     #[error("rate limit of {limit} requests per minute reached; send the request again in {}", super::short(*retry_after))]
     Requests {
@@ -65,7 +65,7 @@ pub enum Limited {
 
 impl Limited {
     /// Time after which the request may be sent again.
-    pub fn retry_after(&self) -> Duration {
+    pub(crate) fn retry_after(&self) -> Duration {
         match *self {
             Self::Requests { retry_after, .. } | Self::Tokens { retry_after, .. } => retry_after,
             Self::Concurrency { .. } | Self::Overloaded { .. } => RETRY,
@@ -75,11 +75,11 @@ impl Limited {
 
 /// State of a tenant's buckets; `None` for what is not limited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LimitState {
+pub(crate) struct LimitState {
     /// Requests per minute.
-    pub requests: Option<BucketState>,
+    pub(crate) requests: Option<BucketState>,
     /// Tokens per minute.
-    pub tokens: Option<BucketState>,
+    pub(crate) tokens: Option<BucketState>,
 }
 
 impl TenantLimits {
@@ -99,12 +99,12 @@ impl TenantLimits {
     }
 
     /// Name of the tenant.
-    pub fn name(&self) -> &Arc<str> {
+    pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
     }
 
     /// Share of each model's KV-cache budget.
-    pub fn kv_share(&self) -> Option<f64> {
+    pub(crate) fn kv_share(&self) -> Option<f64> {
         self.state.lock().kv_share
     }
 
@@ -113,7 +113,7 @@ impl TenantLimits {
     ///
     /// # Errors
     /// [`Limited`].
-    pub fn admit(self: &Arc<Self>, now: Instant) -> Result<Permit, Limited> {
+    pub(crate) fn admit(self: &Arc<Self>, now: Instant) -> Result<Permit, Limited> {
         let state = &mut *self.state.lock();
         if let Some(requests) = &mut state.requests {
             let retry_after = requests.wait(1.0, now);
@@ -139,14 +139,14 @@ impl TenantLimits {
     }
 
     /// Charges tokens that a request has used, prompt and output.
-    pub fn charge_tokens(&self, tokens: u64, now: Instant) {
+    pub(crate) fn charge_tokens(&self, tokens: u64, now: Instant) {
         if let Some(bucket) = &mut self.state.lock().tokens {
             bucket.take(tokens as f64, now);
         }
     }
 
     /// State for the headers of a response.
-    pub fn state(&self, now: Instant) -> LimitState {
+    pub(crate) fn state(&self, now: Instant) -> LimitState {
         let state = &mut *self.state.lock();
         LimitState {
             requests: state.requests.as_mut().map(|bucket| bucket.state(now)),
@@ -155,7 +155,7 @@ impl TenantLimits {
     }
 
     /// Requests that are admitted and not over.
-    pub fn running(&self) -> u32 {
+    pub(crate) fn running(&self) -> u32 {
         self.state.lock().running
     }
 }
@@ -169,14 +169,14 @@ fn resized(bucket: Option<Bucket>, per_minute: Option<u32>, now: Instant) -> Opt
 
 /// An admitted request; dropping it frees its place.
 #[derive(Debug)]
-pub struct Permit {
+pub(crate) struct Permit {
     limits: Arc<TenantLimits>,
     _place: Place,
 }
 
 impl Permit {
     /// Limits of the tenant, for the tokens that the request uses.
-    pub fn limits(&self) -> &Arc<TenantLimits> {
+    pub(crate) fn limits(&self) -> &Arc<TenantLimits> {
         &self.limits
     }
 }
