@@ -2,17 +2,16 @@
 
 use std::sync::{Arc, OnceLock};
 
+use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
-use axum::{Extension, Router};
 use ruvllm::{EngineOptions, ModelSource};
 use serde_json::Value;
 use tower::ServiceExt;
 
 use crate::app::{App, RequestLimits, router};
-use crate::auth::{Caller, Scopes};
 use crate::config::Config;
-use crate::limits::Tenants;
+use crate::gate::Gate;
 use crate::models::{ModelEntry, ModelSet};
 
 /// A status, a content type and a body.
@@ -41,10 +40,9 @@ fn shared() -> Router {
     let make = || {
         let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
         let entry = ModelEntry::new("base", ModelSource::builtin(), options);
-        let app = App::new(ModelSet::new(vec![entry], None), RequestLimits::default());
-        let limits = Tenants::new(&Config::default()).get("default");
-        let caller = Caller { key: None, tenant: "default".into(), scopes: Scopes::all(), limits };
-        router(Arc::new(app)).layer(Extension(caller))
+        let app = App::new(Arc::new(ModelSet::new(vec![entry], None)), RequestLimits::default());
+        let gate = Gate::new(&Config::default()).unwrap();
+        router(Arc::new(app), Arc::new(gate))
     };
     ROUTER.get_or_init(make).clone()
 }

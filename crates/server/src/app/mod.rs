@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use ruvllm::{Engine, Tenant};
 
-pub(crate) use self::router::router;
+pub(crate) use self::router::{layered, router};
 use crate::api_error::ApiError;
 use crate::auth::Caller;
+use crate::config::Config;
 use crate::generation::Observer;
 use crate::models::ModelSet;
 
@@ -23,6 +24,19 @@ pub(crate) struct RequestLimits {
     pub(crate) time: Option<std::time::Duration>,
     /// Most choices of all prompts of a call.
     pub(crate) choices: usize,
+}
+
+impl RequestLimits {
+    /// The limits of a configuration.
+    pub(crate) fn new(config: &Config) -> Self {
+        let limits = &config.limits;
+        Self {
+            items: limits.items,
+            output_tokens: limits.output_tokens,
+            time: Some(limits.request_timeout_s.duration()),
+            choices: limits.choices,
+        }
+    }
 }
 
 impl Default for RequestLimits {
@@ -41,8 +55,8 @@ pub(crate) struct App {
 
 impl App {
     /// State without observers. `keeps_text`: some observer reads prompts and outputs.
-    pub(crate) fn new(models: ModelSet, limits: RequestLimits) -> Self {
-        Self { models: Arc::new(models), limits, observers: Vec::new(), keeps_text: false }
+    pub(crate) fn new(models: Arc<ModelSet>, limits: RequestLimits) -> Self {
+        Self { models, limits, observers: Vec::new(), keeps_text: false }
     }
 
     /// Adds an observer of calls; `reads_text` if it reads prompts and outputs.

@@ -84,16 +84,6 @@ impl Keys {
         self.path.is_some()
     }
 
-    /// Number of keys, with disabled and expired ones.
-    pub(crate) fn len(&self) -> usize {
-        self.set.read().entries.len()
-    }
-
-    /// True without any key.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Identifies a caller by the headers of a request.
     ///
     /// # Errors

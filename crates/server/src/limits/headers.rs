@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::bucket::BucketState;
@@ -29,11 +28,6 @@ pub(crate) fn insert(state: &LimitState, headers: &mut HeaderMap) {
             headers.insert(reset_name, value);
         }
     }
-}
-
-/// Inserts `retry-after` in whole seconds, at least one.
-pub(crate) fn insert_retry_after(wait: Duration, headers: &mut HeaderMap) {
-    headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(wait).max(1)));
 }
 
 fn whole_seconds(time: Duration) -> u64 {
@@ -84,7 +78,5 @@ mod tests {
         assert_eq!(headers["x-ratelimit-remaining-requests"], "59");
         assert_eq!(headers["x-ratelimit-reset-requests"], "1s");
         assert_eq!(headers.len(), 3);
-        insert_retry_after(Duration::from_millis(1), &mut headers);
-        assert_eq!(headers["retry-after"], "1");
     }
 }

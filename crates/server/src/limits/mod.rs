@@ -14,11 +14,10 @@ use std::time::Instant;
 
 use parking_lot::RwLock;
 
-pub(crate) use self::bucket::BucketState;
-pub(crate) use self::headers::{insert, insert_retry_after, short};
+pub(crate) use self::headers::{insert, short};
 pub(crate) use self::json::is_too_deep;
 use self::load::Load;
-pub(crate) use self::tenant::{LimitState, Limited, Permit, TenantLimits};
+pub(crate) use self::tenant::{Limited, Permit, TenantLimits};
 use crate::config::{Config, Tenant};
 
 /// Limits of all tenants, made as tenants appear.

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::tenant::LimitState;
 use super::*;
 
 fn tenants(text: &str) -> Tenants {
