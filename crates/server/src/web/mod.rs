@@ -83,7 +83,10 @@ where
     S: Clone + Send + Sync + 'static,
 {
     ASSETS.iter().zip(TAGS.iter()).fold(Router::new(), |router, (asset, tag)| {
-        router.route(asset.path, get(move |request: Request| async move { respond(asset, tag, request.headers()) }))
+        router.route(
+            asset.path,
+            get(move |request: Request| async move { respond(asset, tag, request.headers()) }),
+        )
     })
 }
 
@@ -104,7 +107,8 @@ fn respond(asset: &'static Asset, tag: &'static HeaderValue, request: &HeaderMap
 fn has_current(request: &HeaderMap, tag: &HeaderValue) -> bool {
     let tag = tag.as_bytes();
     let values = request.get_all(header::IF_NONE_MATCH).iter();
-    let mut candidates = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    let mut candidates =
+        values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
     candidates.any(|candidate| candidate == b"*" || candidate.strip_prefix(b"W/").unwrap_or(candidate) == tag)
 }
 

@@ -79,10 +79,13 @@ async function shot(name) {
 
 /** Opens the page with an empty storage, apart from the given entries. */
 async function fresh(entries = {}) {
-  await page.open(url);
   const all = { ...(options.key && { 'ruvllm.key': options.key }), ...entries };
-  await page.eval(`localStorage.clear(); sessionStorage.clear(); Object.entries(${JSON.stringify(all)}).forEach(([k, v]) => localStorage.setItem(k, v))`);
+  // Before the scripts of the page and after the previous one's, which writes its settings.
+  const source = `localStorage.clear(); sessionStorage.clear();
+    Object.entries(${JSON.stringify(all)}).forEach(([name, value]) => localStorage.setItem(name, value))`;
+  const { identifier } = await page.send('Page.addScriptToEvaluateOnNewDocument', { source });
   await page.open(url);
+  await page.send('Page.removeScriptToEvaluateOnNewDocument', { identifier });
   await page.until('document.querySelector("#model").options.length > 0');
 }
 
@@ -243,7 +246,8 @@ await check('dark and light, wide and narrow', async () => {
   await page.until(`${REPLY} && ${IDLE}`, 60);
   await page.press('Alt+KeyL');
   await page.until('document.querySelector("#live").children.length > 0');
-  await page.press('Control+k');
+  await page.eval('document.querySelector(".tree:not([hidden]) summary")?.click()');
+  await page.press('/');
   const background = 'getComputedStyle(document.body).backgroundColor';
   const seen = [];
   for (const theme of ['light', 'dark']) {

@@ -266,7 +266,7 @@ async function refresh() {
 
 function changed() {
   saveSettings(settings);
-  $('modes').replaceChildren(...activeModes(settings).map((mode) => h('span', {}, mode)));
+  $('modes').replaceChildren(...activeModes(settings));
 }
 
 // ---- Keyboard

@@ -65,6 +65,7 @@ function editMessage(node, message, index, act) {
     h('button.primary', { type: 'button', onclick: send }, 'Send')));
   field.focus();
   field.setSelectionRange(field.value.length, field.value.length);
+  node.scrollIntoView({ block: 'nearest' });
 }
 
 /** Fills the node of a reply. Parts that exist are changed in place, so that open ones stay open. */
@@ -89,7 +90,8 @@ function showReply(node, message, context) {
 
 /** A reply in JSON mode: pretty-printed, with its validity. */
 function jsonReply(text, schema, running) {
-  if (running || !text) return [codeBlock(text, 'json')];
+  if (!text) return [];
+  if (running) return [codeBlock(text, 'json')];
   const { value, error } = parse(text);
   const wrong = error ?? mismatch(value, schema);
   const badge = h(`p.badge.${wrong ? 'bad' : 'good'}`, {}, wrong ? wrong : 'Valid: matches the schema');

@@ -49,7 +49,7 @@ export function bindSettings(settings, changed) {
   bindEditor('tools', settings.tools, TOOLS_EXAMPLE, (text) => {
     const { tools, error } = parseTools(text);
     showChoices(settings.tools, tools ?? []);
-    return { error, note: tools && `${tools.length} ${tools.length === 1 ? 'tool' : 'tools'}` };
+    return { error, note: tools && countOf(tools) };
   }, changed);
   $('tool-choice').addEventListener('change', (event) => { settings.tools.choice = event.target.value; changed(); });
   bindText('schema-name', settings.schema, 'name', changed);
@@ -121,12 +121,18 @@ function adapterRow({ id, tier, rank, model }, chosen, changed) {
   return h('li.row', {}, h('label.check.grow', { title: model ?? '' }, box, h('span', {}, id, h('small.note', {}, facts))), scale);
 }
 
-/** Switches that are on, for the line above the message field. */
+/** Switches that are on as labels above the message field; `bad` ones are not sent. */
 export function activeModes(settings) {
   const modes = [];
-  const { tools } = settings.tools.on ? parseTools(settings.tools.text) : {};
-  if (tools) modes.push(`${tools.length} ${tools.length === 1 ? 'tool' : 'tools'}`);
-  if (settings.schema.on && parseSchema(settings.schema.text).schema) modes.push('JSON schema');
-  for (const [name, scale] of Object.entries(settings.adapters)) modes.push(`${name} × ${scale}`);
-  return modes;
+  if (settings.tools.on) {
+    const { tools } = parseTools(settings.tools.text);
+    modes.push(tools ? h('span', {}, countOf(tools)) : h('span.bad', {}, 'Tools not valid: not sent'));
+  }
+  if (settings.schema.on) {
+    const { schema } = parseSchema(settings.schema.text);
+    modes.push(schema ? h('span', {}, 'JSON schema') : h('span.bad', {}, 'Schema not valid: not sent'));
+  }
+  return [...modes, ...Object.entries(settings.adapters).map(([name, scale]) => h('span', {}, `${name} × ${scale}`))];
 }
+
+const countOf = (tools) => `${tools.length} ${tools.length === 1 ? 'tool' : 'tools'}`;
