@@ -13,7 +13,7 @@ use crate::server;
 const CLIENTS: usize = 64;
 
 /// Budget for keys and values: some 20 sequences of this test.
-const KV_BYTES: usize = 8 << 20;
+const KV_BYTES: usize = 16 << 20;
 
 /// Prompts; each is sent many times.
 const PROMPTS: [&str; 8] = [
