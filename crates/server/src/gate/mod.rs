@@ -88,8 +88,12 @@ pub(crate) async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, n
     }
     let mut response = match tenant.admit(Instant::now()) {
         Ok(permit) => {
-            request.extensions_mut().insert(Arc::new(permit));
-            next.run(request).await
+            // Handlers of streams keep it longer than the request.
+            let permit = Arc::new(permit);
+            request.extensions_mut().insert(Arc::clone(&permit));
+            let response = next.run(request).await;
+            drop(permit);
+            response
         }
         Err(limited) => ApiError::from(limited).into_response(),
     };
