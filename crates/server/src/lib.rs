@@ -19,7 +19,9 @@ mod server;
 mod signals;
 #[cfg(test)]
 mod testing;
+mod witness;
 
+pub use config::Config;
 pub use error::Error;
 pub use listen::{Address, Peer, ShutdownHandle};
 pub use models::ModelEntry;

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use axum::Router;
 use parking_lot::{Mutex, RwLock};
+use ruvllm_witness::{PrivateKey, WhenFull};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::app::{App, RequestLimits, layered, router};
-use crate::config::Config;
+use crate::config::{Config, FullQueue};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::listen::{self, Address, Certificate, ConnectionLimits, Listener, ShutdownHandle};
 use crate::models::{ModelEntry, ModelSet};
+use crate::witness::Witness;
 
 /// Threads of the server itself; models compute in those of their engines.
 const THREADS: usize = 2;
@@ -23,6 +25,7 @@ pub struct Server {
     listener: Listener,
     routes: Router,
     models: Option<Arc<ModelSet>>,
+    witness: Option<Arc<Witness>>,
     shutdown: ShutdownHandle,
     reload: ReloadHandle,
     handles_signals: bool,
@@ -35,12 +38,18 @@ impl Server {
     /// # Errors
     /// [`Error`].
     pub fn bind(config: Config, models: Vec<ModelEntry>) -> Result<Self, Error> {
-        let models = Arc::new(ModelSet::new(models, config.memory_limit.map(|limit| limit.0)));
-        let app = Arc::new(App::new(Arc::clone(&models), RequestLimits::new(&config)));
+        let models = ModelSet::new(models, config.memory_limit.map(|limit| limit.0));
+        let mut app = App::new(models, RequestLimits::new(&config));
+        let models = Arc::clone(&app.models);
+        let witness = open_witness(&config)?;
+        if let Some(witness) = &witness {
+            app.set_witness(Arc::clone(witness));
+        }
+        let app = Arc::new(app);
         let server = Self::with_router(config, |gate| router(app, gate))?;
         let loaded = server.runtime.block_on(models.load_kept());
         loaded.map_err(|(name, source)| Error::Model { name, source })?;
-        Ok(Self { models: Some(models), ..server })
+        Ok(Self { models: Some(models), witness, ..server })
     }
 
     /// Binds a server of other routes, behind the same listener, keys and limits.
@@ -73,7 +82,16 @@ impl Server {
         }));
         let routes = router(gate);
         let shutdown = ShutdownHandle::new();
-        Ok(Self { runtime, listener, routes, models: None, shutdown, reload, handles_signals: false })
+        Ok(Self {
+            runtime,
+            listener,
+            routes,
+            models: None,
+            witness: None,
+            shutdown,
+            reload,
+            handles_signals: false,
+        })
     }
 
     /// Checks a configuration and the files that it names, without binding the address.
@@ -85,6 +103,7 @@ impl Server {
         listen::check(config)?;
         Gate::new(config)?;
         Certificate::read(config)?;
+        config.witness.key.as_deref().map(PrivateKey::load).transpose()?;
         Ok(Gate::warning(config).into_iter().collect())
     }
 
@@ -114,9 +133,10 @@ impl Server {
     /// Serves until shutdown is requested and requests have ended.
     ///
     /// # Errors
-    /// [`Error::System`] for signal handlers that the system refuses.
+    /// [`Error::System`] for signal handlers that the system refuses; [`Error::Witness`] if the end of
+    /// the log cannot be written.
     pub fn run(self) -> Result<(), Error> {
-        let Self { runtime, listener, routes, models, shutdown, reload, handles_signals } = self;
+        let Self { runtime, listener, routes, models, witness, shutdown, reload, handles_signals } = self;
         runtime.block_on(async {
             if handles_signals {
                 crate::signals::handle(shutdown.clone(), reload)?;
@@ -124,11 +144,35 @@ impl Server {
             listener.run(routes, shutdown).await;
             Ok::<(), Error>(())
         })?;
+        drop(runtime);
         if let Some(models) = models {
             models.clear();
         }
+        // Its last lines and checkpoint.
+        witness.map_or(Ok(()), |witness| witness.writer().close())?;
         Ok(())
     }
+}
+
+/// Opens the witness log of a configuration, if it has one.
+///
+/// # Errors
+/// [`Error::Witness`].
+fn open_witness(config: &Config) -> Result<Option<Arc<Witness>>, Error> {
+    let settings = &config.witness;
+    let Some(folder) = &settings.folder else { return Ok(None) };
+    let options = ruvllm_witness::Options {
+        key: settings.key.as_deref().map(PrivateKey::load).transpose()?,
+        when_full: match settings.full_queue {
+            FullQueue::Wait => WhenFull::Block,
+            FullQueue::Drop => WhenFull::Drop,
+        },
+        queue_entries: settings.queue,
+        sync: settings.fsync,
+        max_file_bytes: settings.rotate_bytes.0,
+        ..ruvllm_witness::Options::default()
+    };
+    Ok(Some(Arc::new(Witness::open(folder, options, settings.text)?)))
 }
 
 /// Reads the configuration of a running server again.

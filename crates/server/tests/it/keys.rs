@@ -143,6 +143,25 @@ fn a_busy_server_answers_503() {
     });
 }
 
+#[test]
+fn pages_of_other_origins_are_served_only_if_configured() {
+    let preflight = "origin: https://a.example\r\naccess-control-request-method: POST\r\n";
+    let allowed = |settings: &str, origin: &str| {
+        let server = TestServer::start(settings);
+        let headers = preflight.replace("https://a.example", origin);
+        let preflight = server.request("OPTIONS", "/v1/echo", &headers, "");
+        let request = server.request("POST", "/v1/echo", &format!("origin: {origin}\r\n"), "");
+        let allowed = preflight.header("access-control-allow-origin").map(str::to_owned);
+        assert_eq!(request.header("access-control-allow-origin").map(str::to_owned), allowed);
+        allowed
+    };
+    let configured = "[cors]\norigins = ['https://a.example']";
+    assert_eq!(allowed("", "https://a.example"), None);
+    assert_eq!(allowed(configured, "https://b.example"), None);
+    assert_eq!(allowed(configured, "https://a.example").as_deref(), Some("https://a.example"));
+    assert_eq!(allowed("[cors]\norigins = ['*']", "https://b.example").as_deref(), Some("*"));
+}
+
 /// Log lines of this process.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
