@@ -56,8 +56,8 @@ pub(crate) struct App {
 
 impl App {
     /// State without observers.
-    pub(crate) fn new(models: Arc<ModelSet>, limits: RequestLimits) -> Self {
-        Self { models, limits, observers: Vec::new(), witness: None }
+    pub(crate) fn new(models: ModelSet, limits: RequestLimits) -> Self {
+        Self { models: Arc::new(models), limits, observers: Vec::new(), witness: None }
     }
 
     /// Adds an observer of calls.

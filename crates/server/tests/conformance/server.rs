@@ -20,7 +20,7 @@ pub(crate) fn start_with(kv_budget: usize) -> Client {
     let mut entry = ModelEntry::new("base", ModelSource::builtin(), options);
     entry.keep = true;
     let server = Server::bind(config, vec![entry]).expect("a server");
-    let url = format!("http://{}", server.address().tcp().expect("a TCP address"));
+    let url = server.address().to_string();
     thread::spawn(move || server.run());
     Client::new(url)
 }
