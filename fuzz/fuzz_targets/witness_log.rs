@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use ruvllm_fuzz::{FOLDER, config_and_weights};
-use ruvllm_witness::{Entry, Filter, LogReader, Options, PrivateKey, VerifyOptions, Writer, verify};
+use ruvllm_witness::{Digest, Entry, Filter, LogReader, Options, PrivateKey, VerifyOptions, Writer, verify};
 
 static ROOT: LazyLock<PathBuf> = LazyLock::new(|| FOLDER.join("witness"));
 const MOST_FILES: usize = 4;
@@ -30,12 +30,40 @@ fn complete(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1)]
 }
 
+/// Flags of an input: hashes, and hashes of predecessors, are computed anew.
+const SEALS: u8 = 1;
+const CHAINS: u8 = 2;
+
+/// The lines with right hashes, so that an input gets behind their check.
+fn sealed(file: &[u8], flags: u8, prev: &mut Digest) -> Vec<u8> {
+    const PREV: &[u8] = b"\"prev\":\"";
+    let mut out = Vec::new();
+    for line in file.split_inclusive(|&byte| byte == b'\n') {
+        let body = line.strip_suffix(b"\n").and_then(|line| line.len().checked_sub(75).map(|at| &line[..at]));
+        let Some(mut body) = body.map(<[u8]>::to_vec).filter(|_| flags & SEALS != 0) else {
+            out.extend(line);
+            continue;
+        };
+        let at = body.windows(PREV.len()).position(|part| part == PREV).map(|at| at + PREV.len());
+        if let Some(old) = at.and_then(|at| body.get_mut(at..at + 64)).filter(|_| flags & CHAINS != 0) {
+            old.copy_from_slice(prev.to_string().as_bytes());
+        }
+        *prev = Digest::of(&body);
+        out.extend(body);
+        out.extend(format!(",\"hash\":\"{prev}\"}}\n").into_bytes());
+    }
+    out
+}
+
 fuzz_target!(|input: &[u8]| {
+    let Some((&flags, input)) = input.split_first() else { return };
     let Some((checkpoint, log)) = config_and_weights(input) else { return };
     let _ = fs::remove_dir_all(&*ROOT);
     fs::create_dir(&*ROOT).expect("a folder");
     // No line has this byte, which is not UTF-8.
-    let files: Vec<&[u8]> = log.split(|&byte| byte == 0xff).take(MOST_FILES).collect();
+    let mut prev = Digest::ZERO;
+    let files = log.split(|&byte| byte == 0xff).take(MOST_FILES);
+    let files: Vec<Vec<u8>> = files.map(|file| sealed(file, flags, &mut prev)).collect();
     for (index, file) in files.iter().enumerate() {
         fs::write(path(index), file).expect("a file");
     }
