@@ -85,7 +85,7 @@ pub struct Dropped {
 pub struct Checkpoint {
     /// Id of the key.
     pub key_id: KeyId,
-    /// Ed25519 signature of [`message`].
+    /// Signature over sequence number, predecessor, time and key id of the line.
     pub signature: Signature,
 }
 
