@@ -319,9 +319,16 @@ if (options.mock) {
       await page.open(there);
       await page.until('document.querySelector("#key-dialog").open');
       await shot('key');
+      await page.press('Escape');
+      await page.until('!document.querySelector("#key-dialog").open');
+      await page.eval('document.querySelector("#tab-live").click()');
+      await page.until('document.querySelector("#live").innerText.includes("key is required")');
+      await send('Hello');
+      await page.until('document.querySelector("#key-dialog").open');
       await page.type('secret');
       await page.press('Enter');
-      await page.until('document.querySelector("#model").options.length > 0');
+      await page.until('document.querySelector("#model").options.length > 0 && document.querySelector("section.live")');
+      await page.until(`${REPLY}.querySelector('.markdown').innerText.length > 0 && ${IDLE}`);
       assert.deepEqual(await page.eval('[sessionStorage.getItem("ruvllm.key"), localStorage.getItem("ruvllm.key")]'), ['secret', null]);
       page.errors = page.errors.filter((text) => !text.includes('401'));
       page.requests = page.requests.filter((request) => !request.startsWith(there));
