@@ -11,7 +11,11 @@ mod limits;
 mod models;
 mod openai;
 mod request_id;
+mod telemetry;
 #[cfg(test)]
 mod testing;
 
 pub use models::ModelEntry;
+pub use telemetry::logging;
+#[cfg(feature = "otlp")]
+pub use telemetry::otlp;

@@ -33,30 +33,50 @@ impl Reply {
     }
 }
 
-/// The router of all tests; its model is loaded once.
-fn shared() -> Router {
-    static ROUTER: OnceLock<Router> = OnceLock::new();
-    let make = || {
-        let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
-        let entry = ModelEntry::new("base", ModelSource::builtin(), options);
-        let app = App::new(ModelSet::new(vec![entry], None), RequestLimits::default());
-        let caller = Caller { key: None, tenant: "default".into(), limits: Arc::default() };
-        router(Arc::new(app)).layer(Extension(caller))
-    };
-    ROUTER.get_or_init(make).clone()
+/// State with the built-in model under the name `base`.
+pub(crate) fn app() -> Arc<App> {
+    let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
+    let entry = ModelEntry::new("base", ModelSource::builtin(), options);
+    Arc::new(App::new(ModelSet::new(vec![entry], None), RequestLimits::default()))
 }
 
-/// Sends a request to the router.
-pub(crate) fn send(method: &str, path: &str, body: Option<Value>) -> Reply {
+/// The router of a state, for a caller without a key.
+pub(crate) fn serve(app: &Arc<App>) -> Router {
+    let caller = Caller { key: None, tenant: "default".into(), limits: Arc::default() };
+    router(Arc::clone(app)).layer(Extension(caller))
+}
+
+/// The router of most tests; its model is loaded once.
+fn shared() -> Router {
+    static ROUTER: OnceLock<Router> = OnceLock::new();
+    ROUTER.get_or_init(|| serve(&app())).clone()
+}
+
+/// Runs a test's future.
+pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    runtime.block_on(async {
-        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
-        let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
-        let response = shared().oneshot(request.body(body).unwrap()).await.unwrap();
+    runtime.block_on(future)
+}
+
+/// A request with a JSON body, or none.
+pub(crate) fn request(method: &str, path: &str, body: Option<Value>) -> Request<Body> {
+    let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+    request.body(body.map_or_else(Body::empty, |body| Body::from(body.to_string()))).unwrap()
+}
+
+/// Sends a request to a router and reads the whole reply.
+pub(crate) fn send_to(router: &Router, request: Request<Body>) -> Reply {
+    run(async {
+        let response = router.clone().oneshot(request).await.unwrap();
         let status = response.status().as_u16();
         let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         Reply { status, text: String::from_utf8(bytes.to_vec()).unwrap() }
     })
+}
+
+/// Sends a request to the router of most tests.
+pub(crate) fn send(method: &str, path: &str, body: Option<Value>) -> Reply {
+    send_to(&shared(), request(method, path, body))
 }
 
 /// Posts JSON.

@@ -11,6 +11,7 @@ use crate::api_error::ApiError;
 use crate::auth::Caller;
 use crate::generation::Observer;
 use crate::models::ModelSet;
+use crate::telemetry::{Live, Metrics};
 
 /// Limits of single requests.
 #[derive(Debug, Clone, Copy)]
@@ -35,14 +36,20 @@ impl Default for RequestLimits {
 pub(crate) struct App {
     pub(crate) models: Arc<ModelSet>,
     pub(crate) limits: RequestLimits,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) live: Live,
     observers: Vec<Box<dyn Observer>>,
+    /// Some observer reads prompts and outputs.
     keeps_text: bool,
 }
 
 impl App {
-    /// State without observers. `keeps_text`: some observer reads prompts and outputs.
+    /// State whose one observer are the metrics.
     pub(crate) fn new(models: ModelSet, limits: RequestLimits) -> Self {
-        Self { models: Arc::new(models), limits, observers: Vec::new(), keeps_text: false }
+        let models = Arc::new(models);
+        let metrics = Arc::new(Metrics::new(&models));
+        let observers: Vec<Box<dyn Observer>> = vec![Box::new(Arc::clone(&metrics))];
+        Self { models, limits, metrics, live: Live::default(), observers, keeps_text: false }
     }
 
     /// Adds an observer of calls; `reads_text` if it reads prompts and outputs.
