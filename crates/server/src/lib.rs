@@ -4,18 +4,29 @@
 
 mod api_error;
 mod app;
-mod auth;
+pub mod auth;
 mod body;
+pub mod config;
+mod error;
+mod gate;
 mod generation;
 mod limits;
+mod listen;
 mod models;
 mod openai;
 mod request_id;
+mod server;
+mod signals;
 mod telemetry;
 #[cfg(test)]
 mod testing;
+mod web;
+mod witness;
 
+pub use error::Error;
+pub use listen::{Address, Peer, ShutdownHandle};
 pub use models::ModelEntry;
+pub use server::{ReloadHandle, Server};
 pub use telemetry::logging;
 #[cfg(feature = "otlp")]
 pub use telemetry::otlp;

@@ -2,15 +2,16 @@
 
 use std::sync::{Arc, OnceLock};
 
+use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
-use axum::{Extension, Router};
 use ruvllm::{EngineOptions, ModelSource};
 use serde_json::Value;
 use tower::ServiceExt;
 
 use crate::app::{App, RequestLimits, router};
-use crate::auth::Caller;
+use crate::config::Config;
+use crate::gate::Gate;
 use crate::models::{ModelEntry, ModelSet};
 
 /// A status, a content type and a body.
@@ -33,29 +34,38 @@ impl Reply {
     }
 }
 
-/// State with the built-in model under the name `base`.
-pub(crate) fn app() -> Arc<App> {
+/// A state with the built-in model.
+pub(crate) fn app() -> App {
     let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
     let entry = ModelEntry::new("base", ModelSource::builtin(), options);
-    Arc::new(App::new(ModelSet::new(vec![entry], None), RequestLimits::default()))
+    App::new(Arc::new(ModelSet::new(vec![entry], None)), RequestLimits::default())
 }
 
 /// The router of a state, for a caller without a key.
+pub(crate) fn router_of(app: App) -> Router {
+    serve(&Arc::new(app))
+}
+
+/// As [`router_of`], for a state that the test goes on to use.
 pub(crate) fn serve(app: &Arc<App>) -> Router {
-    let caller = Caller { key: None, tenant: "default".into(), limits: Arc::default() };
-    router(Arc::clone(app)).layer(Extension(caller))
+    let gate = Gate::new(&Config::default()).unwrap();
+    router(Arc::clone(app), Arc::new(gate))
 }
 
 /// The router of most tests; its model is loaded once.
 fn shared() -> Router {
     static ROUTER: OnceLock<Router> = OnceLock::new();
-    ROUTER.get_or_init(|| serve(&app())).clone()
+    ROUTER.get_or_init(|| router_of(app())).clone()
 }
 
-/// Runs a test's future.
-pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    runtime.block_on(future)
+/// Sends a request to the shared router.
+pub(crate) fn send(method: &str, path: &str, body: Option<Value>) -> Reply {
+    send_to(shared(), method, path, body)
+}
+
+/// Sends a request to a router.
+pub(crate) fn send_to(router: Router, method: &str, path: &str, body: Option<Value>) -> Reply {
+    exchange(router, request(method, path, body))
 }
 
 /// A request with a JSON body, or none.
@@ -64,19 +74,20 @@ pub(crate) fn request(method: &str, path: &str, body: Option<Value>) -> Request<
     request.body(body.map_or_else(Body::empty, |body| Body::from(body.to_string()))).unwrap()
 }
 
+/// Runs a test's future.
+pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(future)
+}
+
 /// Sends a request to a router and reads the whole reply.
-pub(crate) fn send_to(router: &Router, request: Request<Body>) -> Reply {
+pub(crate) fn exchange(router: Router, request: Request<Body>) -> Reply {
     run(async {
-        let response = router.clone().oneshot(request).await.unwrap();
+        let response = router.oneshot(request).await.unwrap();
         let status = response.status().as_u16();
         let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         Reply { status, text: String::from_utf8(bytes.to_vec()).unwrap() }
     })
-}
-
-/// Sends a request to the router of most tests.
-pub(crate) fn send(method: &str, path: &str, body: Option<Value>) -> Reply {
-    send_to(&shared(), request(method, path, body))
 }
 
 /// Posts JSON.

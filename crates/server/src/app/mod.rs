@@ -4,14 +4,16 @@ mod router;
 
 use std::sync::Arc;
 
-use ruvllm::{Engine, Tenant};
+use ruvllm::{Engine, Quota, Tenant};
 
-pub(crate) use self::router::router;
+pub(crate) use self::router::{layered, router};
 use crate::api_error::ApiError;
 use crate::auth::Caller;
+use crate::config::Config;
 use crate::generation::Observer;
 use crate::models::ModelSet;
 use crate::telemetry::{Live, Metrics};
+use crate::witness::Witness;
 
 /// Limits of single requests.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +28,19 @@ pub(crate) struct RequestLimits {
     pub(crate) choices: usize,
 }
 
+impl RequestLimits {
+    /// The limits of a configuration.
+    pub(crate) fn new(config: &Config) -> Self {
+        let limits = &config.limits;
+        Self {
+            items: limits.items,
+            output_tokens: limits.output_tokens,
+            time: Some(limits.request_timeout_s.duration()),
+            choices: limits.choices,
+        }
+    }
+}
+
 impl Default for RequestLimits {
     fn default() -> Self {
         Self { items: 4096, output_tokens: None, time: None, choices: 128 }
@@ -37,44 +52,61 @@ pub(crate) struct App {
     pub(crate) models: Arc<ModelSet>,
     pub(crate) limits: RequestLimits,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) live: Live,
-    observers: Vec<Box<dyn Observer>>,
-    /// Some observer reads prompts and outputs.
-    keeps_text: bool,
+    pub(crate) live: Arc<Live>,
+    observers: Vec<Arc<dyn Observer>>,
+    witness: Option<Arc<Witness>>,
 }
 
 impl App {
     /// State whose one observer are the metrics.
-    pub(crate) fn new(models: ModelSet, limits: RequestLimits) -> Self {
-        let models = Arc::new(models);
+    pub(crate) fn new(models: Arc<ModelSet>, limits: RequestLimits) -> Self {
         let metrics = Arc::new(Metrics::new(&models));
-        let observers: Vec<Box<dyn Observer>> = vec![Box::new(Arc::clone(&metrics))];
-        Self { models, limits, metrics, live: Live::default(), observers, keeps_text: false }
+        let observers: Vec<Arc<dyn Observer>> = vec![Arc::clone(&metrics) as Arc<dyn Observer>];
+        Self { models, limits, metrics, live: Arc::default(), observers, witness: None }
     }
 
-    /// Adds an observer of calls; `reads_text` if it reads prompts and outputs.
-    pub(crate) fn observe(&mut self, observer: Box<dyn Observer>, reads_text: bool) {
+    /// Adds an observer of calls.
+    pub(crate) fn observe(&mut self, observer: Arc<dyn Observer>) {
         self.observers.push(observer);
-        self.keeps_text |= reads_text;
     }
 
-    pub(crate) fn observers(&self) -> &[Box<dyn Observer>] {
+    /// Records calls in a witness log.
+    pub(crate) fn set_witness(&mut self, witness: Arc<Witness>) {
+        let writer = Arc::clone(witness.writer());
+        self.metrics.watch_dropped_records(move || writer.status().dropped);
+        self.observe(Arc::clone(&witness) as Arc<dyn Observer>);
+        self.witness = Some(witness);
+    }
+
+    pub(crate) fn observers(&self) -> &[Arc<dyn Observer>] {
         &self.observers
+    }
+
+    pub(crate) fn witness(&self) -> Option<&Arc<Witness>> {
+        self.witness.as_ref()
     }
 
     /// True if prompts and outputs are kept until the end of a call.
     pub(crate) fn keeps_text(&self) -> bool {
-        self.keeps_text
+        self.witness.is_some()
     }
 
-    /// The tenant of a caller in an engine's pool: the root for callers without a key.
+    /// The tenant of a caller in an engine's pool, within its share of the KV budget: the root for
+    /// callers without a key.
     ///
     /// # Errors
-    /// 400 for a name that the pool refuses.
+    /// 500 for a name that the pool refuses.
     pub(crate) fn tenant(engine: &Engine, caller: &Caller) -> Result<Tenant, ApiError> {
         if caller.key.is_none() {
             return Ok(Tenant::root());
         }
-        engine.kv_store().pool().tenant(&caller.tenant).map_err(|error| ApiError::internal(&error))
+        let pool = engine.kv_store().pool();
+        let tenant = pool.tenant(&caller.tenant).map_err(|error| ApiError::internal(&error))?;
+        if let Some(share) = caller.limits.kv_share() {
+            let pages = (pool.capacity_pages() as f64 * share) as usize;
+            let quota = Quota { hard_pages: pages.max(1), soft_pages: pages.max(1) };
+            pool.set_quota(&tenant, quota).map_err(|error| ApiError::internal(&error))?;
+        }
+        Ok(tenant)
     }
 }

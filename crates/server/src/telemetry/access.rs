@@ -18,9 +18,8 @@ use http_body::{Frame, SizeHint};
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
-use super::metrics::RequestEnd;
+use super::metrics::{Metrics, RequestEnd};
 use crate::api_error::{ApiError, ErrorKind};
-use crate::app::App;
 use crate::request_id::RequestId;
 
 /// Endpoints that machines ask all the time: logged at the level `debug`.
@@ -60,7 +59,7 @@ fn endpoint_of(route: Option<&str>) -> Cow<'static, str> {
 
 /// A request that has not ended; dropping it ends it.
 struct OpenRequest {
-    app: Arc<App>,
+    metrics: Arc<Metrics>,
     endpoint: Cow<'static, str>,
     started: Instant,
     span: Span,
@@ -132,7 +131,7 @@ impl Drop for OpenRequest {
         } else {
             tracing::info!("request ended");
         }
-        self.app.metrics.count_request(RequestEnd {
+        self.metrics.count_request(RequestEnd {
             endpoint: self.endpoint.clone(),
             model: call.and_then(|call| call.model.clone()),
             tenant: call.map(|call| Arc::clone(&call.tenant)),
@@ -143,7 +142,11 @@ impl Drop for OpenRequest {
 }
 
 /// Layer that counts and logs requests.
-pub(crate) async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn observe(
+    State(metrics): State<Arc<Metrics>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let endpoint = endpoint_of(request.extensions().get::<MatchedPath>().map(MatchedPath::as_str));
     let id = request.extensions().get::<RequestId>().cloned().unwrap_or_default();
     let span = tracing::info_span!(
@@ -167,7 +170,7 @@ pub(crate) async fn observe(State(app): State<Arc<App>>, mut request: Request, n
     let record = CallRecord::default();
     request.extensions_mut().insert(record.clone());
     let mut open = OpenRequest {
-        app,
+        metrics,
         endpoint,
         started: Instant::now(),
         span: span.clone(),

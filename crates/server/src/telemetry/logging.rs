@@ -12,51 +12,45 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
-/// Form and level of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LogSettings {
-    /// One JSON object per line instead of a line for a person.
-    pub json: bool,
-    /// Least severity.
-    pub level: LevelFilter,
+use crate::config::{Log, LogFormat, LogLevel};
+
+/// The layer of all subscribers here.
+pub(super) type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// Own events from the level on, those of libraries from the level `warn` on.
+fn filter(level: LogLevel) -> Targets {
+    let level = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    };
+    Targets::new().with_default(level.min(LevelFilter::WARN)).with_target("ruvllm", level)
 }
 
-impl Default for LogSettings {
-    fn default() -> Self {
-        Self { json: false, level: LevelFilter::INFO }
-    }
-}
-
-impl LogSettings {
-    /// Own events from the level on, those of libraries from the level `warn` on.
-    fn filter(self) -> Targets {
-        Targets::new().with_default(self.level.min(LevelFilter::WARN)).with_target("ruvllm", self.level)
-    }
-
-    /// The layer that writes log lines.
-    pub(super) fn layer<W>(self, writer: W, colors: bool) -> Box<dyn Layer<Registry> + Send + Sync>
-    where
-        W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
-    {
-        let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colors);
-        if self.json {
-            layer.json().flatten_event(true).with_span_list(false).with_filter(self.filter()).boxed()
-        } else {
-            layer.with_filter(self.filter()).boxed()
+/// The layer that writes log lines.
+pub(super) fn layer<W>(log: &Log, writer: W, colors: bool) -> BoxedLayer
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colors);
+    match log.format {
+        LogFormat::Text => layer.with_filter(filter(log.level)).boxed(),
+        LogFormat::Json => {
+            layer.json().flatten_event(true).with_span_list(false).with_filter(filter(log.level)).boxed()
         }
     }
+}
 
-    /// The layer that writes to standard error, in colors on a terminal.
-    pub(super) fn stderr_layer(self) -> Box<dyn Layer<Registry> + Send + Sync> {
-        self.layer(std::io::stderr, std::io::stderr().is_terminal())
-    }
+/// The layer that writes to standard error, in colors on a terminal.
+pub(super) fn stderr_layer(log: &Log) -> BoxedLayer {
+    layer(log, std::io::stderr, std::io::stderr().is_terminal())
 }
 
 /// Sends the log of this process to standard error.
 ///
 /// # Errors
 /// [`TryInitError`] if the process has a subscriber already.
-pub fn init(settings: LogSettings) -> Result<(), TryInitError> {
-    tracing_subscriber::registry().with(settings.stderr_layer()).try_init()
+pub fn init(log: &Log) -> Result<(), TryInitError> {
+    tracing_subscriber::registry().with(stderr_layer(log)).try_init()
 }

@@ -19,10 +19,10 @@ use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
-use tracing_subscriber::registry::Registry;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
-use super::logging::LogSettings;
+use super::logging::{BoxedLayer, stderr_layer};
+use crate::config::Log;
 
 /// Longest time of one export.
 const SEND_TIME: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ impl TraceExport {
     }
 
     /// The layer that hands spans of the server to the export.
-    fn layer(&self) -> Box<dyn Layer<Registry> + Send + Sync> {
+    fn layer(&self) -> BoxedLayer {
         let layer = tracing_opentelemetry::layer().with_tracer(self.provider.tracer("ruvllm"));
         let layer = layer.with_location(false).with_threads(false).with_tracked_inactivity(false);
         layer.with_filter(Targets::new().with_target("ruvllm_server", LevelFilter::INFO)).boxed()
@@ -81,9 +81,9 @@ impl TraceExport {
 ///
 /// # Errors
 /// [`TraceError`].
-pub fn init(settings: LogSettings) -> Result<TraceExport, TraceError> {
+pub fn init(log: &Log) -> Result<TraceExport, TraceError> {
     let export = TraceExport::new(None)?;
-    tracing_subscriber::registry().with(vec![settings.stderr_layer(), export.layer()]).try_init()?;
+    tracing_subscriber::registry().with(vec![stderr_layer(log), export.layer()]).try_init()?;
     Ok(export)
 }
 
@@ -131,7 +131,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::testing::{app, request, serve};
+    use crate::testing::{app, request, router_of};
 
     /// Reads one request and accepts it; returns its request line and its body.
     fn accept(stream: &TcpStream) -> (String, Vec<u8>) {
@@ -209,7 +209,7 @@ mod tests {
             let mut request = request("POST", "/v1/completions", Some(body));
             let trace = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01";
             request.headers_mut().insert("traceparent", HeaderValue::from_static(trace));
-            let reply = runtime.block_on(serve(&app()).oneshot(request)).unwrap();
+            let reply = runtime.block_on(router_of(app()).oneshot(request)).unwrap();
             assert_eq!(reply.status(), 200);
         });
         export.close();

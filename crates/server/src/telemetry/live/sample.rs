@@ -23,7 +23,8 @@ pub(super) struct LiveSample {
     /// Milliseconds since the Unix epoch.
     time_ms: u64,
     models: Vec<ModelSample>,
-    connections: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connections: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]

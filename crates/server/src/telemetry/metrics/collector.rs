@@ -10,9 +10,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 use ruvllm::ProcessMemory;
 
-use super::DroppedRecords;
 use super::engine::{EngineMetric, engine_metrics};
 use super::labels::Labels;
+use super::{Source, Sources};
 use crate::models::ModelSet;
 use crate::telemetry::figures::ModelFigures;
 
@@ -51,12 +51,12 @@ fn write_value(metric: &mut MetricEncoder<'_>, is_counter: bool, value: f64) -> 
 pub(super) struct EngineCollector {
     models: Arc<ModelSet>,
     metrics: Vec<EngineMetric>,
-    dropped_records: DroppedRecords,
+    sources: Arc<Sources>,
 }
 
 impl EngineCollector {
-    pub(super) fn new(models: Arc<ModelSet>, dropped_records: DroppedRecords) -> Self {
-        Self { models, metrics: engine_metrics(), dropped_records }
+    pub(super) fn new(models: Arc<ModelSet>, sources: Arc<Sources>) -> Self {
+        Self { models, metrics: engine_metrics(), sources }
     }
 
     fn write_models(&self, encoder: &mut DescriptorEncoder<'_>, models: &[ModelFigures]) -> fmt::Result {
@@ -96,13 +96,17 @@ impl Collector for EngineCollector {
                 .collect();
             write(&mut encoder, (name, help, unit.as_ref()), *is_counter, &samples)?;
         }
-        if let Some(read) = self.dropped_records.get() {
-            let help = "Records that the witness log dropped because its queue was full";
-            let samples = [(Labels::default(), read() as f64)];
-            write(&mut encoder, ("witness_dropped_records", help, None), true, &samples)?;
-        }
-        Ok(())
+        let help = "Records that the witness log dropped because its queue was full";
+        let dropped = read(&self.sources.dropped_records);
+        write(&mut encoder, ("witness_dropped_records", help, None), true, &dropped)?;
+        let connections = read(&self.sources.connections);
+        write(&mut encoder, ("connections", "Open connections", None), false, &connections)
     }
+}
+
+/// The sample of a source, if it is there.
+fn read(source: &Source) -> Vec<(Labels, f64)> {
+    source.get().map(|read| (Labels::default(), read() as f64)).into_iter().collect()
 }
 
 /// Metrics of the process under the names that all Prometheus clients use.

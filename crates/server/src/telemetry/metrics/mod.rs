@@ -14,14 +14,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::Extension;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
@@ -31,7 +29,6 @@ use self::labels::Labels;
 use self::steps::StepHistograms;
 use crate::api_error::{ApiError, ErrorKind};
 use crate::app::App;
-use crate::auth::Caller;
 use crate::generation::{Observer, Ticket};
 use crate::models::ModelSet;
 
@@ -56,8 +53,15 @@ fn step_seconds() -> Histogram {
     Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5])
 }
 
-/// Reader of the records that the witness log has dropped.
-type DroppedRecords = Arc<OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>>;
+/// Reader of a number that another part of the server keeps.
+type Source = OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>;
+
+/// Numbers that the server's parts keep, each once that part is there.
+#[derive(Default)]
+struct Sources {
+    connections: Source,
+    dropped_records: Source,
+}
 
 /// End of a request, as the layer around all handlers counts it.
 pub(super) struct RequestEnd {
@@ -74,8 +78,7 @@ pub(crate) struct Metrics {
     models: Arc<ModelSet>,
     steps: StepHistograms,
     has_tenants: AtomicBool,
-    dropped_records: DroppedRecords,
-    connections: Gauge,
+    sources: Arc<Sources>,
     requests: Counters,
     errors: Counters,
     rate_limited: Counters,
@@ -92,13 +95,11 @@ pub(crate) struct Metrics {
 impl Metrics {
     pub(crate) fn new(models: &Arc<ModelSet>) -> Self {
         let mut root = Registry::default();
-        let dropped_records = DroppedRecords::default();
+        let sources: Arc<Sources> = Arc::default();
         root.register_collector(Box::new(ProcessCollector::new()));
         let registry = root.sub_registry_with_prefix("ruvllm");
         let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "Version of the server", version);
-        let connections = Gauge::default();
-        registry.register("connections", "Open connections", connections.clone());
         let mut counters = |name: &str, help: &str| {
             let family = Counters::default();
             registry.register(name, help, family.clone());
@@ -124,15 +125,14 @@ impl Metrics {
         let queue =
             seconds("queue_time", "Time from submission to the first step of a request", wait_seconds);
         let steps = StepHistograms::register(registry);
-        let collector = EngineCollector::new(Arc::clone(models), Arc::clone(&dropped_records));
+        let collector = EngineCollector::new(Arc::clone(models), Arc::clone(&sources));
         registry.register_collector(Box::new(collector));
         Self {
             registry: root,
             models: Arc::clone(models),
             steps,
             has_tenants: AtomicBool::new(false),
-            dropped_records,
-            connections,
+            sources,
             requests,
             errors,
             rate_limited,
@@ -154,18 +154,17 @@ impl Metrics {
 
     /// Sets the reader of the records that the witness log has dropped; the first one stays.
     pub(crate) fn watch_dropped_records(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let _ = self.dropped_records.set(Box::new(read));
+        let _ = self.sources.dropped_records.set(Box::new(read));
     }
 
-    /// Counts a connection until the guard is dropped.
-    pub(crate) fn open_connection(&self) -> OpenConnection {
-        self.connections.inc();
-        OpenConnection(self.connections.clone())
+    /// Sets the reader of the number of open connections; the first one stays.
+    pub(crate) fn watch_connections(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let _ = self.sources.connections.set(Box::new(read));
     }
 
-    /// Open connections.
-    pub(super) fn connections(&self) -> i64 {
-        self.connections.get()
+    /// Open connections; `None` without a listener.
+    pub(super) fn connections(&self) -> Option<u64> {
+        self.sources.connections.get().map(|read| read())
     }
 
     /// Adds the steps since the last call to their histograms. Engines keep the last 4096 steps.
@@ -203,16 +202,16 @@ impl Metrics {
     }
 }
 
-impl Observer for Arc<Metrics> {
+impl Observer for Metrics {
     fn tokens(&self, ticket: &Ticket, tokens: usize, gap: Duration) {
-        let Some(labels) = Metrics::labels_of(ticket) else { return };
+        let Some(labels) = Self::labels_of(ticket) else { return };
         let each = gap.as_secs_f64() / tokens as f64;
         let histogram = self.token_gap.get_or_create(&labels);
         (0..tokens).for_each(|_| histogram.observe(each));
     }
 
     fn ended(&self, ticket: &Ticket) {
-        let Some(labels) = Metrics::labels_of(ticket) else { return };
+        let Some(labels) = Self::labels_of(ticket) else { return };
         let observed = &ticket.observed;
         self.duration.get_or_create(&labels).observe(observed.started.elapsed().as_secs_f64());
         if let Some(time) = observed.first_token {
@@ -235,30 +234,8 @@ impl Observer for Arc<Metrics> {
     }
 }
 
-/// An open connection; it is counted until it is dropped.
-pub(crate) struct OpenConnection(Gauge);
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
-
 /// `GET /metrics`
-pub(crate) async fn metrics(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-) -> Result<Response, ApiError> {
-    allow(&caller)?;
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     let text = app.metrics.render().map_err(|error| ApiError::internal(&error))?;
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
-}
-
-/// Refuses callers that may not read metrics and the live view.
-///
-/// # Errors
-/// 403.
-#[allow(clippy::unnecessary_wraps)]
-pub(super) fn allow(_caller: &Caller) -> Result<(), ApiError> {
-    Ok(())
 }

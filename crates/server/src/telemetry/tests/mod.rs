@@ -1,25 +1,19 @@
-//! Metrics, live view and log of a router over the built-in model.
+//! Metrics of a router over the built-in model.
+
+mod live;
+mod log;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::{Body, Bytes};
-use http_body::Body as _;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tower::ServiceExt;
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::SubscriberExt;
 
-use super::logging::LogSettings;
 use super::metrics::RequestEnd;
 use crate::api_error::ErrorKind;
 use crate::app::App;
-use crate::testing::{app, request, run, send_to, serve};
+use crate::testing::{app, exchange, request, run, serve};
 
 /// A state, and a router that has had a few requests.
 struct Served {
@@ -40,16 +34,16 @@ fn chat(extra: &Value) -> Value {
 
 impl Served {
     fn new() -> Self {
-        let app = app();
+        let app = Arc::new(app());
         Self { router: serve(&app), app }
     }
 
     fn post(&self, path: &str, body: Value) -> u16 {
-        send_to(&self.router, request("POST", path, Some(body))).status
+        exchange(self.router.clone(), request("POST", path, Some(body))).status
     }
 
     fn scrape(&self) -> Scrape {
-        let reply = send_to(&self.router, request("GET", "/metrics", None));
+        let reply = exchange(self.router.clone(), request("GET", "/metrics", None));
         assert_eq!(reply.status, 200, "{}", reply.text);
         Scrape::parse(&reply.text)
     }
@@ -66,6 +60,7 @@ impl Served {
             error: Some(ErrorKind::RateLimit),
         });
         served.app.metrics.watch_dropped_records(|| 3);
+        served.app.metrics.watch_connections(|| 2);
         served.scrape()
     }
 }
@@ -126,7 +121,7 @@ fn requests_tokens_and_times_are_counted() {
     assert_eq!(served.post("/v1/chat/completions", chat(&json!({"stream": true, "n": 2}))), 200);
     assert_eq!(served.post("/v1/chat/completions", chat(&json!({"model": "gpt-9"}))), 404);
     assert_eq!(served.post("/v1/chat/completions", json!({"messages": 3})), 400);
-    assert_eq!(send_to(&served.router, request("GET", "/nowhere", None)).status, 404);
+    assert_eq!(exchange(served.router.clone(), request("GET", "/nowhere", None)).status, 404);
     let scrape = served.scrape();
     let call = r#"endpoint="chat_completions",model="base""#;
     assert_eq!(scrape.value(&format!(r#"ruvllm_requests_total{{{call},outcome="success"}}"#)), 2.0);
@@ -179,20 +174,9 @@ fn a_client_that_leaves_counts_as_cancelled() {
     assert_eq!(served.scrape().value(cancelled), 1.0);
 }
 
-#[test]
-fn connections_are_counted_while_they_are_open() {
-    let served = Served::new();
-    let first = served.app.metrics.open_connection();
-    let second = served.app.metrics.open_connection();
-    drop(first);
-    assert_eq!(served.scrape().value("ruvllm_connections"), 1.0);
-    drop(second);
-    assert_eq!(served.scrape().value("ruvllm_connections"), 0.0);
-}
-
 /// Rows of the tables of metrics: name, type and unit.
 fn documented() -> BTreeMap<String, (String, String)> {
-    let page = include_str!("../../../../docs/observability.md");
+    let page = include_str!("../../../../../docs/observability.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     rows.filter_map(|row| {
         let (name, rest) = row.split_once("` | ")?;
@@ -244,7 +228,7 @@ fn expressions<'v>(value: &'v Value, found: &mut Vec<&'v str>) {
 #[test]
 fn the_dashboard_uses_metrics_that_exist() {
     let dashboard: Value =
-        serde_json::from_str(include_str!("../../../../deploy/grafana/ruvllm.json")).unwrap();
+        serde_json::from_str(include_str!("../../../../../deploy/grafana/ruvllm.json")).unwrap();
     let mut found = Vec::new();
     expressions(&dashboard, &mut found);
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -258,153 +242,4 @@ fn the_dashboard_uses_metrics_that_exist() {
     let names = scrape.names();
     let unknown: Vec<_> = used.iter().filter(|name| !names.contains(**name)).collect();
     assert!(unknown.is_empty(), "{unknown:?} are not among {names:#?}");
-}
-
-/// Data of the next server-sent event.
-async fn next_event(body: &mut Body) -> Option<Bytes> {
-    let mut body = std::pin::pin!(body);
-    let frame = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await;
-    frame.map(|frame| frame.unwrap().into_data().unwrap())
-}
-
-fn event_data(event: &Bytes) -> Value {
-    let text = std::str::from_utf8(event).unwrap();
-    serde_json::from_str(text.strip_prefix("data: ").unwrap().trim_end()).unwrap()
-}
-
-#[test]
-fn live_figures_come_until_the_client_leaves() {
-    let served = Served::new();
-    run(async {
-        let open = || served.router.clone().oneshot(request("GET", "/v1/live", None));
-        let (first, second) = (open().await.unwrap(), open().await.unwrap());
-        let mut body = first.into_body();
-        let event = event_data(&next_event(&mut body).await.unwrap());
-        assert_eq!(event["models"], json!([{"id": "base", "loaded": false}]));
-        assert_eq!(event["connections"], 0);
-        drop(second);
-        let prompt = json!({"prompt": "Once upon a time", "max_tokens": 4});
-        let reply = served.router.clone().oneshot(request("POST", "/v1/completions", Some(prompt))).await;
-        assert_eq!(reply.unwrap().status(), 200);
-        // The second event after the load has rates.
-        let mut model = Value::Null;
-        while model["batch"].is_null() {
-            model = event_data(&next_event(&mut body).await.unwrap())["models"][0].clone();
-        }
-        assert_eq!((&model["loaded"], &model["waiting"]), (&json!(true), &json!(0)));
-        for pointer in [
-            "/steps",
-            "/running",
-            "/tokens_per_s",
-            "/prefill_tokens_per_s",
-            "/kv/pages_total",
-            "/kv/pages_used",
-            "/kv/page_bytes",
-            "/kv/tiers/0/bytes",
-            "/kv/tiers/0/blocks",
-            "/prefix/lookups",
-            "/prefix/hits",
-            "/prefix/hit_tokens",
-            "/prefix/tree_tokens",
-            "/prefix/nodes",
-            "/prefix/tree/0/tokens",
-            "/prefix/tree/0/refs",
-            "/adapters/hot",
-            "/adapters/warm",
-            "/adapters/cold",
-            "/speculation/drafted",
-            "/speculation/accepted",
-        ] {
-            assert!(model.pointer(pointer).is_some_and(Value::is_number), "{pointer} in {model:#}");
-        }
-        drop(body);
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while served.app.live.viewers() > 0 {
-            assert!(Instant::now() < deadline, "the sampler keeps viewers that are gone");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    });
-}
-
-#[test]
-fn shutdown_ends_the_live_view() {
-    let served = Served::new();
-    run(async {
-        let open = || served.router.clone().oneshot(request("GET", "/v1/live", None));
-        let mut body = open().await.unwrap().into_body();
-        assert!(next_event(&mut body).await.is_some());
-        served.app.live.close();
-        while next_event(&mut body).await.is_some() {}
-        assert_eq!(open().await.unwrap().status(), 503);
-    });
-}
-
-/// A place for log lines.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Lines {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
-}
-
-#[test]
-fn the_log_has_requests_and_no_secrets() {
-    let (text, json_lines) = (Lines::default(), Lines::default());
-    let settings = |json| LogSettings { json, level: LevelFilter::TRACE };
-    let subscriber = tracing_subscriber::registry().with(vec![
-        settings(false).layer(text.clone(), false),
-        settings(true).layer(json_lines.clone(), false),
-    ]);
-    // The one subscriber of this process: threads of the engine and of the runtime log to it, too.
-    tracing::subscriber::set_global_default(subscriber).unwrap();
-    let served = Served::new();
-    let post = |body: Value, id: &str| {
-        let mut request = request("POST", "/v1/chat/completions?api_key=sk-secret-1", Some(body));
-        let headers = request.headers_mut();
-        headers.insert("authorization", "Bearer sk-secret-2".parse().unwrap());
-        headers.insert("x-api-key", "sk-secret-3".parse().unwrap());
-        headers.insert("x-request-id", id.parse().unwrap());
-        send_to(&served.router, request)
-    };
-    let messages = json!([{"role": "user", "content": "PLUGH is a secret text"}]);
-    let reply = post(chat(&json!({"messages": messages, "stream": true})), "logged-1");
-    assert_eq!(reply.status, 200);
-    let failed = chat(&json!({"messages": messages, "temperature": "PLUGH", "model": "PLUGH"}));
-    assert_eq!(post(failed, "logged-2").status, 400);
-
-    let lines = |lines: &Lines| String::from_utf8(lines.0.lock().clone()).unwrap();
-    let of_request = |log: &str, id: &str| {
-        let mut lines = log.lines().filter(|line| line.contains(id) && line.contains("request ended"));
-        lines.next().unwrap_or_else(|| panic!("no line of {id}: {log}")).to_owned()
-    };
-    for log in [lines(&text), lines(&json_lines)] {
-        assert!(!log.contains("sk-secret") && !log.contains("PLUGH"), "{log}");
-    }
-    let line = of_request(&lines(&text), "logged-1");
-    for field in ["endpoint=\"chat_completions\"", "model=\"base\"", "status=200", "outcome=\"success\""] {
-        assert!(line.contains(field), "{field}: {line}");
-    }
-    let line = of_request(&lines(&json_lines), "logged-2");
-    let line: Value = serde_json::from_str(&line).unwrap();
-    let span = &line["span"];
-    assert_eq!(
-        (&span["request_id"], &span["status"], &span["error"]),
-        (&json!("logged-2"), &json!(400), &json!("invalid_request_error"))
-    );
-    assert!(span["duration_ms"].is_number());
 }
