@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::gate::Gate;
 use crate::listen::{self, Address, Certificate, ConnectionLimits, Listener, ShutdownHandle};
 use crate::models::{ModelEntry, ModelSet};
+use crate::telemetry::{Live, Metrics};
 use crate::witness::Witness;
 
 /// Threads of the server itself; models compute in those of their engines.
@@ -26,6 +27,7 @@ pub struct Server {
     routes: Router,
     models: Option<Arc<ModelSet>>,
     witness: Option<Arc<Witness>>,
+    live: Option<Arc<Live>>,
     shutdown: ShutdownHandle,
     reload: ReloadHandle,
     handles_signals: bool,
@@ -45,11 +47,16 @@ impl Server {
         if let Some(witness) = &witness {
             app.set_witness(Arc::clone(witness));
         }
+        if config.metrics.tenants {
+            app.metrics.label_tenants();
+        }
+        let (metrics, live) = (Arc::clone(&app.metrics), Arc::clone(&app.live));
         let app = Arc::new(app);
         let server = Self::with_router(config, |gate| router(app, gate))?;
+        metrics.watch_connections(server.listener.open_connections());
         let loaded = server.runtime.block_on(models.load_kept());
         loaded.map_err(|(name, source)| Error::Model { name, source })?;
-        Ok(Self { models: Some(models), witness, ..server })
+        Ok(Self { models: Some(models), witness, live: Some(live), ..server })
     }
 
     /// Binds a server of other routes, behind the same listener, keys and limits.
@@ -57,7 +64,8 @@ impl Server {
     /// # Errors
     /// As [`Self::bind`].
     pub fn with_routes(config: Config, routes: Router) -> Result<Self, Error> {
-        Self::with_router(config, |gate| layered(routes, gate))
+        let metrics = Metrics::new(&Arc::new(ModelSet::new(Vec::new(), None)));
+        Self::with_router(config, |gate| layered(routes, gate, Arc::new(metrics)))
     }
 
     fn with_router(config: Config, router: impl FnOnce(Arc<Gate>) -> Router) -> Result<Self, Error> {
@@ -88,6 +96,7 @@ impl Server {
             routes,
             models: None,
             witness: None,
+            live: None,
             shutdown,
             reload,
             handles_signals: false,
@@ -136,10 +145,19 @@ impl Server {
     /// [`Error::System`] for signal handlers that the system refuses; [`Error::Witness`] for entries
     /// that could not be written.
     pub fn run(self) -> Result<(), Error> {
-        let Self { runtime, listener, routes, models, witness, shutdown, reload, handles_signals } = self;
+        let Self { runtime, listener, routes, models, witness, live, shutdown, reload, handles_signals } =
+            self;
         runtime.block_on(async {
             if handles_signals {
                 crate::signals::handle(shutdown.clone(), reload)?;
+            }
+            if let Some(live) = live {
+                let shutdown = shutdown.clone();
+                // Viewers would hold their connections until the time to drain is over.
+                tokio::spawn(async move {
+                    shutdown.draining().await;
+                    live.close();
+                });
             }
             listener.run(routes, shutdown).await;
             Ok::<(), Error>(())
