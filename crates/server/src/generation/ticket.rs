@@ -1,0 +1,207 @@
+//! The account of one call of the API: who, what, how many tokens, how long, how it ended.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use ruvllm::{Completion, FinishReason, ServedAdapter, Timings};
+use serde_json::Value;
+
+use crate::api_error::{ApiError, ErrorKind};
+use crate::app::App;
+use crate::auth::Caller;
+use crate::limits::Permit;
+use crate::request_id::RequestId;
+
+/// Interfaces that work with models; the names are labels of metrics and the witness log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Endpoint {
+    Chat,
+    Completions,
+    Responses,
+    Messages,
+    Embeddings,
+}
+
+impl Endpoint {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Chat => "chat_completions",
+            Self::Completions => "completions",
+            Self::Responses => "responses",
+            Self::Messages => "messages",
+            Self::Embeddings => "embeddings",
+        }
+    }
+}
+
+/// Facts of a call, filled in while it runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Observed {
+    pub(crate) endpoint: Option<Endpoint>,
+    /// Name of the model, once it is known.
+    pub(crate) model: Option<Arc<str>>,
+    pub(crate) adapters: Vec<ServedAdapter>,
+    /// Parameters besides the prompt.
+    pub(crate) parameters: Value,
+    /// The prompt as it was sent; kept only if somebody asks for it.
+    pub(crate) prompt: String,
+    /// Generated text of all choices, likewise.
+    pub(crate) output: String,
+    pub(crate) streamed: bool,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) cached_tokens: usize,
+    pub(crate) output_tokens: usize,
+    pub(crate) drafted_tokens: usize,
+    pub(crate) accepted_tokens: usize,
+    /// Timings of the last prompt's first choice.
+    pub(crate) timings: Timings,
+    /// Time from the arrival of the call to its first token.
+    pub(crate) first_token: Option<Duration>,
+    /// Ends of the choices, in their order of arrival.
+    pub(crate) finish_reasons: Vec<FinishReason>,
+    pub(crate) error: Option<ErrorKind>,
+    /// Time of the arrival.
+    pub(crate) started_at: SystemTime,
+    pub(crate) started: Instant,
+}
+
+/// Something that counts or records calls.
+pub(crate) trait Observer: Send + Sync {
+    /// Tokens of a choice have arrived, `gap` after those before them.
+    fn tokens(&self, _ticket: &Ticket, _tokens: usize, _gap: Duration) {}
+
+    /// The call has ended, or its client is gone.
+    fn ended(&self, ticket: &Ticket);
+}
+
+/// The account of one call; it is closed when it is dropped.
+pub(crate) struct Ticket {
+    pub(crate) app: Arc<App>,
+    pub(crate) caller: Caller,
+    pub(crate) request_id: RequestId,
+    pub(crate) observed: Observed,
+    last_tokens: Option<Instant>,
+    /// Place among the running requests of the caller.
+    _permit: Option<Arc<Permit>>,
+}
+
+impl Ticket {
+    pub(crate) fn set_endpoint(&mut self, endpoint: Endpoint) {
+        self.observed.endpoint = Some(endpoint);
+    }
+
+    pub(crate) fn set_model(&mut self, name: &Arc<str>) {
+        self.observed.model = Some(Arc::clone(name));
+    }
+
+    pub(crate) fn set_streamed(&mut self) {
+        self.observed.streamed = true;
+    }
+
+    /// Notes prompt and parameters of a JSON body, for a witness log. The fields `prompts` are the
+    /// prompt, all others the parameters.
+    pub(crate) fn set_request(&mut self, body: &[u8], prompts: &[&str]) {
+        if !self.app.keeps_text() {
+            return;
+        }
+        let Ok(Value::Object(mut fields)) = serde_json::from_slice(body) else { return };
+        let prompt = prompts.iter().filter_map(|&name| fields.shift_remove(name));
+        self.observed.prompt = prompt.map(|value| value.to_string()).collect();
+        self.observed.parameters = Value::Object(fields);
+    }
+
+    pub(crate) fn set_error(&mut self, error: &ApiError) {
+        self.observed.error.get_or_insert(error.kind);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.observed.error.is_some()
+    }
+
+    /// Counts tokens that have arrived.
+    pub(crate) fn count_tokens(&mut self, tokens: usize) {
+        if tokens == 0 {
+            return;
+        }
+        let now = Instant::now();
+        self.observed.output_tokens += tokens;
+        match self.last_tokens.replace(now) {
+            None => self.observed.first_token = Some(now - self.observed.started),
+            Some(before) => {
+                let gap = now - before;
+                self.app.observers().iter().for_each(|observer| observer.tokens(self, tokens, gap));
+            }
+        }
+    }
+
+    /// Adds the facts of a complete choice; the prompt counts with the first one of its choices.
+    pub(crate) fn add_completion(&mut self, completion: &Completion, is_first: bool) {
+        let observed = &mut self.observed;
+        if is_first {
+            observed.prompt_tokens += completion.prompt_tokens;
+            observed.cached_tokens += completion.cached_tokens;
+            observed.timings = completion.timings;
+            observed.adapters.clone_from(&completion.adapters);
+        }
+        observed.drafted_tokens += completion.drafted_tokens;
+        observed.accepted_tokens += completion.accepted_tokens;
+        observed.finish_reasons.push(completion.finish_reason);
+        if self.app.keeps_text() {
+            self.observed.output.push_str(&completion.text);
+        }
+    }
+
+    /// Sets the number of prompt tokens of a call without completions.
+    pub(crate) fn set_prompt_tokens(&mut self, tokens: usize) {
+        self.observed.prompt_tokens = tokens;
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.caller.limits.charge_tokens(
+            (self.observed.prompt_tokens + self.observed.output_tokens) as u64,
+            Instant::now(),
+        );
+        let app = Arc::clone(&self.app);
+        app.observers().iter().for_each(|observer| observer.ended(self));
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Ticket {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        let extensions = &parts.extensions;
+        let caller = extensions.get::<Caller>().cloned();
+        Ok(Self {
+            app: Arc::clone(app),
+            caller: caller.ok_or_else(|| ApiError::unauthorized("the request has no API key"))?,
+            request_id: extensions.get::<RequestId>().cloned().unwrap_or_default(),
+            last_tokens: None,
+            _permit: extensions.get::<Arc<Permit>>().cloned(),
+            observed: Observed {
+                endpoint: None,
+                model: None,
+                adapters: Vec::new(),
+                parameters: Value::Null,
+                prompt: String::new(),
+                output: String::new(),
+                streamed: false,
+                prompt_tokens: 0,
+                cached_tokens: 0,
+                output_tokens: 0,
+                drafted_tokens: 0,
+                accepted_tokens: 0,
+                timings: Timings::default(),
+                first_token: None,
+                finish_reasons: Vec::new(),
+                error: None,
+                started_at: SystemTime::now(),
+                started: Instant::now(),
+            },
+        })
+    }
+}

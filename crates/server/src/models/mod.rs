@@ -1,0 +1,251 @@
+//! Models of the server: loaded when they are first asked for, unloaded when memory is wanted.
+//!
+//! A request holds its model by an `Arc`; a model that a request holds is never unloaded. Loading
+//! and unloading take seconds, so both happen in threads of their own, one load at a time.
+
+mod loaded;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use parking_lot::RwLock;
+use ruvllm::{EngineOptions, ModelSource};
+
+pub(crate) use self::loaded::LoadedModel;
+use crate::api_error::{ApiError, with_sources};
+
+/// A model that the server offers.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ModelEntry {
+    /// Name in requests: `model`.
+    pub name: String,
+    /// Further names. `*` stands for every name that no model has.
+    pub aliases: Vec<String>,
+    /// File or folder of the model.
+    pub source: ModelSource,
+    /// Options of its engine.
+    pub options: EngineOptions,
+    /// Adapters that are registered when the model is loaded: name and compact file.
+    pub adapters: Vec<(String, PathBuf)>,
+    /// Loads the model at the start and keeps it.
+    pub keep: bool,
+}
+
+impl ModelEntry {
+    /// A model that is loaded when it is first asked for, without adapters.
+    pub fn new(name: impl Into<String>, source: ModelSource, options: EngineOptions) -> Self {
+        Self { name: name.into(), aliases: Vec::new(), source, options, adapters: Vec::new(), keep: false }
+    }
+}
+
+/// One model and its state.
+struct Slot {
+    entry: ModelEntry,
+    state: RwLock<Option<Arc<LoadedModel>>>,
+    /// Order of last use; larger is later.
+    used: AtomicU64,
+}
+
+/// The models of a server.
+pub(crate) struct ModelSet {
+    slots: Vec<Slot>,
+    /// Most bytes of weights and of keys and values of all models together.
+    memory_limit: Option<u64>,
+    /// Time of the last change to the files, as far as clients can tell: that of the start.
+    created: u64,
+    clock: AtomicU64,
+    /// Held by the one load.
+    loading: tokio::sync::Mutex<()>,
+}
+
+/// Model of a request, by name.
+pub(crate) struct Chosen {
+    pub(crate) model: Arc<LoadedModel>,
+    /// Adapter that the name means besides the model.
+    pub(crate) adapter: Option<String>,
+}
+
+/// A name that requests may give, for lists of models.
+pub(crate) struct Offered<'m> {
+    pub(crate) name: &'m str,
+    /// Model of an adapter; `None` for a model.
+    pub(crate) parent: Option<&'m str>,
+    pub(crate) loaded: Option<Arc<LoadedModel>>,
+}
+
+impl ModelSet {
+    pub(crate) fn new(entries: Vec<ModelEntry>, memory_limit: Option<u64>) -> Self {
+        let slot = |entry| Slot { entry, state: RwLock::default(), used: AtomicU64::new(0) };
+        let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self {
+            slots: entries.into_iter().map(slot).collect(),
+            memory_limit,
+            created: created.map_or(0, |time| time.as_secs()),
+            clock: AtomicU64::new(1),
+            loading: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Seconds since the Unix epoch for `created` of models.
+    pub(crate) fn created(&self) -> u64 {
+        self.created
+    }
+
+    /// All names of models and of their adapters.
+    pub(crate) fn offered(&self) -> impl Iterator<Item = Offered<'_>> {
+        self.slots.iter().flat_map(|slot| {
+            let loaded = slot.state.read().clone();
+            let name = slot.entry.name.as_str();
+            let model = Offered { name, parent: None, loaded: loaded.clone() };
+            let adapters = slot.entry.adapters.iter();
+            std::iter::once(model).chain(adapters.map(move |(adapter, _)| Offered {
+                name: adapter,
+                parent: Some(name),
+                loaded: loaded.clone(),
+            }))
+        })
+    }
+
+    /// The models that are loaded.
+    pub(crate) fn loaded(&self) -> Vec<Arc<LoadedModel>> {
+        self.slots.iter().filter_map(|slot| slot.state.read().clone()).collect()
+    }
+
+    /// The model that a request names, loaded now if it is not; without a name the first one. The
+    /// name of an adapter means its model with the adapter.
+    ///
+    /// # Errors
+    /// 404 for an unknown name; 503 if all memory is in use; 500 if the model cannot be loaded.
+    pub(crate) async fn choose(self: &Arc<Self>, name: Option<&str>) -> Result<Chosen, ApiError> {
+        let (index, adapter) = self.find(name)?;
+        let slot = &self.slots[index];
+        slot.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        let loaded = slot.state.read().clone();
+        let model = match loaded {
+            Some(model) => model,
+            None => self.load(index).await?,
+        };
+        Ok(Chosen { model, adapter })
+    }
+
+    fn find(&self, name: Option<&str>) -> Result<(usize, Option<String>), ApiError> {
+        let Some(name) = name else {
+            return if self.slots.is_empty() { Err(ApiError::no_model("", "none")) } else { Ok((0, None)) };
+        };
+        let position =
+            |matches: &dyn Fn(&ModelEntry) -> bool| self.slots.iter().position(|slot| matches(&slot.entry));
+        if let Some(index) = position(&|entry| entry.name == name)
+            .or_else(|| position(&|entry| entry.aliases.iter().any(|alias| alias == name)))
+        {
+            return Ok((index, None));
+        }
+        if let Some(index) = position(&|entry| entry.adapters.iter().any(|(adapter, _)| adapter == name)) {
+            return Ok((index, Some(name.to_owned())));
+        }
+        if let Some(index) = position(&|entry| entry.aliases.iter().any(|alias| alias == "*")) {
+            return Ok((index, None));
+        }
+        let names: Vec<_> = self.slots.iter().map(|slot| slot.entry.name.as_str()).collect();
+        Err(ApiError::no_model(name, &names.join(", ")))
+    }
+
+    /// Loads the models that are kept from the start on.
+    ///
+    /// # Errors
+    /// The error of the first one that cannot be loaded, with its name.
+    pub(crate) async fn load_kept(self: &Arc<Self>) -> Result<(), (String, ruvllm::Error)> {
+        for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.entry.keep) {
+            self.load_now(index).await.map_err(|error| (slot.entry.name.clone(), error))?;
+        }
+        Ok(())
+    }
+
+    /// Loads a model when memory is free for it, unless that has happened meanwhile.
+    async fn load(self: &Arc<Self>, index: usize) -> Result<Arc<LoadedModel>, ApiError> {
+        let _one_at_a_time = self.loading.lock().await;
+        let slot = &self.slots[index];
+        if let Some(model) = slot.state.read().clone() {
+            return Ok(model);
+        }
+        self.make_room(index).await?;
+        let name = slot.entry.name.clone();
+        self.load_now(index).await.map_err(|error| {
+            tracing::error!(model = name, error = with_sources(&error), "cannot load a model");
+            ApiError::overloaded(format!("the model {name} cannot be loaded now"), None)
+        })
+    }
+
+    async fn load_now(self: &Arc<Self>, index: usize) -> Result<Arc<LoadedModel>, ruvllm::Error> {
+        let entry = self.slots[index].entry.clone();
+        let name = entry.name.clone();
+        let loaded = tokio::task::spawn_blocking(move || LoadedModel::load(&entry)).await;
+        let model = loaded.unwrap_or(Err(ruvllm::Error::EngineStopped))?;
+        tracing::info!(model = name, bytes = model.bytes(), "loaded a model");
+        let model = Arc::new(model);
+        *self.slots[index].state.write() = Some(Arc::clone(&model));
+        Ok(model)
+    }
+
+    /// Unloads models without requests, the least recently used first, until a model fits.
+    ///
+    /// # Errors
+    /// 503 if those that are left are in use or kept.
+    async fn make_room(self: &Arc<Self>, index: usize) -> Result<(), ApiError> {
+        let Some(limit) = self.memory_limit else { return Ok(()) };
+        let wanted = expected_bytes(&self.slots[index].entry);
+        loop {
+            let in_use: u64 = self.loaded().iter().map(|model| model.bytes()).sum();
+            if in_use + wanted <= limit || in_use == 0 {
+                return Ok(());
+            }
+            let Some(model) = self.take_least_recent() else {
+                let message = "all models in memory are in use; try again later";
+                return Err(ApiError::overloaded(message, None));
+            };
+            let name = model.name().to_string();
+            // Ends its threads and waits for files that they write.
+            let _ = tokio::task::spawn_blocking(move || drop(model)).await;
+            tracing::info!(model = name, "unloaded a model");
+        }
+    }
+
+    /// Takes the model out whose last use is longest ago, of those that nobody else holds.
+    fn take_least_recent(&self) -> Option<Arc<LoadedModel>> {
+        let mut slots: Vec<_> = self.slots.iter().filter(|slot| !slot.entry.keep).collect();
+        slots.sort_by_key(|slot| slot.used.load(Ordering::Relaxed));
+        slots.into_iter().find_map(|slot| {
+            // Requests clone under the lock, so the count cannot grow meanwhile.
+            let mut state = slot.state.write();
+            let idle = state.as_ref().is_some_and(|model| Arc::strong_count(model) == 1);
+            if idle { state.take() } else { None }
+        })
+    }
+
+    /// Unloads all models; those with requests end when these do.
+    pub(crate) fn clear(&self) {
+        for slot in &self.slots {
+            let model = slot.state.write().take();
+            drop(model);
+        }
+    }
+}
+
+/// Bytes that a model takes before it is loaded: those of its files and of its budget for keys and
+/// values.
+fn expected_bytes(entry: &ModelEntry) -> u64 {
+    let weights = match &entry.source {
+        ModelSource::Path(path) => file_bytes(path),
+        ModelSource::Static { bytes, .. } => bytes.len() as u64,
+        _ => 0,
+    };
+    weights + entry.options.kv_budget.unwrap_or(0) as u64
+}
+
+/// Size of a file, or of the files in a folder.
+fn file_bytes(path: &Path) -> u64 {
+    let Ok(entries) = path.read_dir() else { return path.metadata().map_or(0, |data| data.len()) };
+    entries.flatten().filter_map(|entry| entry.path().metadata().ok()).map(|data| data.len()).sum()
+}

@@ -1,0 +1,49 @@
+//! `logprobs` of a choice.
+
+use ruvllm::{Logprobs, Tokenizer};
+use serde::Serialize;
+
+use crate::generation::token_text;
+use crate::openai::finite;
+
+/// Log-probabilities of the tokens of an answer.
+#[derive(Debug, Serialize)]
+pub(crate) struct ChoiceLogprobs {
+    content: Vec<TokenLogprob>,
+    refusal: Option<()>,
+}
+
+#[derive(Debug, Serialize)]
+struct TokenLogprob {
+    #[serde(flatten)]
+    token: Candidate,
+    top_logprobs: Vec<Candidate>,
+}
+
+#[derive(Debug, Serialize)]
+struct Candidate {
+    token: String,
+    logprob: f64,
+    /// The token's bytes: its text may be part of a character.
+    bytes: Vec<u8>,
+}
+
+impl Candidate {
+    fn new(of: &ruvllm::TokenLogprob, tokenizer: &Tokenizer) -> Self {
+        Self {
+            token: token_text(tokenizer, of.token),
+            logprob: finite(of.logprob),
+            bytes: tokenizer.token_bytes(of.token).unwrap_or_default(),
+        }
+    }
+}
+
+impl ChoiceLogprobs {
+    pub(crate) fn new(logprobs: &[Logprobs], tokenizer: &Tokenizer) -> Self {
+        let token = |position: &Logprobs| TokenLogprob {
+            token: Candidate::new(&position.token, tokenizer),
+            top_logprobs: position.top.iter().map(|top| Candidate::new(top, tokenizer)).collect(),
+        };
+        Self { content: logprobs.iter().map(token).collect(), refusal: None }
+    }
+}

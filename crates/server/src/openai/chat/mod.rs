@@ -1,0 +1,45 @@
+//! `POST /v1/chat/completions`.
+
+mod logprobs;
+mod message;
+mod reply;
+mod request;
+mod stream;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+
+pub(crate) use self::message::{ChatMessage, messages_of};
+use self::request::ChatRequest;
+use super::Common;
+use crate::api_error::ApiError;
+use crate::app::App;
+use crate::body::{JsonBytes, parse};
+use crate::generation::{Endpoint, Generation, Ticket, stream as reply_stream};
+
+/// Answers a conversation, whole or as a stream of chunks.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    mut ticket: Ticket,
+    JsonBytes(body): JsonBytes,
+) -> Result<Response, ApiError> {
+    ticket.set_endpoint(Endpoint::Chat);
+    let (common, request): (Common, ChatRequest) = (parse(&body)?, parse(&body)?);
+    ticket.set_request(&body, &["messages"]);
+    let n = common.choices()?;
+    let chosen = app.models.choose(common.model.as_deref()).await?;
+    let engine = chosen.model.engine()?;
+    let generate = request.generate_request(&app, engine, &common, &ticket.caller, chosen.adapter)?;
+    let with_logprobs = generate.logprobs.is_some();
+    let model = Arc::clone(&chosen.model);
+    let generation = Generation::start(ticket, chosen.model, vec![generate], n).await?;
+    if common.streams() {
+        let writer = stream::ChunkWriter::new(model, n, with_logprobs, common.includes_usage());
+        return reply_stream(generation, writer).await;
+    }
+    let completions = generation.complete().await?;
+    let tokenizer = model.engine()?.tokenizer();
+    Ok(axum::Json(reply::ChatCompletion::new(model.name(), &completions, tokenizer)).into_response())
+}

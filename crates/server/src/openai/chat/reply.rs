@@ -1,0 +1,91 @@
+//! The reply that is not streamed.
+
+use ruvllm::{Completion, Tokenizer, ToolCall};
+use serde::Serialize;
+
+use super::logprobs::ChoiceLogprobs;
+use crate::openai::{Timings, Usage, finish_reason, now};
+use crate::request_id::random_id;
+
+/// `chat.completion`
+#[derive(Debug, Serialize)]
+pub(crate) struct ChatCompletion {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+    choices: Vec<ChatChoice>,
+    usage: Usage,
+    timings: Timings,
+}
+
+#[derive(Debug, Serialize)]
+struct ChatChoice {
+    index: usize,
+    message: Answer,
+    logprobs: Option<ChoiceLogprobs>,
+    finish_reason: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Answer {
+    role: &'static str,
+    /// Null where there are calls alone.
+    content: Option<String>,
+    refusal: Option<()>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<CallObject>,
+}
+
+#[derive(Debug, Serialize)]
+struct CallObject {
+    id: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: FunctionObject,
+}
+
+#[derive(Debug, Serialize)]
+struct FunctionObject {
+    name: String,
+    arguments: String,
+}
+
+impl From<&ToolCall> for CallObject {
+    fn from(call: &ToolCall) -> Self {
+        let ToolCall { id, name, arguments, .. } = call.clone();
+        Self { id, kind: "function", function: FunctionObject { name, arguments } }
+    }
+}
+
+impl ChatCompletion {
+    /// The reply with all choices of a prompt.
+    pub(crate) fn new(model: &str, completions: &[Completion], tokenizer: &Tokenizer) -> Self {
+        let choice = |(index, completion): (usize, &Completion)| {
+            let content = completion.content();
+            let only_calls = content.is_empty() && !completion.tool_calls.is_empty();
+            let message = Answer {
+                role: "assistant",
+                content: (!only_calls).then(|| content.to_owned()),
+                refusal: None,
+                tool_calls: completion.tool_calls.iter().map(CallObject::from).collect(),
+            };
+            let logprobs = &completion.logprobs;
+            ChatChoice {
+                index,
+                message,
+                logprobs: (!logprobs.is_empty()).then(|| ChoiceLogprobs::new(logprobs, tokenizer)),
+                finish_reason: finish_reason(completion.finish_reason),
+            }
+        };
+        Self {
+            id: random_id("chatcmpl-"),
+            object: "chat.completion",
+            created: now(),
+            model: model.to_owned(),
+            choices: completions.iter().enumerate().map(choice).collect(),
+            usage: Usage::of(completions, completions.len().max(1)),
+            timings: completions.first().map(|first| first.timings.into()).unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The reply as a stream of chunks.
+
+use std::sync::Arc;
+
+use ruvllm::ToolCallEvent;
+use serde::Serialize;
+
+use super::logprobs::ChoiceLogprobs;
+use crate::api_error::ApiError;
+use crate::generation::{Event, EventKind, Piece, StreamWriter, write_event};
+use crate::models::LoadedModel;
+use crate::openai::{Timings, Usage, finish_reason, now};
+use crate::request_id::random_id;
+
+/// `chat.completion.chunk`
+#[derive(Serialize)]
+struct ChatChunk<'w> {
+    id: &'w str,
+    object: &'static str,
+    created: u64,
+    model: &'w str,
+    choices: &'w [ChunkChoice<'w>],
+    /// Absent unless the request asks for it; then null until the last chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<Usage>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Timings>,
+}
+
+#[derive(Serialize)]
+struct ChunkChoice<'w> {
+    index: usize,
+    delta: Delta<'w>,
+    logprobs: Option<ChoiceLogprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Default, Serialize)]
+struct Delta<'w> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'w str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<[CallDelta<'w>; 1]>,
+}
+
+#[derive(Serialize)]
+struct CallDelta<'w> {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'w str>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    function: FunctionDelta<'w>,
+}
+
+#[derive(Serialize)]
+struct FunctionDelta<'w> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'w str>,
+    arguments: &'w str,
+}
+
+/// Writes the chunks of all choices; they have one id and one time.
+pub(crate) struct ChunkWriter {
+    id: String,
+    created: u64,
+    model: Arc<LoadedModel>,
+    n: usize,
+    with_logprobs: bool,
+    with_usage: bool,
+    usage: Usage,
+    timings: Option<Timings>,
+}
+
+impl ChunkWriter {
+    pub(crate) fn new(model: Arc<LoadedModel>, n: usize, with_logprobs: bool, with_usage: bool) -> Self {
+        Self {
+            id: random_id("chatcmpl-"),
+            created: now(),
+            model,
+            n,
+            with_logprobs,
+            with_usage,
+            usage: Usage::default(),
+            timings: None,
+        }
+    }
+
+    fn write(
+        &self,
+        out: &mut Vec<u8>,
+        choices: &[ChunkChoice<'_>],
+        usage: Option<Usage>,
+        timings: Option<Timings>,
+    ) {
+        let chunk = ChatChunk {
+            id: &self.id,
+            object: "chat.completion.chunk",
+            created: self.created,
+            model: self.model.name(),
+            choices,
+            usage: self.with_usage.then_some(usage),
+            timings,
+        };
+        write_event(out, None, &chunk);
+    }
+
+    fn write_delta(&self, out: &mut Vec<u8>, index: usize, delta: Delta<'_>) {
+        let choice = ChunkChoice { index, delta, logprobs: None, finish_reason: None };
+        self.write(out, &[choice], None, None);
+    }
+
+    fn write_text(&self, out: &mut Vec<u8>, index: usize, piece: &Piece) {
+        let tokenizer = self.model.engine().ok().map(ruvllm::Engine::tokenizer);
+        let logprobs = tokenizer.filter(|_| self.with_logprobs && !piece.logprobs.is_empty());
+        let logprobs = logprobs.map(|tokenizer| ChoiceLogprobs::new(&piece.logprobs, tokenizer));
+        let delta = Delta { content: Some(&piece.text), ..Delta::default() };
+        self.write(out, &[ChunkChoice { index, delta, logprobs, finish_reason: None }], None, None);
+    }
+
+    fn write_call(&self, out: &mut Vec<u8>, index: usize, event: &ToolCallEvent) {
+        let (call, id, name, arguments) = match event {
+            ToolCallEvent::Begin { index, id, name } => (*index, Some(id), Some(name), ""),
+            ToolCallEvent::Arguments { index, delta } => (*index, None, None, delta.as_str()),
+            _ => return,
+        };
+        let delta = CallDelta {
+            index: call,
+            id: id.map(String::as_str),
+            kind: id.map(|_| "function"),
+            function: FunctionDelta { name: name.map(String::as_str), arguments },
+        };
+        self.write_delta(out, index, Delta { tool_calls: Some([delta]), ..Delta::default() });
+    }
+}
+
+impl StreamWriter for ChunkWriter {
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        for index in 0..self.n {
+            let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
+            self.write_delta(out, index, delta);
+        }
+    }
+
+    fn event(&mut self, event: Event, out: &mut Vec<u8>) {
+        let Event { index, kind } = event;
+        match kind {
+            EventKind::Text(piece) => self.write_text(out, index, &piece),
+            EventKind::ToolCall(call) => self.write_call(out, index, &call),
+            EventKind::End(completion) => {
+                self.usage.add(&completion, index == 0);
+                if index == 0 {
+                    self.timings = Some(completion.timings.into());
+                }
+                let reason = Some(finish_reason(completion.finish_reason));
+                let choice =
+                    ChunkChoice { index, delta: Delta::default(), logprobs: None, finish_reason: reason };
+                let timings = self.timings.filter(|_| index == 0);
+                self.write(out, &[choice], None, timings);
+            }
+        }
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) {
+        if self.with_usage {
+            self.write(out, &[], Some(self.usage), None);
+        }
+        out.extend_from_slice(b"data: [DONE]\n\n");
+    }
+
+    fn error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        write_event(out, None, &error.openai());
+    }
+}

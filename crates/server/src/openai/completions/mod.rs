@@ -1,0 +1,103 @@
+//! `POST /v1/completions`.
+
+mod logprobs;
+mod reply;
+mod request;
+mod stream;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use ruvllm::{Completion, Engine, Prompt, TokenId, Tokenizer};
+
+use self::request::CompletionRequest;
+use super::Common;
+use crate::api_error::ApiError;
+use crate::app::App;
+use crate::body::{JsonBytes, parse};
+use crate::generation::{Endpoint, Generation, Ticket, stream as reply_stream};
+
+/// A prompt that is repeated before its output.
+#[derive(Debug, Clone)]
+struct Echo {
+    text: String,
+    tokens: Vec<TokenId>,
+}
+
+impl Echo {
+    /// Adds the prompt's tokens to the log-probabilities of a choice.
+    fn write_logprobs(
+        &self,
+        _completion: &Completion,
+        tokenizer: &Tokenizer,
+        out: &mut logprobs::TextLogprobs,
+        offset: &mut usize,
+    ) {
+        for &token in &self.tokens {
+            out.push(token, None, tokenizer, offset);
+        }
+    }
+}
+
+/// Continues prompts, whole or as a stream of chunks.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    mut ticket: Ticket,
+    JsonBytes(body): JsonBytes,
+) -> Result<Response, ApiError> {
+    ticket.set_endpoint(Endpoint::Completions);
+    let (common, request): (Common, CompletionRequest) = (parse(&body)?, parse(&body)?);
+    ticket.set_request(&body, &["prompt"]);
+    let n = common.choices()?;
+    let best_of = request.best_of(n, common.streams())?;
+    let prompts = request.prompts(&app, best_of)?;
+    let chosen = app.models.choose(common.model.as_deref()).await?;
+    let engine = chosen.model.engine()?;
+    let requests = prompts.iter().map(|prompt| {
+        let adapter = chosen.adapter.clone();
+        request.generate_request(&app, engine, &common, &ticket.caller, adapter, prompt.clone(), best_of > n)
+    });
+    let requests = requests.collect::<Result<Vec<_>, _>>()?;
+    let echoes = if request.echoes() { Some(echoes(engine, &prompts)?) } else { None };
+    let model = Arc::clone(&chosen.model);
+    let generation = Generation::start(ticket, chosen.model, requests, best_of).await?;
+    let wants_logprobs = request.wants_logprobs();
+    if common.streams() {
+        let usage = common.includes_usage();
+        let writer = stream::ChunkWriter::new(model, echoes, n, generation.choices(), wants_logprobs, usage);
+        return reply_stream(generation, writer).await;
+    }
+    let all = generation.complete().await?;
+    let usage = super::Usage::of(&all, best_of);
+    let completions = best(all, n, best_of);
+    let reply =
+        reply::TextCompletion::new(&model, &completions, echoes.as_deref(), n, usage, wants_logprobs)?;
+    Ok(axum::Json(reply).into_response())
+}
+
+/// Of each prompt's choices the `n` with the highest mean log-probability, the highest first.
+fn best(mut all: Vec<Completion>, n: usize, best_of: usize) -> Vec<Completion> {
+    if n == best_of {
+        return all;
+    }
+    let rank = |choice: &Completion| choice.mean_logprob().unwrap_or(f64::NEG_INFINITY);
+    for choices in all.chunks_mut(best_of) {
+        choices.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
+    }
+    let is_chosen = |(index, choice)| (index % best_of < n).then_some(choice);
+    all.into_iter().enumerate().filter_map(is_chosen).collect()
+}
+
+/// Texts and ids of prompts.
+fn echoes(engine: &Engine, prompts: &[Prompt]) -> Result<Vec<Echo>, ApiError> {
+    let echo = |prompt: &Prompt| {
+        let tokens = engine.encode_prompt(prompt)?;
+        let text = match prompt {
+            Prompt::Text(text) => text.clone(),
+            _ => engine.tokenizer().decode(&tokens, true).unwrap_or_default(),
+        };
+        Ok(Echo { text, tokens })
+    };
+    prompts.iter().map(echo).collect()
+}

@@ -1,0 +1,71 @@
+//! `GET /v1/models`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde::Serialize;
+
+use crate::api_error::ApiError;
+use crate::app::App;
+use crate::models::Offered;
+
+/// A model, or an adapter under its own name.
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelObject {
+    id: String,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    /// Model of an adapter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<String>,
+    /// True for a model in memory.
+    loaded: bool,
+    /// Tokens of prompt and output; absent before the model is loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context_length: Option<usize>,
+}
+
+/// The list of models.
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelList {
+    object: &'static str,
+    data: Vec<ModelObject>,
+}
+
+impl ModelObject {
+    fn new(offered: &Offered<'_>, created: u64) -> Self {
+        let engine = offered.loaded.as_ref().and_then(|model| model.embedder().engine());
+        Self {
+            id: offered.name.to_owned(),
+            object: "model",
+            created,
+            owned_by: "ruvllm",
+            parent: offered.parent.map(str::to_owned),
+            loaded: offered.loaded.is_some(),
+            context_length: engine.map(ruvllm::Engine::context_length),
+        }
+    }
+}
+
+/// `GET /v1/models`
+pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<ModelList> {
+    let created = app.models.created();
+    let data = app.models.offered().map(|offered| ModelObject::new(&offered, created)).collect();
+    Json(ModelList { object: "list", data })
+}
+
+/// `GET /v1/models/{name}`
+pub(crate) async fn retrieve(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+) -> Result<Json<ModelObject>, ApiError> {
+    let created = app.models.created();
+    let found = app.models.offered().find(|offered| offered.name == name);
+    let object = found.map(|offered| ModelObject::new(&offered, created));
+    object.map(Json).ok_or_else(|| {
+        let names: Vec<_> = app.models.offered().map(|offered| offered.name.to_owned()).collect();
+        ApiError::no_model(&name, &names.join(", "))
+    })
+}

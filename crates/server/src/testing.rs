@@ -1,0 +1,65 @@
+//! A router over the built-in model for unit tests.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::body::{Body, to_bytes};
+use axum::http::Request;
+use axum::{Extension, Router};
+use ruvllm::{EngineOptions, ModelSource};
+use serde_json::Value;
+use tower::ServiceExt;
+
+use crate::app::{App, RequestLimits, router};
+use crate::auth::Caller;
+use crate::models::{ModelEntry, ModelSet};
+
+/// A status, a content type and a body.
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) text: String,
+}
+
+impl Reply {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    /// Data of the server-sent events but the last one, which is `[DONE]`.
+    pub(crate) fn chunks(&self) -> Vec<Value> {
+        let mut data: Vec<_> =
+            self.text.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
+        assert_eq!(data.pop(), Some("[DONE]"), "{}", self.text);
+        data.into_iter().map(|data| serde_json::from_str(data).unwrap()).collect()
+    }
+}
+
+/// The router of all tests; its model is loaded once.
+fn shared() -> Router {
+    static ROUTER: OnceLock<Router> = OnceLock::new();
+    let make = || {
+        let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
+        let entry = ModelEntry::new("base", ModelSource::builtin(), options);
+        let app = App::new(ModelSet::new(vec![entry], None), RequestLimits::default());
+        let caller = Caller { key: None, tenant: "default".into(), limits: Arc::default() };
+        router(Arc::new(app)).layer(Extension(caller))
+    };
+    ROUTER.get_or_init(make).clone()
+}
+
+/// Sends a request to the router.
+pub(crate) fn send(method: &str, path: &str, body: Option<Value>) -> Reply {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
+        let response = shared().oneshot(request.body(body).unwrap()).await.unwrap();
+        let status = response.status().as_u16();
+        let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        Reply { status, text: String::from_utf8(bytes.to_vec()).unwrap() }
+    })
+}
+
+/// Posts JSON.
+pub(crate) fn post(path: &str, body: Value) -> Reply {
+    send("POST", path, Some(body))
+}
