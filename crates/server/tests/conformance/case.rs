@@ -148,7 +148,9 @@ impl Stream {
         }
         let data: Vec<Value> = events
             .iter()
-            .map(|event| serde_json::from_str(&event.data).map_err(|error| format!("{error}: {}", event.data)))
+            .map(|event| {
+                serde_json::from_str(&event.data).map_err(|error| format!("{error}: {}", event.data))
+            })
             .collect::<Result<_, _>>()?;
         let (Some(first), Some(last)) = (data.first(), data.last()) else {
             return Err(format!("a stream without events: {}", reply.text));
@@ -158,7 +160,8 @@ impl Stream {
         data.iter().try_for_each(|event| check_all(&self.every, event))?;
         if let Some(Joined { pointer, is }) = &self.joined {
             let text: String = data.iter().filter_map(|event| event.pointer(pointer)?.as_str()).collect();
-            crate::expect::check(is, Some(&Value::String(text))).map_err(|error| format!("joined {error}"))?;
+            crate::expect::check(is, Some(&Value::String(text)))
+                .map_err(|error| format!("joined {error}"))?;
         }
         if !self.names.is_empty() {
             let mut names: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();

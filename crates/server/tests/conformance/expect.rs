@@ -41,20 +41,25 @@ fn holds(rule: &str, argument: &Value, found: Option<&Value>) -> bool {
     let number = || found.and_then(Value::as_f64);
     match rule {
         "$absent" => found.is_none() == argument.as_bool().unwrap_or(true),
-        "$type" => found.is_some_and(|value| type_of(value) == argument_text() || is_integer(value, argument)),
+        "$type" => {
+            found.is_some_and(|value| type_of(value) == argument_text() || is_integer(value, argument))
+        }
         "$contains" => text().contains(argument_text()),
         "$starts" => text().starts_with(argument_text()),
         "$least" => number() >= argument.as_f64(),
         "$most" => number().is_some() && number() <= argument.as_f64(),
         "$length" => found.map(length) == argument.as_u64().map(|length| length as usize),
-        "$one_of" => argument.as_array().is_some_and(|values| values.iter().any(|value| Some(value) == found)),
+        "$one_of" => {
+            argument.as_array().is_some_and(|values| values.iter().any(|value| Some(value) == found))
+        }
         "$keys" => {
             let found = found.and_then(Value::as_object).map(|map| {
                 let mut keys: Vec<_> = map.keys().map(String::as_str).collect();
                 keys.sort_unstable();
                 keys
             });
-            let mut keys: Vec<_> = argument.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            let mut keys: Vec<_> =
+                argument.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             keys.sort_unstable();
             found == Some(keys)
         }

@@ -31,7 +31,8 @@ fn every_case_gets_its_reply() {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let text = fs::read_to_string(&path).unwrap();
-        let file: File = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let file: File =
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         cases.extend(file.cases(path.file_stem().unwrap().to_str().unwrap()));
     }
     assert!(cases.len() >= LEAST_CASES, "{} cases", cases.len());
