@@ -252,7 +252,7 @@ mod tests {
             };
             let source =
                 workspace().read(&format!("{SCRIPTS}/{folder}/{}", client.script)).expect("a script");
-            assert!(source.contains("check("), "{}", client.name);
+            assert!(source.contains("checks"), "{}", client.name);
             let pins = workspace().read(&format!("{SCRIPTS}/{packages}")).expect("pinned packages");
             if matches!(client.runner, Runner::Python(_)) {
                 assert!(pins.lines().all(|line| line.contains("==")), "{packages}");
