@@ -52,9 +52,9 @@ pub enum Error {
         /// Error of the engine.
         source: ruvllm::Error,
     },
-    /// The witness log cannot be opened, or not be closed.
+    /// The witness log cannot be opened, or its last entries cannot be written.
     #[error("witness log: {0}")]
-    Witness(#[from] ruvllm_witness::Error),
+    Witness(#[source] ruvllm_witness::Error),
     /// Threads or signal handlers are refused by the system.
     #[error("cannot start the server: {0}")]
     System(#[source] io::Error),

@@ -19,6 +19,7 @@ mod server;
 mod signals;
 #[cfg(test)]
 mod testing;
+mod web;
 mod witness;
 
 pub use config::Config;

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use axum::Router;
 use parking_lot::{Mutex, RwLock};
-use ruvllm_witness::{PrivateKey, WhenFull};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::app::{App, RequestLimits, layered, router};
-use crate::config::{Config, FullQueue};
+use crate::config::Config;
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::listen::{self, Address, Certificate, ConnectionLimits, Listener, ShutdownHandle};
@@ -38,10 +37,9 @@ impl Server {
     /// # Errors
     /// [`Error`].
     pub fn bind(config: Config, models: Vec<ModelEntry>) -> Result<Self, Error> {
-        let models = ModelSet::new(models, config.memory_limit.map(|limit| limit.0));
-        let mut app = App::new(models, RequestLimits::new(&config));
-        let models = Arc::clone(&app.models);
-        let witness = open_witness(&config)?;
+        let models = Arc::new(ModelSet::new(models, config.memory_limit.map(|limit| limit.0)));
+        let mut app = App::new(Arc::clone(&models), RequestLimits::new(&config));
+        let witness = Witness::of_config(&config.witness)?.map(Arc::new);
         if let Some(witness) = &witness {
             app.set_witness(Arc::clone(witness));
         }
@@ -103,7 +101,6 @@ impl Server {
         listen::check(config)?;
         Gate::new(config)?;
         Certificate::read(config)?;
-        config.witness.key.as_deref().map(PrivateKey::load).transpose()?;
         Ok(Gate::warning(config).into_iter().collect())
     }
 
@@ -133,8 +130,8 @@ impl Server {
     /// Serves until shutdown is requested and requests have ended.
     ///
     /// # Errors
-    /// [`Error::System`] for signal handlers that the system refuses; [`Error::Witness`] if the end of
-    /// the log cannot be written.
+    /// [`Error::System`] for signal handlers that the system refuses; [`Error::Witness`] for entries
+    /// that could not be written.
     pub fn run(self) -> Result<(), Error> {
         let Self { runtime, listener, routes, models, witness, shutdown, reload, handles_signals } = self;
         runtime.block_on(async {
@@ -144,35 +141,13 @@ impl Server {
             listener.run(routes, shutdown).await;
             Ok::<(), Error>(())
         })?;
-        drop(runtime);
         if let Some(models) = models {
             models.clear();
         }
-        // Its last lines and checkpoint.
-        witness.map_or(Ok(()), |witness| witness.writer().close())?;
-        Ok(())
+        // Its threads record the last calls.
+        drop(runtime);
+        witness.map_or(Ok(()), |witness| witness.writer().close()).map_err(Error::Witness)
     }
-}
-
-/// Opens the witness log of a configuration, if it has one.
-///
-/// # Errors
-/// [`Error::Witness`].
-fn open_witness(config: &Config) -> Result<Option<Arc<Witness>>, Error> {
-    let settings = &config.witness;
-    let Some(folder) = &settings.folder else { return Ok(None) };
-    let options = ruvllm_witness::Options {
-        key: settings.key.as_deref().map(PrivateKey::load).transpose()?,
-        when_full: match settings.full_queue {
-            FullQueue::Wait => WhenFull::Block,
-            FullQueue::Drop => WhenFull::Drop,
-        },
-        queue_entries: settings.queue,
-        sync: settings.fsync,
-        max_file_bytes: settings.rotate_bytes.0,
-        ..ruvllm_witness::Options::default()
-    };
-    Ok(Some(Arc::new(Witness::open(folder, options, settings.text)?)))
 }
 
 /// Reads the configuration of a running server again.

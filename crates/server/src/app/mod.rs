@@ -4,7 +4,7 @@ mod router;
 
 use std::sync::Arc;
 
-use ruvllm::{Engine, Tenant};
+use ruvllm::{Engine, Quota, Tenant};
 
 pub(crate) use self::router::{layered, router};
 use crate::api_error::ApiError;
@@ -56,8 +56,8 @@ pub(crate) struct App {
 
 impl App {
     /// State without observers.
-    pub(crate) fn new(models: ModelSet, limits: RequestLimits) -> Self {
-        Self { models: Arc::new(models), limits, observers: Vec::new(), witness: None }
+    pub(crate) fn new(models: Arc<ModelSet>, limits: RequestLimits) -> Self {
+        Self { models, limits, observers: Vec::new(), witness: None }
     }
 
     /// Adds an observer of calls.
@@ -84,14 +84,22 @@ impl App {
         self.witness.is_some()
     }
 
-    /// The tenant of a caller in an engine's pool: the root for callers without a key.
+    /// The tenant of a caller in an engine's pool, within its share of the KV budget: the root for
+    /// callers without a key.
     ///
     /// # Errors
-    /// 400 for a name that the pool refuses.
+    /// 500 for a name that the pool refuses.
     pub(crate) fn tenant(engine: &Engine, caller: &Caller) -> Result<Tenant, ApiError> {
         if caller.key.is_none() {
             return Ok(Tenant::root());
         }
-        engine.kv_store().pool().tenant(&caller.tenant).map_err(|error| ApiError::internal(&error))
+        let pool = engine.kv_store().pool();
+        let tenant = pool.tenant(&caller.tenant).map_err(|error| ApiError::internal(&error))?;
+        if let Some(share) = caller.limits.kv_share() {
+            let pages = (pool.capacity_pages() as f64 * share) as usize;
+            let quota = Quota { hard_pages: pages.max(1), soft_pages: pages.max(1) };
+            pool.set_quota(&tenant, quota).map_err(|error| ApiError::internal(&error))?;
+        }
+        Ok(tenant)
     }
 }

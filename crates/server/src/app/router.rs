@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use super::App;
 use crate::api_error::{self, ApiError};
 use crate::gate::{self, Gate};
-use crate::{openai, request_id};
+use crate::{openai, request_id, web};
 
 /// All routes behind a gate.
 pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
@@ -20,6 +20,7 @@ pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*name}", get(openai::models::retrieve))
         .route("/health", get(|| async { StatusCode::OK }))
+        .merge(web::routes())
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
         .fallback(|| async { ApiError::not_found("there is no such path") })
         .with_state(app);

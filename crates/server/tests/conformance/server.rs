@@ -3,7 +3,8 @@
 use std::thread;
 
 use ruvllm::{EngineOptions, ModelSource};
-use ruvllm_server::{Config, ModelEntry, Server};
+use ruvllm_server::config::Config;
+use ruvllm_server::{ModelEntry, Server};
 
 use crate::client::Client;
 
@@ -14,7 +15,7 @@ pub(crate) fn start() -> Client {
     let mut entry = ModelEntry::new("base", ModelSource::builtin(), options);
     entry.keep = true;
     let server = Server::bind(config, vec![entry]).expect("a server");
-    let url = server.address().to_string();
+    let url = format!("http://{}", server.address().tcp().expect("a TCP address"));
     thread::spawn(move || server.run());
     Client::new(url)
 }
