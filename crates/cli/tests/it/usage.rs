@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 32] = [
+pub(crate) const COMMANDS: [&[&str]; 37] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -33,6 +33,11 @@ pub(crate) const COMMANDS: [&[&str]; 32] = [
     &["session", "list"],
     &["session", "fork"],
     &["session", "rm"],
+    &["serve"],
+    &["key", "new"],
+    &["key", "list"],
+    &["key", "rotate"],
+    &["key", "rm"],
     &["doctor"],
     &["completions"],
 ];
@@ -56,7 +61,9 @@ fn long_lines(text: &str, columns: usize) -> Vec<&str> {
 
 #[test]
 fn help_fits_the_width_of_the_terminal() {
-    for command in [&[&[][..], &["adapter"], &["eval"], &["session"], &["man"]], &COMMANDS[..]].concat() {
+    for command in
+        [&[&[][..], &["adapter"], &["eval"], &["key"], &["session"], &["man"]], &COMMANDS[..]].concat()
+    {
         let arguments = [command, &["--help"]].concat();
         let help = |columns: Option<&str>| {
             let mut program = crate::program::command(&arguments);
