@@ -17,6 +17,7 @@ mod openai;
 mod request_id;
 mod server;
 mod signals;
+mod telemetry;
 #[cfg(test)]
 mod testing;
 mod web;
@@ -27,3 +28,6 @@ pub use error::Error;
 pub use listen::{Address, Peer, ShutdownHandle};
 pub use models::ModelEntry;
 pub use server::{ReloadHandle, Server};
+pub use telemetry::logging;
+#[cfg(feature = "otlp")]
+pub use telemetry::otlp;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use parking_lot::{Mutex, RwLock};
+use ruvllm_witness::PrivateKey;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::app::{App, RequestLimits, layered, router};
@@ -13,6 +14,7 @@ use crate::error::Error;
 use crate::gate::Gate;
 use crate::listen::{self, Address, Certificate, ConnectionLimits, Listener, ShutdownHandle};
 use crate::models::{ModelEntry, ModelSet};
+use crate::telemetry::{Live, Metrics};
 use crate::witness::Witness;
 
 /// Threads of the server itself; models compute in those of their engines.
@@ -25,6 +27,7 @@ pub struct Server {
     routes: Router,
     models: Option<Arc<ModelSet>>,
     witness: Option<Arc<Witness>>,
+    live: Option<Arc<Live>>,
     shutdown: ShutdownHandle,
     reload: ReloadHandle,
 }
@@ -36,17 +39,23 @@ impl Server {
     /// # Errors
     /// [`Error`].
     pub fn bind(config: Config, models: Vec<ModelEntry>) -> Result<Self, Error> {
-        let models = Arc::new(ModelSet::new(models, config.memory_limit.map(|limit| limit.0)));
-        let mut app = App::new(Arc::clone(&models), RequestLimits::new(&config));
+        let models = ModelSet::new(models, config.memory_limit.map(|limit| limit.0));
+        let mut app = App::new(models, RequestLimits::new(&config));
+        let models = Arc::clone(&app.models);
         let witness = Witness::of_config(&config.witness)?.map(Arc::new);
         if let Some(witness) = &witness {
             app.set_witness(Arc::clone(witness));
         }
+        if config.metrics.tenants {
+            app.metrics.label_tenants();
+        }
+        let (metrics, live) = (Arc::clone(&app.metrics), Arc::clone(&app.live));
         let app = Arc::new(app);
         let server = Self::with_router(config, |gate| router(app, gate))?;
+        metrics.watch_connections(server.listener.open_connections());
         let loaded = server.runtime.block_on(models.load_kept());
         loaded.map_err(|(name, source)| Error::Model { name, source })?;
-        Ok(Self { models: Some(models), witness, ..server })
+        Ok(Self { models: Some(models), witness, live: Some(live), ..server })
     }
 
     /// Binds a server of other routes, behind the same listener, keys and limits.
@@ -54,7 +63,8 @@ impl Server {
     /// # Errors
     /// As [`Self::bind`].
     pub fn with_routes(config: Config, routes: Router) -> Result<Self, Error> {
-        Self::with_router(config, |gate| layered(routes, gate))
+        let metrics = Metrics::new(&Arc::new(ModelSet::new(Vec::new(), None)));
+        Self::with_router(config, |gate| layered(routes, gate, Arc::new(metrics)))
     }
 
     fn with_router(config: Config, router: impl FnOnce(Arc<Gate>) -> Router) -> Result<Self, Error> {
@@ -79,7 +89,7 @@ impl Server {
         }));
         let routes = router(gate);
         let shutdown = ShutdownHandle::new();
-        Ok(Self { runtime, listener, routes, models: None, witness: None, shutdown, reload })
+        Ok(Self { runtime, listener, routes, models: None, witness: None, live: None, shutdown, reload })
     }
 
     /// Checks a configuration and the files that it names, without binding the address.
@@ -91,6 +101,7 @@ impl Server {
         listen::check(config)?;
         Gate::new(config)?;
         Certificate::read(config)?;
+        config.witness.key.as_deref().map(PrivateKey::load).transpose()?;
         Ok(Gate::warning(config).into_iter().collect())
     }
 
@@ -127,14 +138,24 @@ impl Server {
     /// # Errors
     /// [`Error::Witness`] for entries that could not be written.
     pub fn run(self) -> Result<(), Error> {
-        let Self { runtime, listener, routes, models, witness, shutdown, reload: _ } = self;
-        runtime.block_on(listener.run(routes, shutdown));
+        let Self { runtime, listener, routes, models, witness, live, shutdown, reload: _ } = self;
+        runtime.block_on(async {
+            if let Some(live) = live {
+                let shutdown = shutdown.clone();
+                // Viewers would hold their connections until the time to drain is over.
+                tokio::spawn(async move {
+                    shutdown.draining().await;
+                    live.close();
+                });
+            }
+            listener.run(routes, shutdown).await;
+        });
+        // Its threads record the last calls.
+        drop(runtime);
         if let Some(models) = models {
             models.clear();
         }
-        // Its threads record the last calls.
-        drop(runtime);
-        witness.map_or(Ok(()), |witness| witness.writer().close()).map_err(Error::Witness)
+        Ok(witness.map_or(Ok(()), |witness| witness.writer().close())?)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 37] = [
+pub(crate) const COMMANDS: [&[&str]; 41] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -38,6 +38,10 @@ pub(crate) const COMMANDS: [&[&str]; 37] = [
     &["key", "list"],
     &["key", "rotate"],
     &["key", "rm"],
+    &["witness", "verify"],
+    &["witness", "show"],
+    &["witness", "export"],
+    &["witness", "key"],
     &["doctor"],
     &["completions"],
 ];
@@ -62,7 +66,8 @@ fn long_lines(text: &str, columns: usize) -> Vec<&str> {
 #[test]
 fn help_fits_the_width_of_the_terminal() {
     for command in
-        [&[&[][..], &["adapter"], &["eval"], &["key"], &["session"], &["man"]], &COMMANDS[..]].concat()
+        [&[&[][..], &["adapter"], &["eval"], &["key"], &["session"], &["witness"], &["man"]], &COMMANDS[..]]
+            .concat()
     {
         let arguments = [command, &["--help"]].concat();
         let help = |columns: Option<&str>| {

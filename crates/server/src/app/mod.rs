@@ -12,6 +12,7 @@ use crate::auth::Caller;
 use crate::config::Config;
 use crate::generation::Observer;
 use crate::models::ModelSet;
+use crate::telemetry::{Live, Metrics};
 use crate::witness::Witness;
 
 /// Limits of single requests.
@@ -50,14 +51,19 @@ impl Default for RequestLimits {
 pub(crate) struct App {
     pub(crate) models: Arc<ModelSet>,
     pub(crate) limits: RequestLimits,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) live: Arc<Live>,
     observers: Vec<Arc<dyn Observer>>,
     witness: Option<Arc<Witness>>,
 }
 
 impl App {
-    /// State without observers.
-    pub(crate) fn new(models: Arc<ModelSet>, limits: RequestLimits) -> Self {
-        Self { models, limits, observers: Vec::new(), witness: None }
+    /// State whose one observer are the metrics.
+    pub(crate) fn new(models: ModelSet, limits: RequestLimits) -> Self {
+        let models = Arc::new(models);
+        let metrics = Arc::new(Metrics::new(&models));
+        let observers: Vec<Arc<dyn Observer>> = vec![Arc::clone(&metrics) as Arc<dyn Observer>];
+        Self { models, limits, metrics, live: Arc::default(), observers, witness: None }
     }
 
     /// Adds an observer of calls.
@@ -67,6 +73,8 @@ impl App {
 
     /// Records calls in a witness log.
     pub(crate) fn set_witness(&mut self, witness: Arc<Witness>) {
+        let writer = Arc::clone(witness.writer());
+        self.metrics.watch_dropped_records(move || writer.status().dropped);
         self.observe(Arc::clone(&witness) as Arc<dyn Observer>);
         self.witness = Some(witness);
     }
