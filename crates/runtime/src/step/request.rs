@@ -151,6 +151,11 @@ impl Prepared {
         self.sampler.seed()
     }
 
+    /// Tokens of the prompt.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompt.len()
+    }
+
     /// Parameters of the parser of tool calls.
     pub(crate) fn parser(&self) -> Option<OutputParser> {
         self.parser.clone()
@@ -488,6 +493,7 @@ impl<'c> Request<'c> {
         let has_begun = self.clock.first.is_some();
         let reason = if has_begun { self.output.finish(reason) } else { reason };
         self.deliver();
+        let stop_sequence = self.output.matcher.matched().map(str::to_owned);
         let cached = self.cached.unwrap_or(0);
         let mut completion = Completion {
             id: self.outlet.id.as_deref().map(str::to_owned),
@@ -497,6 +503,7 @@ impl<'c> Request<'c> {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: cached,
             finish_reason: reason,
+            stop_sequence,
             kv_quality: report.kv_quality,
             dropped_tokens: report.dropped_tokens,
             adapters: self.adapters.into_served(),
