@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod anthropic;
 mod api_error;
 mod app;
 mod auth;

@@ -24,6 +24,16 @@ impl Reply {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
     }
 
+    /// Names and data of the server-sent events.
+    pub(crate) fn events(&self) -> Vec<(String, Value)> {
+        let event = |text: &str| {
+            let (name, data) = text.strip_prefix("event: ")?.split_once("\ndata: ")?;
+            Some((name.to_owned(), serde_json::from_str(data).unwrap()))
+        };
+        let events = self.text.split("\n\n").filter(|text| !text.is_empty() && !text.starts_with(':'));
+        events.map(|text| event(text).unwrap_or_else(|| panic!("no event: {text:?}"))).collect()
+    }
+
     /// Data of the server-sent events but the last one, which is `[DONE]`.
     pub(crate) fn chunks(&self) -> Vec<Value> {
         let mut data: Vec<_> =

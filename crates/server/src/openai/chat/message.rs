@@ -1,6 +1,7 @@
 //! Messages of a conversation as clients send them, and as the chat template takes them.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use ruvllm::Message;
 use ruvllm::serde_json::{Map, Value};
@@ -23,9 +24,9 @@ pub(crate) struct ChatMessage {
 
 /// Text, or a list of parts.
 #[derive(Debug, Clone)]
-pub(crate) enum Content {
+pub(crate) enum Content<P = Part> {
     Text(String),
-    Parts(Vec<Part>),
+    Parts(Vec<P>),
 }
 
 /// Part of a message.
@@ -53,26 +54,26 @@ pub(crate) struct FunctionParam {
     pub(crate) arguments: Value,
 }
 
-impl<'de> Deserialize<'de> for Content {
+impl<'de, P: Deserialize<'de>> Deserialize<'de> for Content<P> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
+        struct Either<P>(PhantomData<P>);
 
-        impl<'de> Visitor<'de> for Either {
-            type Value = Content;
+        impl<'de, P: Deserialize<'de>> Visitor<'de> for Either<P> {
+            type Value = Content<P>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string or a list of parts")
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Content, E> {
+            fn visit_str<E: Error>(self, text: &str) -> Result<Content<P>, E> {
                 Ok(Content::Text(text.to_owned()))
             }
 
-            fn visit_string<E: Error>(self, text: String) -> Result<Content, E> {
+            fn visit_string<E: Error>(self, text: String) -> Result<Content<P>, E> {
                 Ok(Content::Text(text))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content<P>, A::Error> {
                 let mut parts = Vec::new();
                 while let Some(part) = seq.next_element()? {
                     parts.push(part);
@@ -81,7 +82,7 @@ impl<'de> Deserialize<'de> for Content {
             }
         }
 
-        deserializer.deserialize_any(Either)
+        deserializer.deserialize_any(Either(PhantomData))
     }
 }
 

@@ -11,8 +11,11 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
-pub(crate) use self::message::{ChatMessage, messages_of};
+pub(crate) use self::message::{
+    CallParam, ChatMessage, Content, FunctionParam, Part, messages_of, text_of_content,
+};
 use self::request::ChatRequest;
+pub(crate) use self::request::{JsonSchemaFormat, ResponseFormat};
 use super::Common;
 use crate::api_error::ApiError;
 use crate::app::App;
