@@ -10,6 +10,7 @@ use ruvllm_models::{Compute, Model};
 
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
+use crate::intake::Intake;
 use crate::prefix::PrefixCache;
 use crate::quality::QualityMemory;
 use crate::speculation::{DraftModel, Speculation};
@@ -34,6 +35,8 @@ pub(crate) struct Core {
     pub(crate) pressure: PressurePolicy,
     pub(crate) quality: QualityMemory,
     pub(crate) counters: Arc<StepCounters>,
+    /// Requests that have not ended.
+    pub(crate) intake: Arc<Intake>,
     pub(crate) scheduling: ruvllm_scheduler::Config,
     /// Model that drafts the next tokens.
     pub(crate) draft: Option<DraftModel>,

@@ -171,6 +171,7 @@ impl Engine {
             pressure: options.pressure,
             quality,
             counters: Arc::default(),
+            intake: Arc::default(),
             draft,
             speculation: options.speculation,
         };

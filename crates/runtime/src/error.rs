@@ -53,6 +53,10 @@ pub enum Error {
     /// The engine was dropped, or its thread stopped, while the request ran.
     #[error("the engine stopped while the request ran")]
     EngineStopped,
+    /// The engine takes no new requests:
+    /// [`Engine::begin_shutdown`](crate::Engine::begin_shutdown).
+    #[error("the engine is shutting down and takes no new requests; send them to another one")]
+    ShuttingDown,
     /// A request with an id failed.
     #[error("request {id:?} failed")]
     InRequest {

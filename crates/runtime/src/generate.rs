@@ -70,8 +70,8 @@ impl Engine {
     /// [`Error`]`::{Adapter, AdapterScale, PromptTooLong, IdLength, KvPolicyNotOpened, Session,
     /// SpillWithoutFolder}`, those of
     /// [`encode_prompt`](Self::encode_prompt), [`Sampler::new`](crate::Sampler::new) and
-    /// [`StopMatcher::new`](crate::StopMatcher::new); [`Error::StepThread`]. Those of the run come
-    /// from the handle. Errors of a request with an id are in [`Error::InRequest`].
+    /// [`StopMatcher::new`](crate::StopMatcher::new); [`Error::StepThread`], [`Error::ShuttingDown`].
+    /// Those of the run come from the handle. Errors of a request with an id are in [`Error::InRequest`].
     ///
     /// # Examples
     /// ```no_run
@@ -191,6 +191,7 @@ impl Engine {
     ) -> Result<Vec<RequestHandle>> {
         check_choices(n)?;
         let core = self.core();
+        let taken = (0..n).map(|_| core.intake.take()).collect::<Result<Vec<_>>>()?;
         request.check()?;
         let kv = core.store_of(request.kv.as_ref())?;
         let pressure = request.pressure.unwrap_or(core.pressure);
@@ -230,7 +231,7 @@ impl Engine {
             record.begin(&self.last_message(&request.prompt), SystemTime::now());
         }
         let (mut jobs, mut handles) = (Vec::with_capacity(n), Vec::with_capacity(n));
-        for prepared in choices {
+        for (prepared, taken) in choices.into_iter().zip(taken) {
             let inbox = Arc::new(Inbox::default());
             // The end of this request is not that of others with the caller's token.
             let cancel = cancel.child();
@@ -245,7 +246,7 @@ impl Engine {
                 priority: request.priority,
                 deadline: request.deadline,
                 cancel: cancel.clone(),
-                outlet: Outlet::new(Arc::clone(&inbox), request.id.as_deref()),
+                outlet: Outlet::new(Arc::clone(&inbox), request.id.as_deref()).with(taken),
             });
             handles.push(RequestHandle::new(inbox, cancel, parser, prompt_tokens));
         }

@@ -1,5 +1,9 @@
 //! The constraint of one generation, if its request has one.
 
+use std::time::Duration;
+#[cfg(feature = "structured-output")]
+use std::time::Instant;
+
 use ruvllm_text::TokenId;
 
 use crate::codec::TextCodec;
@@ -18,6 +22,9 @@ pub(crate) struct Guide {
     /// Logits of the allowed ids, `-inf` elsewhere `[sampled_ids]`.
     #[cfg(feature = "structured-output")]
     masked: Vec<f32>,
+    /// Number of masks and their time, until they are taken.
+    #[cfg(feature = "structured-output")]
+    masks: (u64, Duration),
 }
 
 #[cfg(feature = "structured-output")]
@@ -34,7 +41,7 @@ impl Guide {
         let start = |constraint| codec.constraints()?.start(constraint);
         let constraint = tools.and_then(|tools| tools.constraint.as_ref()).or(request.constraint.as_ref());
         let state = constraint.map(start).transpose().map_err(Error::Constraint)?;
-        Ok(Self { state, masked: Vec::new() })
+        Ok(Self { state, masked: Vec::new(), masks: Default::default() })
     }
 
     /// The logits to sample from: those given, with `-inf` for ids that the constraint excludes.
@@ -43,8 +50,15 @@ impl Guide {
     /// [`Error::Constraint`] if the step exceeds a limit.
     pub(crate) fn mask<'l>(&'l mut self, logits: &'l [f32]) -> Result<&'l [f32]> {
         let Some(state) = &mut self.state else { return Ok(logits) };
+        let started = Instant::now();
         state.mask().map_err(Error::Constraint)?.apply(logits, &mut self.masked);
+        self.masks = (self.masks.0 + 1, self.masks.1 + started.elapsed());
         Ok(&self.masked)
+    }
+
+    /// Number and time of the masks since the last call.
+    pub(crate) fn take_mask_time(&mut self) -> (u64, Duration) {
+        std::mem::take(&mut self.masks)
     }
 
     /// Moves past a token of the output.
@@ -84,6 +98,10 @@ impl Guide {
 
     pub(crate) fn mask<'l>(&mut self, logits: &'l [f32]) -> Result<&'l [f32]> {
         Ok(logits)
+    }
+
+    pub(crate) fn take_mask_time(&mut self) -> (u64, Duration) {
+        (0, Duration::ZERO)
     }
 
     pub(crate) fn accept(&mut self, _: TokenId) -> Result<()> {

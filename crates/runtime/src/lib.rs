@@ -49,6 +49,7 @@ mod error;
 mod evaluate;
 mod generate;
 mod guide;
+mod intake;
 mod machine;
 mod memory;
 mod options;
@@ -68,6 +69,7 @@ mod step;
 mod stop;
 mod tool_loop;
 mod tools;
+mod usage;
 
 /// Lower-layer crates in the versions used here: for types in signatures and sources of errors.
 pub mod crates {
@@ -81,14 +83,15 @@ pub mod crates {
 pub use serde_json;
 
 pub use ruvllm_adapters::{
-    Adapter, AdapterGate, FactorFormat, MicroLora, Precision, Registry, ScaledAdapter, Tier,
+    Adapter, AdapterGate, FactorFormat, MicroLora, Precision, Registry, ResidencyStatistics, ScaledAdapter,
+    Tier,
 };
 #[cfg(feature = "store")]
 pub use ruvllm_hub::Store;
 pub use ruvllm_kernels::{Isa, Kernels};
-pub use ruvllm_kv_cache::prefix::FolderKey;
+pub use ruvllm_kv_cache::prefix::{FolderKey, PrefixNode, TreeStatistics};
 pub use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvShape, KvStore};
-pub use ruvllm_memory::{PagePool, PressurePolicy, Quota, Tenant};
+pub use ruvllm_memory::{PagePool, PoolStats, PressurePolicy, Quota, Tenant};
 pub use ruvllm_models::quantize::Recipe;
 pub use ruvllm_models::{Checkpoint, LoadProgress, Model, ModelConfig, Pooling};
 pub use ruvllm_scheduler::{Config as SchedulerConfig, Refusal};
@@ -133,12 +136,13 @@ pub use crate::sampler::{
 pub use crate::session_table::SessionError;
 pub use crate::sessions::{SessionInfo, Sessions};
 pub use crate::speculation::Speculation;
-pub use crate::step::{Chunk, RequestEvent, RequestHandle, StepStatistics};
+pub use crate::step::{Chunk, RequestEvent, RequestHandle, StepRecord, StepStatistics};
 pub use crate::stop::StopMatcher;
 pub use crate::tool_loop::{
     Generator, Tool, ToolLoop, ToolLoopEnd, ToolLoopEvent, ToolLoopOptions, ToolLoopResult,
 };
 pub use crate::tools::{ToolChoice, ToolError};
+pub use crate::usage::{KvTierUsage, KvUsage};
 
 /// README examples of crates whose documentation does not include their README.
 #[cfg(doctest)]

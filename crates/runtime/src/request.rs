@@ -82,7 +82,8 @@ pub struct GenerateRequest {
     pub id: Option<String>,
     /// The prompt.
     pub prompt: Prompt,
-    /// Maximum number of tokens to generate; 0 = none, `None` = up to the context length.
+    /// Maximum number of tokens to generate; `None` = up to the context length, 0 = none: then the
+    /// prompt is computed only for [`prompt_logprobs`](Self::prompt_logprobs).
     pub max_tokens: Option<usize>,
     /// Sampling parameters.
     pub sampling: SamplingParams,
@@ -91,6 +92,12 @@ pub struct GenerateRequest {
     /// the model: log-softmax of the raw logits, before constraint, penalties, bias, filters and
     /// temperature. Tokens that a constraint forces are then computed one by one. Default: none.
     pub logprobs: Option<usize>,
+    /// Log-probabilities of each prompt token from the second on, and of so many most likely ones, 0
+    /// to 128, in [`Completion::prompt_logprobs`]: log-softmax of the raw logits, as
+    /// [`logprobs`](Self::logprobs). The whole prompt is computed, also with
+    /// [`max_tokens`](Self::max_tokens) 0; no prefix is reused, because cached tokens have no
+    /// logits. Default: none.
+    pub prompt_logprobs: Option<usize>,
     /// Stop sequences: texts that end the generation and are not part of the output.
     pub stop: Vec<String>,
     /// Continues after EOS and end-of-turn tokens, for measurements.
@@ -167,6 +174,7 @@ impl GenerateRequest {
             max_tokens: None,
             sampling: SamplingParams::default(),
             logprobs: None,
+            prompt_logprobs: None,
             stop: Vec::new(),
             ignore_eos: false,
             tenant: Tenant::root(),
@@ -204,6 +212,7 @@ setters! {
         some with_max_tokens(max_tokens: usize);
         set with_sampling(sampling: SamplingParams);
         some with_logprobs(logprobs: usize);
+        some with_prompt_logprobs(prompt_logprobs: usize);
         set with_ignore_eos(ignore_eos: bool);
         set with_tenant(tenant: Tenant);
         set with_shared_tokens(shared_tokens: usize);
@@ -284,8 +293,10 @@ impl GenerateRequest {
     /// # Errors
     /// [`Error::IdLength`], [`Error::InvalidOption`].
     pub(crate) fn check(&self) -> Result<()> {
-        if let Some(value) = self.logprobs.filter(|&top_n| top_n > MOST_LOGPROBS) {
-            return Err(Error::InvalidOption { name: "logprobs", value, expected: "at most 128" });
+        for (name, top_n) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
+            if let Some(value) = top_n.filter(|&top_n| top_n > MOST_LOGPROBS) {
+                return Err(Error::InvalidOption { name, value, expected: "at most 128" });
+            }
         }
         self.session.as_deref().map_or(Ok(()), |id| check_id("session", id))?;
         self.id.as_deref().map_or(Ok(()), |id| check_id("request", id))
@@ -370,6 +381,9 @@ impl std::fmt::Display for FinishReason {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Timings {
+    /// Time from the submission to the start of the request in milliseconds: encoding, the queue,
+    /// and the load of its adapters.
+    pub queue_ms: Option<f64>,
     /// Time to first token in milliseconds, encoding and prefill included.
     pub ttft_ms: Option<f64>,
     /// Prompt tokens per second of prefill, cached tokens not counted.
@@ -405,6 +419,10 @@ pub struct Completion {
     /// Log-probabilities at the positions of [`tokens`](Self::tokens), as many; empty unless
     /// [`GenerateRequest::logprobs`] asks for them.
     pub logprobs: Vec<Logprobs>,
+    /// Log-probabilities of the prompt tokens: entry `i` is that of token `i + 1`, since nothing
+    /// predicts the first one. Empty unless [`GenerateRequest::prompt_logprobs`] asks for them; of
+    /// a request that was cancelled, those that were computed. Choices of a prompt share them.
+    pub prompt_logprobs: Arc<[Logprobs]>,
     /// Tokens of the encoded prompt.
     pub prompt_tokens: usize,
     /// Prompt tokens served from the prefix cache or an earlier turn.

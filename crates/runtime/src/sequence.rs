@@ -199,7 +199,9 @@ impl NativeSequence {
         prefixes: Option<&PrefixCache>,
         prompt: &[TokenId],
     ) -> Result<usize> {
-        let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) else { return Ok(0) };
+        // The last token is computed in any case: a single one needs no lookup.
+        let may_reuse = self.spec.caches_prefix && prompt.len() > 1;
+        let Some(prefixes) = prefixes.filter(|_| may_reuse) else { return Ok(0) };
         self.reused = prefixes
             .begin(&compute.kernels, &mut self.cache, self.kv_digest, prompt, self.spec.min_cache_tokens)
             .map_err(|source| Error::Cache { tokens: prompt.len(), source: source.into() })?;

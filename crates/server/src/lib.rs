@@ -14,5 +14,6 @@ mod openai;
 mod request_id;
 #[cfg(test)]
 mod testing;
+mod witness;
 
 pub use models::ModelEntry;

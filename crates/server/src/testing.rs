@@ -43,26 +43,37 @@ impl Reply {
     }
 }
 
-/// The router of all tests; its model is loaded once.
-fn shared() -> Router {
-    static ROUTER: OnceLock<Router> = OnceLock::new();
-    let make = || {
-        let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
-        let entry = ModelEntry::new("base", ModelSource::builtin(), options);
-        let app = App::new(ModelSet::new(vec![entry], None), RequestLimits::default());
-        let caller = Caller { key: None, tenant: "default".into(), limits: Arc::default() };
-        router(Arc::new(app)).layer(Extension(caller))
-    };
-    ROUTER.get_or_init(make).clone()
+/// A state with the built-in model.
+pub(crate) fn app() -> App {
+    let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
+    let entry = ModelEntry::new("base", ModelSource::builtin(), options);
+    App::new(ModelSet::new(vec![entry], None), RequestLimits::default())
 }
 
-/// Sends a request to the router.
+/// The router of a state, for a caller without a key.
+pub(crate) fn router_of(app: App) -> Router {
+    let caller = Caller { key: None, tenant: "default".into(), limits: Arc::default() };
+    router(Arc::new(app)).layer(Extension(caller))
+}
+
+/// The router of most tests; its model is loaded once.
+fn shared() -> Router {
+    static ROUTER: OnceLock<Router> = OnceLock::new();
+    ROUTER.get_or_init(|| router_of(app())).clone()
+}
+
+/// Sends a request to the shared router.
 pub(crate) fn send(method: &str, path: &str, body: Option<Value>) -> Reply {
+    send_to(shared(), method, path, body)
+}
+
+/// Sends a request to a router.
+pub(crate) fn send_to(router: Router, method: &str, path: &str, body: Option<Value>) -> Reply {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
-        let response = shared().oneshot(request.body(body).unwrap()).await.unwrap();
+        let response = router.oneshot(request.body(body).unwrap()).await.unwrap();
         let status = response.status().as_u16();
         let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         Reply { status, text: String::from_utf8(bytes.to_vec()).unwrap() }

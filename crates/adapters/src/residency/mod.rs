@@ -100,6 +100,8 @@ pub struct ResidencyStatistics {
     pub warm_adapters: usize,
     /// Their bytes.
     pub warm_bytes: usize,
+    /// Registered adapters that are in their files only.
+    pub cold_adapters: usize,
     /// Requests that found their adapter hot.
     pub hot_hits: u64,
     /// Requests that found it warm.
@@ -204,7 +206,15 @@ impl Residency {
         let table = self.table.lock();
         let (hot_adapters, hot_bytes) = table.tiers.size(Tier::Hot);
         let (warm_adapters, warm_bytes) = table.tiers.size(Tier::Warm);
-        ResidencyStatistics { hot_adapters, hot_bytes, warm_adapters, warm_bytes, ..table.statistics }
+        let cold_adapters = table.tiers.len() - hot_adapters - warm_adapters;
+        ResidencyStatistics {
+            hot_adapters,
+            hot_bytes,
+            warm_adapters,
+            warm_bytes,
+            cold_adapters,
+            ..table.statistics
+        }
     }
 
     /// Tier of a version.

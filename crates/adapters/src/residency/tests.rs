@@ -136,8 +136,14 @@ fn limits_are_kept_and_adapters_in_use_stay() {
     fixture.settle();
     let statistics = fixture.statistics();
     assert!(statistics.hot_adapters <= 2 && statistics.warm_adapters <= 3, "{statistics:?}");
+    let in_memory = statistics.hot_adapters + statistics.warm_adapters;
+    assert_eq!(in_memory + statistics.cold_adapters, versions.len());
     let used = fixture.pool.stats().used_pages;
-    assert_eq!(used, statistics.hot_adapters + statistics.warm_adapters, "nothing leaks");
+    assert_eq!(used, in_memory, "nothing leaks");
+    let version = &versions[0];
+    fixture.registry.unload(version.tenant(), version.name()).expect("it is there");
+    let statistics = fixture.statistics();
+    assert_eq!(statistics.hot_adapters + statistics.warm_adapters + statistics.cold_adapters, 9);
 }
 
 #[test]

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use ruvllm_kernels::Kernels;
 use ruvllm_kv_cache::prefix::{
-    AdapterVersion, Evicted, FolderKey, Inserted, LeafEviction, LeafId, Leaves, PrefixKey, PrefixPin,
-    PrefixStore, PrefixTree, Scope, TreeStatistics,
+    AdapterVersion, Evicted, FolderKey, Inserted, LeafEviction, LeafId, Leaves, PrefixKey, PrefixNode,
+    PrefixPin, PrefixStore, PrefixTree, Scope, TreeStatistics,
     store::{Entry, StoreStatistics},
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvPolicy, KvStore, Sequence};
@@ -433,6 +433,11 @@ impl PrefixCache {
             statistics.dropped_blocks = queue.dropped_blocks;
         }
         statistics
+    }
+
+    /// The nodes of the tree that were used last.
+    pub(crate) fn nodes(&self, most: usize) -> Vec<PrefixNode> {
+        self.tree.latest_nodes(most)
     }
 
     /// Takes the warnings about the folder since the last call; no request failed because of them.

@@ -37,7 +37,7 @@ impl Default for Logprobs {
 
 /// Overwrites `out` with the log-probabilities of `token` and the `top_n` most likely tokens.
 /// `best` is memory for the selection.
-pub(super) fn compute(
+pub(crate) fn compute(
     kernels: &Kernels,
     logits: &[f32],
     token: TokenId,

@@ -19,6 +19,7 @@ use self::dry::Dry;
 pub use self::dry::DryBreakers;
 use self::filter::Candidate;
 use self::history::History;
+pub(crate) use self::logprobs::compute as compute_logprobs;
 pub use self::logprobs::{Logprobs, TokenLogprob};
 use self::mirostat::Mirostat;
 pub use self::order::{SamplerOrder, SamplerStep};
@@ -144,6 +145,11 @@ impl Sampler {
     /// Sampling seed: of the parameters, or a fresh one of this sampler.
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// Kernels that it samples with.
+    pub(crate) fn kernels(&self) -> Kernels {
+        self.kernels
     }
 
     /// Reserves memory for a sequence of up to `tokens` tokens: only the DRY penalty needs any. No

@@ -103,9 +103,26 @@ pub(crate) struct SequenceReport {
     pub(crate) dropped_tokens: usize,
 }
 
-/// Takes the logits of the parts that want some and were computed to the end: their indices in the
-/// step, and [`Part::rows`] rows of `vocab_size` for each, in order.
-pub(crate) type Logits<'l> = dyn FnMut(&[usize], &[f32]) + 'l;
+/// A part of a step with logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PartLogits {
+    /// Index of the part in the step.
+    pub(crate) part: usize,
+    /// Number of its tokens that were computed: of a prompt chunk maybe fewer than it has.
+    pub(crate) tokens: usize,
+    /// Rows of logits, of the last of these tokens that are among the part's [`Part::rows`].
+    pub(crate) rows: usize,
+}
+
+impl Part {
+    /// Rows of logits if the first `computed` of the part's tokens are computed.
+    pub(crate) fn rows_of(&self, computed: usize) -> usize {
+        computed.saturating_sub(self.tokens.len() - self.rows)
+    }
+}
+
+/// Takes the logits of the parts that have some, and for each its rows of `vocab_size`, in order.
+pub(crate) type Logits<'l> = dyn FnMut(&[PartLogits], &[f32]) + 'l;
 
 /// Owns weights and sequences and computes steps. Nothing outside of it reads keys and values, so
 /// they may be on another device.
@@ -128,8 +145,8 @@ pub(crate) trait Executor {
     /// writes to them. False if there is no sequence `id` or the executor cannot do it.
     fn fork(&mut self, id: SequenceId, new_id: SequenceId) -> bool;
 
-    /// Computes a step. Fills `outcomes` with one for each part, and passes the logits of the parts
-    /// that want some and were computed to the end.
+    /// Computes a step. Fills `outcomes` with one for each part, and passes the logits of those
+    /// tokens that were computed and whose logits are wanted.
     fn step(&mut self, step: &Step, outcomes: &mut Vec<Outcome>, logits: &mut Logits<'_>);
 
     /// Drops the tokens of a sequence from position `len` on: drafts that were rejected.

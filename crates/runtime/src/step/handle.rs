@@ -102,6 +102,12 @@ impl RequestHandle {
         self.cancel.clone()
     }
 
+    /// Log-probabilities of the prompt ([`Completion::prompt_logprobs`]), from the first piece on;
+    /// `None` before the prompt is computed, and if the request does not ask for them.
+    pub fn prompt_logprobs(&self) -> Option<Arc<[Logprobs]>> {
+        self.inbox.prompt_logprobs()
+    }
+
     /// The result; `None` before the iterator's end and after an error.
     pub fn completion(&self) -> Option<&Completion> {
         self.end.as_ref()

@@ -55,6 +55,8 @@ struct State {
     end: Option<Result<Completion>>,
     /// True once there was a result.
     has_ended: bool,
+    /// Log-probabilities of the prompt, once all are there and if the request asks for them.
+    prompt_logprobs: Option<Arc<[Logprobs]>>,
     notify: Option<Notify>,
 }
 
@@ -69,6 +71,16 @@ impl Inbox {
         all.push_str(text);
         ids.extend_from_slice(tokens);
         ends.push((all.len(), ids.len()));
+    }
+
+    /// Puts the log-probabilities of the prompt, before the first piece.
+    pub(super) fn set_prompt_logprobs(&self, logprobs: Arc<[Logprobs]>) {
+        self.state.lock().prompt_logprobs = Some(logprobs);
+    }
+
+    /// Log-probabilities of the prompt, once all are there.
+    pub(super) fn prompt_logprobs(&self) -> Option<Arc<[Logprobs]>> {
+        self.state.lock().prompt_logprobs.clone()
     }
 
     /// Puts the result; the first one counts.

@@ -4,7 +4,7 @@
 //! Engine::submit ─▶ StepThread ─▶ StepLoop ─ plan ─▶ Scheduler (crate ruvllm-scheduler)
 //!                                    │ Step: tokens and parts, plain data
 //!                                    ▼
-//!                                 Executor ── logits of sampled rows ─▶ Request: sampler, text
+//!                                 Executor ── logits of wanted rows ──▶ Request: sampler, text
 //!                                    │                                      │
 //!                NativeExecutor, SessionExecutor                    Inbox ─▶ RequestHandle
 //! ```
@@ -16,8 +16,11 @@ mod adapters;
 mod events;
 mod executor;
 mod handle;
+mod history;
 mod inbox;
+mod job;
 mod native;
+mod prompt_logprobs;
 mod reader;
 mod request;
 mod sessions;
@@ -28,8 +31,9 @@ mod thread;
 pub(crate) use self::adapters::RequestAdapters;
 pub use self::events::RequestEvent;
 pub use self::handle::{Chunk, RequestHandle};
+pub use self::history::StepRecord;
 pub(crate) use self::inbox::Inbox;
-pub(crate) use self::request::{Facts, Job, Outlet, Prepared};
+pub(crate) use self::job::{Facts, Job, Outlet, Prepared};
 pub(crate) use self::sessions::SessionExecutor;
 pub(crate) use self::statistics::StepCounters;
 pub use self::statistics::StepStatistics;

@@ -7,7 +7,7 @@ use ruvllm_kv_cache::prefix::PrefixKey;
 use ruvllm_models::{LogitsRows, Segment, Workspace};
 use ruvllm_text::TokenId;
 
-use super::executor::{Executor, Logits, Outcome, Part, SequenceId, SequenceReport, Step};
+use super::executor::{Executor, Logits, Outcome, Part, PartLogits, SequenceId, SequenceReport, Step};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::request::SequenceSize;
@@ -31,8 +31,8 @@ struct Scratch {
     #[expect(clippy::vec_box, reason = "a sequence is large and moves between list and map in each step")]
     sequences: Vec<Box<NativeSequence>>,
     segments: Vec<Segment<'static>>,
-    /// Indices of the parts whose logits are there.
-    sampled: Vec<usize>,
+    /// Parts whose logits are there.
+    with_logits: Vec<PartLogits>,
 }
 
 impl<'c> NativeExecutor<'c> {
@@ -62,15 +62,16 @@ impl<'c> NativeExecutor<'c> {
         let core = self.core;
         let parts = &step.parts()[first..first + sequences.len()];
         outcomes.truncate(first);
-        self.scratch.sampled.clear();
+        self.scratch.with_logits.clear();
         let mut segments = recycle(std::mem::take(&mut self.scratch.segments));
         for ((index, part), sequence) in parts.iter().enumerate().zip(sequences.iter_mut()) {
             outcomes.push(match segment(core, step, part, sequence) {
-                Ok((segment, has_logits)) => {
+                Ok(segment) => {
                     let tokens = segment.n_tokens();
                     segments.push(segment);
-                    if has_logits {
-                        self.scratch.sampled.push(first + index);
+                    let rows = part.rows_of(tokens);
+                    if rows > 0 {
+                        self.scratch.with_logits.push(PartLogits { part: first + index, tokens, rows });
                     }
                     Outcome::Computed { tokens }
                 }
@@ -93,8 +94,8 @@ impl<'c> NativeExecutor<'c> {
                 index += 1;
             }
         }
-        if !self.scratch.sampled.is_empty() {
-            logits(&self.scratch.sampled, self.workspace.logits());
+        if !self.scratch.with_logits.is_empty() {
+            logits(&self.scratch.with_logits, self.workspace.logits());
         }
         Ok(())
     }
@@ -110,20 +111,17 @@ impl<'c> NativeExecutor<'c> {
     }
 }
 
-/// Room for a part and its segment, and true if logits of it will be there: a prompt chunk is
-/// shortened where memory is short, and has none then.
+/// Room for a part and its segment: a prompt chunk is shortened where memory is short.
 fn segment<'s>(
     core: &Core,
     step: &'s Step,
     part: &Part,
     sequence: &'s mut NativeSequence,
-) -> Result<(Segment<'s>, bool)> {
+) -> Result<Segment<'s>> {
     let tokens = step.tokens(part);
     let least = if part.is_prompt { core.kv.block_tokens().min(tokens.len()) } else { tokens.len() };
     let room = sequence.prepare(&core.model, &core.compute, least..=tokens.len())?;
-    let has_logits = part.rows > 0 && room == tokens.len();
-    let rows = if has_logits { LogitsRows::Tail(part.rows) } else { LogitsRows::None };
-    Ok((sequence.segment(&core.compute, &tokens[..room], rows)?, has_logits))
+    sequence.segment(&core.compute, &tokens[..room], LogitsRows::Tail(part.rows_of(room)))
 }
 
 impl Executor for NativeExecutor<'_> {

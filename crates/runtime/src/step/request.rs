@@ -1,6 +1,7 @@
 //! A request in the step loop: its token ids, its sampler and the text that comes of them.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,201 +12,26 @@ use ruvllm_text::tokenizer::TokenStream;
 
 use super::adapters::RequestAdapters;
 use super::executor::{SequenceId, SequenceReport};
-use super::inbox::Inbox;
+use super::job::{Job, Limit, Outlet, Prepared};
+use super::prompt_logprobs::PromptLogprobs;
 use super::reader::Reader;
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::guide::Guide;
-use crate::request::{Completion, FinishReason, GenerateRequest, Timings};
-use crate::sampler::{Logprobs, Sampler, SamplingParams};
+use crate::request::{Completion, FinishReason, Timings};
+use crate::sampler::{Logprobs, Sampler};
 use crate::sequence::SequenceSpec;
 use crate::session_table::{Record, SessionId};
 use crate::speculation::{Ask, Speculation};
 use crate::stop::StopMatcher;
-use crate::tools::{OutputParser, RequestTools, prompt_of};
+use crate::tools::OutputParser;
 
 /// Temperature from which on output is hard to foresee: drafts begin shorter.
 const VARIED: f32 = 0.5;
 
 /// Largest number of tokens before a draft in its step; more are a prompt that is computed again.
 const MOST_FORCED: usize = 32;
-
-/// Properties of a backend that a generation depends on.
-pub(crate) struct Facts<'b> {
-    pub(crate) codec: &'b TextCodec,
-    /// The kernels of the sampler.
-    pub(crate) kernels: Kernels,
-    /// Largest number of tokens in a sequence.
-    pub(crate) context: usize,
-    /// Context length of the model.
-    pub(crate) model_context: usize,
-}
-
-/// A request that was checked and encoded, before it waits for its turn.
-pub(crate) struct Prepared {
-    started: Instant,
-    sampler: Sampler,
-    logprobs: Option<usize>,
-    guide: Guide,
-    matcher: StopMatcher,
-    prompt: Vec<TokenId>,
-    /// True if the output continues the prompt's text.
-    continues: bool,
-    limit: Limit,
-    ignore_eos: bool,
-    /// Finds tool calls in the output; `None` if there can be none.
-    parser: Option<OutputParser>,
-    speculation: Option<Speculation>,
-    temperature: f32,
-}
-
-/// Rules of the output of one choice.
-struct Rules {
-    sampler: Sampler,
-    guide: Guide,
-    matcher: StopMatcher,
-    tools: Option<RequestTools>,
-}
-
-impl Rules {
-    /// # Errors
-    /// Errors of the sampling parameters, the constraint, the tools and the stop sequences.
-    fn new(facts: &Facts<'_>, request: &GenerateRequest, sampling: &SamplingParams) -> Result<Self> {
-        request.speculation.map_or(Ok(()), Speculation::check)?;
-        let sampler = Sampler::new(facts.kernels, sampling, facts.codec.sampled_ids())?;
-        let tools = RequestTools::new(facts.codec, request)?;
-        let guide = Guide::new(facts.codec, request, tools.as_ref())?;
-        let matcher = StopMatcher::new(request.stop.iter().cloned())?;
-        Ok(Self { sampler, guide, matcher, tools })
-    }
-}
-
-/// Token limits of a generation.
-#[derive(Debug, Clone, Copy)]
-struct Limit {
-    /// Largest number of generated tokens.
-    tokens: usize,
-    /// Largest number of tokens in the sequence.
-    context: usize,
-}
-
-impl Prepared {
-    /// Checks a request and encodes its prompt.
-    ///
-    /// # Errors
-    /// Errors of [`Engine::generate_with`](crate::Engine::generate_with) before the run.
-    pub(crate) fn new(facts: &Facts<'_>, request: &GenerateRequest, cancel: &CancelToken) -> Result<Self> {
-        let started = Instant::now();
-        // Checked before the prompt is encoded, which may take long.
-        let rules = Rules::new(facts, request, &request.sampling)?;
-        let prompt = facts.codec.encode_prompt_until(&prompt_of(request), cancel)?;
-        let (context, model_context) = (facts.context, facts.model_context);
-        if prompt.len() > context {
-            return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });
-        }
-        Ok(Self::with_prompt(started, facts, request, prompt, rules))
-    }
-
-    /// The same request with its sampling parameters changed to those given: another choice.
-    ///
-    /// # Errors
-    /// Errors of the sampler and of the constraint.
-    pub(crate) fn choice(
-        &self,
-        facts: &Facts<'_>,
-        request: &GenerateRequest,
-        sampling: &SamplingParams,
-    ) -> Result<Self> {
-        let rules = Rules::new(facts, request, sampling)?;
-        Ok(Self::with_prompt(self.started, facts, request, self.prompt.clone(), rules))
-    }
-
-    fn with_prompt(
-        started: Instant,
-        facts: &Facts<'_>,
-        request: &GenerateRequest,
-        prompt: Vec<TokenId>,
-        rules: Rules,
-    ) -> Self {
-        let Rules { mut sampler, guide, matcher, tools } = rules;
-        prompt.iter().for_each(|&token| sampler.accept(token));
-        Self {
-            started,
-            sampler,
-            logprobs: request.logprobs,
-            guide,
-            matcher,
-            parser: tools.map(|tools| tools.parser(&prompt)),
-            prompt,
-            continues: TextCodec::continues(&request.prompt),
-            limit: Limit { tokens: request.max_tokens.unwrap_or(usize::MAX), context: facts.context },
-            ignore_eos: request.ignore_eos,
-            speculation: request.speculation,
-            temperature: request.sampling.temperature,
-        }
-    }
-
-    /// Sampling seed.
-    pub(crate) fn seed(&self) -> u64 {
-        self.sampler.seed()
-    }
-
-    /// Tokens of the prompt.
-    pub(crate) fn prompt_tokens(&self) -> usize {
-        self.prompt.len()
-    }
-
-    /// Parameters of the parser of tool calls.
-    pub(crate) fn parser(&self) -> Option<OutputParser> {
-        self.parser.clone()
-    }
-
-    /// Largest number of tokens that the sequence can come to have.
-    pub(crate) fn capacity(&self) -> usize {
-        self.limit.context.min(self.prompt.len().saturating_add(self.limit.tokens))
-    }
-}
-
-/// A request on its way to the step loop.
-pub(crate) struct Job {
-    pub(crate) prepared: Prepared,
-    /// Properties of the sequence; the adapters come to it when the request starts.
-    pub(crate) spec: SequenceSpec,
-    pub(crate) adapters: RequestAdapters,
-    /// Session that keeps the sequence afterwards.
-    pub(crate) session: Option<SessionId>,
-    /// The caller's session that the state of the sequence is written to.
-    pub(crate) record: Option<Arc<Record>>,
-    pub(crate) priority: i32,
-    /// Time from which on the result is worthless.
-    pub(crate) deadline: Option<Instant>,
-    pub(crate) cancel: CancelToken,
-    pub(crate) outlet: Outlet,
-}
-
-/// The step loop's end of a mailbox: dropped without a result, it reports a stopped engine.
-pub(crate) struct Outlet {
-    inbox: Arc<Inbox>,
-    /// The caller's id of the request.
-    id: Option<Box<str>>,
-}
-
-impl Outlet {
-    pub(crate) fn new(inbox: Arc<Inbox>, id: Option<&str>) -> Self {
-        Self { inbox, id: id.map(Into::into) }
-    }
-
-    pub(super) fn end(&self, result: Result<Completion>) {
-        self.inbox.end(result.map_err(|error| error.in_request(self.id.as_deref())));
-    }
-}
-
-impl Drop for Outlet {
-    fn drop(&mut self) {
-        self.end(Err(Error::EngineStopped));
-    }
-}
 
 /// Outcome of sampling.
 #[derive(Debug)]
@@ -252,6 +78,8 @@ pub(super) struct Request<'c> {
     top_logprobs: Option<usize>,
     /// At the positions of the generated tokens.
     logprobs: Vec<Logprobs>,
+    /// At the positions of the prompt; `None` if these are not asked for.
+    prompt_logprobs: Option<PromptLogprobs>,
     output: Output<'c>,
     limit: Limit,
     ignore_eos: bool,
@@ -272,6 +100,7 @@ impl<'c> Request<'c> {
         let Job { prepared, spec, adapters, session, record, priority, deadline, cancel, outlet } = job;
         let Prepared { started, sampler, logprobs, guide, matcher, prompt, continues, .. } = prepared;
         let Prepared { limit, ignore_eos, parser, speculation, temperature, .. } = prepared;
+        let of_prompt = |top_n| PromptLogprobs::new(top_n, prompt.len());
         let stream = codec.stream(continues);
         Self {
             codec,
@@ -285,6 +114,7 @@ impl<'c> Request<'c> {
             cancel,
             followers: Vec::new(),
             is_forked: false,
+            prompt_logprobs: prepared.prompt_logprobs.map(of_prompt),
             prompt_tokens: prompt.len(),
             tokens: prompt,
             computed: 0,
@@ -326,6 +156,67 @@ impl<'c> Request<'c> {
     /// Largest number of tokens that may still be generated.
     pub(super) fn max_new_tokens(&self) -> usize {
         self.limit.tokens.min((self.limit.context + 1).saturating_sub(self.tokens.len()))
+    }
+
+    /// Tokens whose logits are still wanted for log-probabilities of the prompt.
+    fn missing_rows(&self) -> Range<usize> {
+        self.prompt_logprobs.as_ref().map_or(0..0, PromptLogprobs::missing)
+    }
+
+    /// True if log-probabilities of the prompt are not all there.
+    pub(super) fn scores_prompt(&self) -> bool {
+        !self.missing_rows().is_empty()
+    }
+
+    /// Number of the first of the next `tokens` tokens before those whose logits are wanted for the
+    /// prompt, and number of these.
+    pub(super) fn prompt_rows(&self, tokens: usize) -> (usize, usize) {
+        let missing = self.missing_rows();
+        let start = missing.start.max(self.computed);
+        let end = missing.end.min(self.computed + tokens);
+        if start < end { (start - self.computed, end - start) } else { (tokens, 0) }
+    }
+
+    /// Tokens for which keys and values of earlier requests may be taken, and one that is computed
+    /// in any case: cached tokens have no logits.
+    pub(super) fn reusable(&self) -> &[TokenId] {
+        let missing = self.missing_rows();
+        if missing.is_empty() { &self.tokens } else { &self.tokens[..=missing.start] }
+    }
+
+    /// Kernels of the sampler.
+    pub(super) fn kernels(&self) -> Kernels {
+        self.sampler.kernels()
+    }
+
+    /// Token at the position that the logits after prompt token `row` predict, and the number of
+    /// most likely tokens that are asked for.
+    pub(super) fn prompt_target(&self, row: usize) -> (TokenId, usize) {
+        (self.tokens[row + 1], self.prompt_logprobs.as_ref().map_or(0, PromptLogprobs::top_n))
+    }
+
+    /// Adds the log-probabilities of the next position of the prompt. The caller can read them once
+    /// all are there.
+    pub(super) fn push_prompt_logprobs(&mut self, entry: Logprobs) {
+        if let Some(own) = &mut self.prompt_logprobs
+            && own.push(entry)
+        {
+            self.outlet.inbox.set_prompt_logprobs(own.share());
+        }
+    }
+
+    /// Log-probabilities of the prompt so far; empty if they are not asked for.
+    pub(super) fn share_prompt_logprobs(&mut self) -> Arc<[Logprobs]> {
+        self.prompt_logprobs.as_mut().map(PromptLogprobs::share).unwrap_or_default()
+    }
+
+    /// Goes on behind the prompt that another choice has computed, with these adapters.
+    pub(super) fn follow(&mut self, adapters: &RequestAdapters, prompt_logprobs: &Arc<[Logprobs]>) {
+        self.adapters.follow(adapters);
+        if let Some(own) = &mut self.prompt_logprobs {
+            own.follow(Arc::clone(prompt_logprobs));
+            self.outlet.inbox.set_prompt_logprobs(Arc::clone(prompt_logprobs));
+        }
     }
 
     /// A draft that the request could use in the next step, of at most `room` tokens.
@@ -391,6 +282,11 @@ impl<'c> Request<'c> {
     /// # Errors
     /// [`Error::NoCandidate`], [`Error::Decode`], [`Error::Constraint`].
     pub(super) fn sample(&mut self, rows: &[f32], draft: &[TokenId]) -> Result<Sampled> {
+        if self.limit.tokens == 0 {
+            // Only the prompt was to be computed.
+            let end = Some(FinishReason::Length);
+            return Ok(Sampled { end, tokens: 0, kept: 0, is_first: true });
+        }
         let (start, vocab_size) = (self.tokens.len(), rows.len() / (1 + draft.len()));
         let mut row = 0;
         let (end, kept) = loop {
@@ -487,6 +383,11 @@ impl<'c> Request<'c> {
         self.reader.wake(now);
     }
 
+    /// Number and time of the constraint's masks since the last call.
+    pub(super) fn take_mask_time(&mut self) -> (u64, Duration) {
+        self.guide.take_mask_time()
+    }
+
     /// Gives the caller the rest of the text and the result.
     pub(super) fn finish(mut self, reason: FinishReason, report: &SequenceReport) {
         self.output.piece.clear();
@@ -495,6 +396,7 @@ impl<'c> Request<'c> {
         self.deliver();
         let stop_sequence = self.output.matcher.matched().map(str::to_owned);
         let cached = self.cached.unwrap_or(0);
+        let prompt_logprobs = self.share_prompt_logprobs();
         let mut completion = Completion {
             id: self.outlet.id.as_deref().map(str::to_owned),
             timings: self.clock.timings(self.prompt_tokens.saturating_sub(cached)),
@@ -512,6 +414,7 @@ impl<'c> Request<'c> {
             sequence: self.cached.map(|_| report.size),
             tokens: self.tokens.split_off(self.prompt_tokens),
             logprobs: self.logprobs,
+            prompt_logprobs,
             tool_calls: Vec::new(),
             parsed: None,
         };
@@ -588,8 +491,10 @@ impl Clock {
 
     fn timings(&self, prompt_tokens: usize) -> Timings {
         let per_second = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
+        let since_submitted = |time: Instant| (time - self.submitted).as_secs_f64() * 1e3;
         Timings {
-            ttft_ms: self.first.map(|first| (first - self.submitted).as_secs_f64() * 1e3),
+            queue_ms: self.started.map(since_submitted),
+            ttft_ms: self.first.map(since_submitted),
             prefill_tok_s: (self.first.zip(self.started))
                 .map(|(first, started)| per_second(prompt_tokens, first - started)),
             decode_tok_s: (self.first.zip(self.last))

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use ruvllm_kv_cache::prefix::PrefixKey;
 use ruvllm_text::TokenId;
 
-use super::executor::{Executor, Logits, Outcome, Part, SequenceId, SequenceReport, Step};
+use super::executor::{Executor, Logits, Outcome, Part, PartLogits, SequenceId, SequenceReport, Step};
 use crate::backend::sequence::{BackendSession, common_prefix_len};
 use crate::error::{Error, Result};
 use crate::request::SequenceSize;
@@ -27,7 +27,7 @@ pub(crate) struct SessionExecutor<'b> {
 struct Held<'b> {
     session: Box<dyn BackendSession + 'b>,
     tokens: Vec<TokenId>,
-    /// Logits of a part with several rows.
+    /// Logits of the last part, `[rows, vocab_size]`.
     rows: Vec<f32>,
 }
 
@@ -38,43 +38,35 @@ impl<'b> SessionExecutor<'b> {
 }
 
 impl Held<'_> {
-    /// Computes a part; returns the number of tokens, and passes the logits if they are wanted. A
-    /// backend gives one row of logits in a pass: each further row takes a pass of its own.
-    fn compute(
-        &mut self,
-        tokens: &[TokenId],
-        part: &Part,
-        chunk: usize,
-        logits: &mut dyn FnMut(&[f32]),
-    ) -> Result<usize> {
-        let before = self.session.len();
-        if part.is_prompt {
-            let go_on = &mut || match part.cancel.is_cancelled() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            };
-            if let Some(row) = self.session.prefill(tokens, chunk, go_on)?
-                && part.rows > 0
-            {
-                logits(row);
-            }
-        } else {
-            let (first, later) = tokens.split_at(tokens.len() - part.rows.saturating_sub(1));
-            let row = self.session.forward(first)?;
-            if later.is_empty() {
-                logits(row);
-            } else {
-                self.rows.clear();
-                self.rows.extend_from_slice(row);
-                for token in later.chunks(1) {
-                    self.rows.extend_from_slice(self.session.forward(token)?);
+    /// Computes a part; returns the number of tokens and that of the rows of logits, which `rows`
+    /// has then. A backend gives one row of logits in a pass: each further row takes a pass of its
+    /// own.
+    fn compute(&mut self, tokens: &[TokenId], part: &Part, chunk: usize) -> Result<(usize, usize)> {
+        let (before, mut n_rows) = (self.session.len(), 0);
+        self.rows.clear();
+        let go_on = &mut || match part.is_prompt && part.cancel.is_cancelled() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        let (first, later) = tokens.split_at(tokens.len() - part.rows.saturating_sub(1));
+        // Generated tokens are few, and are computed in one pass.
+        let chunk = if part.is_prompt { chunk } else { first.len() };
+        if let Some(row) = self.session.prefill(first, chunk, go_on)?
+            && part.rows > 0
+        {
+            self.rows.extend_from_slice(row);
+            n_rows = 1;
+            for token in later.chunks(1) {
+                if go_on().is_break() {
+                    break;
                 }
-                logits(&self.rows);
+                self.rows.extend_from_slice(self.session.forward(token)?);
+                n_rows += 1;
             }
         }
         let computed = self.session.len() - before;
         self.tokens.extend_from_slice(&tokens[..computed]);
-        Ok(computed)
+        Ok((computed, n_rows))
     }
 }
 
@@ -102,10 +94,13 @@ impl Executor for SessionExecutor<'_> {
         outcomes.clear();
         for (index, part) in step.parts().iter().enumerate() {
             let held = self.sequences.get_mut(&part.sequence).expect("a part names a sequence that began");
-            let computed =
-                held.compute(step.tokens(part), part, self.chunk, &mut |rows| logits(&[index], rows));
-            outcomes.push(match computed {
-                Ok(tokens) => Outcome::Computed { tokens },
+            outcomes.push(match held.compute(step.tokens(part), part, self.chunk) {
+                Ok((tokens, rows)) => {
+                    if rows > 0 {
+                        logits(&[PartLogits { part: index, tokens, rows }], &held.rows);
+                    }
+                    Outcome::Computed { tokens }
+                }
                 Err(error) => {
                     held.tokens.truncate(held.session.len());
                     Outcome::Failed(error)
@@ -209,7 +204,7 @@ mod tests {
             step.push_draft(&[3, 4]);
             let (mut outcomes, mut rows) = (Vec::new(), Vec::new());
             executor.step(&step, &mut outcomes, &mut |parts, logits| {
-                assert_eq!(parts, [0]);
+                assert_eq!(parts, [PartLogits { part: 0, tokens: 4, rows: 3 }]);
                 rows.extend_from_slice(logits);
             });
             assert!(matches!(outcomes[..], [Outcome::Computed { tokens: 4 }]), "{outcomes:?}");

@@ -1,6 +1,9 @@
 //! Counters of the step loop.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::history::{History, StepRecord};
 
 /// Counts of the step loop since the engine was loaded, and its present load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,6 +22,10 @@ pub struct StepStatistics {
     pub drafted_tokens: u64,
     /// Drafted tokens that became output; they count as decoded as well.
     pub accepted_tokens: u64,
+    /// Masks of constraints that were computed, one for each token that is sampled under one.
+    pub masks: u64,
+    /// Time of these, added up over all threads.
+    pub mask_time: Duration,
     /// Requests that yielded their memory and waited again.
     pub preemptions: u64,
     /// Requests that ended, with a result or an error.
@@ -40,17 +47,49 @@ pub(crate) struct StepCounters {
     decode_tokens: AtomicU64,
     drafted_tokens: AtomicU64,
     accepted_tokens: AtomicU64,
+    masks: AtomicU64,
+    mask_nanoseconds: AtomicU64,
     preemptions: AtomicU64,
     ended_requests: AtomicU64,
     waiting: AtomicU64,
     running: AtomicU64,
     loading: AtomicU64,
+    history: History,
 }
 
 impl StepCounters {
-    pub(super) fn count_step(&self, parts: usize) {
-        self.steps.fetch_add(1, Relaxed);
+    /// Begins a step; [`end_step`](Self::end_step) gives its record.
+    pub(super) fn begin_step(&self, parts: usize) -> StepRecord {
         self.parts.fetch_add(parts as u64, Relaxed);
+        StepRecord {
+            number: self.steps.fetch_add(1, Relaxed),
+            duration: Duration::ZERO,
+            sequences: parts,
+            prefill_tokens: self.prefill_tokens.load(Relaxed) as usize,
+            decode_tokens: self.decode_tokens.load(Relaxed) as usize,
+        }
+    }
+
+    /// Records a step whose tokens have been counted since its begin.
+    pub(super) fn end_step(&self, begun: StepRecord, duration: Duration) {
+        self.history.push(StepRecord {
+            duration,
+            prefill_tokens: self.prefill_tokens.load(Relaxed) as usize - begun.prefill_tokens,
+            decode_tokens: self.decode_tokens.load(Relaxed) as usize - begun.decode_tokens,
+            ..begun
+        });
+    }
+
+    /// The steps from a number on, as far as they are kept.
+    pub(crate) fn steps_since(&self, number: u64) -> Vec<StepRecord> {
+        self.history.since(number)
+    }
+
+    pub(super) fn count_masks(&self, masks: u64, time: Duration) {
+        if masks > 0 {
+            self.masks.fetch_add(masks, Relaxed);
+            self.mask_nanoseconds.fetch_add(time.as_nanos() as u64, Relaxed);
+        }
     }
 
     pub(super) fn count_tokens(&self, tokens: usize, is_prompt: bool) {
@@ -86,6 +125,8 @@ impl StepCounters {
             decode_tokens: read(&self.decode_tokens),
             drafted_tokens: read(&self.drafted_tokens),
             accepted_tokens: read(&self.accepted_tokens),
+            masks: read(&self.masks),
+            mask_time: Duration::from_nanos(read(&self.mask_nanoseconds)),
             preemptions: read(&self.preemptions),
             ended_requests: read(&self.ended_requests),
             waiting: read(&self.waiting),

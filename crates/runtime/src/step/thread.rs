@@ -6,8 +6,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::job::Job;
 use super::native::NativeExecutor;
-use super::request::Job;
 use super::step_loop::{AdapterLoader, Loaded, StepLoop};
 use crate::core::Core;
 use crate::session_table::SessionId;

@@ -45,6 +45,7 @@ impl Generator for Script {
             text: text.to_owned(),
             tokens: vec![0; 10],
             logprobs: Vec::new(),
+            prompt_logprobs: Arc::default(),
             prompt_tokens: 1,
             cached_tokens: 0,
             finish_reason: if is_stopped { FinishReason::Cancelled } else { FinishReason::Stop },

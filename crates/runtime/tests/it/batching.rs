@@ -106,6 +106,10 @@ fn requests(
                 .with_priority(random.below(3) as i32 - 1)
                 .with_pressure(PressurePolicy::EvictPrefixes)
                 .with_tenant(tenants[random.below(tenants.len())].clone());
+            let request = match random.below(4) {
+                0 => request.with_prompt_logprobs(random.below(4)),
+                _ => request,
+            };
             let request = if random.below(4) == 0 { request.with_stop(["the", "e"]) } else { request };
             let request = match random.below(8) {
                 0 => request.with_constraint(Constraint::regex("[a-z]+( [a-z]+)*").expect("a pattern")),
@@ -139,8 +143,8 @@ fn alone(mix: &Mix, seed: u64, scale: f32) -> Vec<Completion> {
 }
 
 fn same(found: &Completion, expected: &Completion) -> bool {
-    (&found.tokens, &found.text, found.finish_reason)
-        == (&expected.tokens, &expected.text, expected.finish_reason)
+    (&found.tokens, &found.text, found.finish_reason, &found.prompt_logprobs)
+        == (&expected.tokens, &expected.text, expected.finish_reason, &expected.prompt_logprobs)
 }
 
 /// Submits the requests in a random order from four threads at random times, and compares. From one

@@ -21,6 +21,7 @@ mod passkey;
 mod precision;
 mod prefix;
 mod pressure;
+mod prompt_logprobs;
 mod sessions;
 mod speculation;
 mod stream;
@@ -29,3 +30,4 @@ mod structured;
 mod tenants;
 #[cfg(feature = "structured-output")]
 mod tools;
+mod usage;

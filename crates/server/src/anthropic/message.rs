@@ -89,7 +89,7 @@ pub(crate) fn conversation(
     }
     let mut out = Vec::with_capacity(messages.len() + 1);
     if let Some(system) = system {
-        out.push(chat_message("system", text_of(system, "system")?));
+        out.push(ChatMessage::new("system", text_of(system, "system")?));
     }
     for (index, message) in messages.iter().enumerate() {
         let path = format!("messages[{index}]");
@@ -105,27 +105,11 @@ pub(crate) fn conversation(
     messages_of(&out, usize::MAX)
 }
 
-fn chat_message(role: &str, text: String) -> ChatMessage {
-    ChatMessage {
-        role: role.to_owned(),
-        content: Some(Content::Text(text)),
-        name: None,
-        tool_calls: None,
-        tool_call_id: None,
-        reasoning_content: None,
-    }
-}
-
 /// Adds text to the last message if it has this role, else as a message.
 fn push_text(out: &mut Vec<ChatMessage>, role: &str, text: &str) {
     match out.last_mut() {
-        Some(ChatMessage { role: last, content: Some(Content::Text(before)), .. }) if last == role => {
-            if !before.is_empty() && !text.is_empty() {
-                before.push('\n');
-            }
-            before.push_str(text);
-        }
-        _ => out.push(chat_message(role, text.to_owned())),
+        Some(message) if message.role == role => message.push_line(text),
+        _ => out.push(ChatMessage::new(role, text)),
     }
 }
 
@@ -144,7 +128,7 @@ fn push_user(out: &mut Vec<ChatMessage>, content: &Content<Block>, path: &str) -
             "tool_result" => {
                 let id = block.field(&block.tool_use_id, "tool_use_id", &path)?;
                 let text = block.content.as_ref().map(|content| text_of(content, &format!("{path}.content")));
-                let mut result = chat_message("tool", text.transpose()?.unwrap_or_default());
+                let mut result = ChatMessage::new("tool", text.transpose()?.unwrap_or_default());
                 result.tool_call_id = Some(id.clone());
                 out.push(result);
             }

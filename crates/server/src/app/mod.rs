@@ -11,6 +11,7 @@ use crate::api_error::ApiError;
 use crate::auth::Caller;
 use crate::generation::Observer;
 use crate::models::ModelSet;
+use crate::witness::Witness;
 
 /// Limits of single requests.
 #[derive(Debug, Clone, Copy)]
@@ -35,29 +36,38 @@ impl Default for RequestLimits {
 pub(crate) struct App {
     pub(crate) models: Arc<ModelSet>,
     pub(crate) limits: RequestLimits,
-    observers: Vec<Box<dyn Observer>>,
-    keeps_text: bool,
+    observers: Vec<Arc<dyn Observer>>,
+    witness: Option<Arc<Witness>>,
 }
 
 impl App {
-    /// State without observers. `keeps_text`: some observer reads prompts and outputs.
+    /// State without observers.
     pub(crate) fn new(models: ModelSet, limits: RequestLimits) -> Self {
-        Self { models: Arc::new(models), limits, observers: Vec::new(), keeps_text: false }
+        Self { models: Arc::new(models), limits, observers: Vec::new(), witness: None }
     }
 
-    /// Adds an observer of calls; `reads_text` if it reads prompts and outputs.
-    pub(crate) fn observe(&mut self, observer: Box<dyn Observer>, reads_text: bool) {
+    /// Adds an observer of calls.
+    pub(crate) fn observe(&mut self, observer: Arc<dyn Observer>) {
         self.observers.push(observer);
-        self.keeps_text |= reads_text;
     }
 
-    pub(crate) fn observers(&self) -> &[Box<dyn Observer>] {
+    /// Records calls in a witness log.
+    pub(crate) fn set_witness(&mut self, witness: Arc<Witness>) {
+        self.observe(Arc::clone(&witness) as Arc<dyn Observer>);
+        self.witness = Some(witness);
+    }
+
+    pub(crate) fn observers(&self) -> &[Arc<dyn Observer>] {
         &self.observers
+    }
+
+    pub(crate) fn witness(&self) -> Option<&Arc<Witness>> {
+        self.witness.as_ref()
     }
 
     /// True if prompts and outputs are kept until the end of a call.
     pub(crate) fn keeps_text(&self) -> bool {
-        self.keeps_text
+        self.witness.is_some()
     }
 
     /// The tenant of a caller in an engine's pool: the root for callers without a key.

@@ -186,7 +186,11 @@ impl Generation {
                 return Some(Some(Ok(event)));
             }
         }
-        self.choices.iter().all(|choice| choice.has_ended).then_some(None)
+        let has_ended = self.choices.iter().all(|choice| choice.has_ended);
+        if has_ended && !self.ticket.has_failed() {
+            self.ticket.set_complete();
+        }
+        has_ended.then_some(None)
     }
 
     /// Moves the next piece of a choice, or its end, to the events.
@@ -198,6 +202,7 @@ impl Generation {
         if let Some(chunk) = choice.handle.try_next() {
             let piece = Piece::from(chunk?);
             self.ticket.count_tokens(piece.tokens.len());
+            self.ticket.add_text(index, &piece.text);
             match &mut choice.parser {
                 None => self.events.push_back(Event { index, kind: EventKind::Text(piece) }),
                 Some(parser) => {

@@ -34,6 +34,17 @@ impl Endpoint {
             Self::Embeddings => "embeddings",
         }
     }
+
+    /// Path of its route.
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Self::Chat => "/v1/chat/completions",
+            Self::Completions => "/v1/completions",
+            Self::Responses => "/v1/responses",
+            Self::Messages => "/v1/messages",
+            Self::Embeddings => "/v1/embeddings",
+        }
+    }
 }
 
 /// Facts of a call, filled in while it runs.
@@ -47,8 +58,8 @@ pub(crate) struct Observed {
     pub(crate) parameters: Value,
     /// The prompt as it was sent; kept only if somebody asks for it.
     pub(crate) prompt: String,
-    /// Generated text of all choices, likewise.
-    pub(crate) output: String,
+    /// Generated text of each choice, likewise.
+    pub(crate) outputs: Vec<String>,
     pub(crate) streamed: bool,
     pub(crate) prompt_tokens: usize,
     pub(crate) cached_tokens: usize,
@@ -61,6 +72,8 @@ pub(crate) struct Observed {
     pub(crate) first_token: Option<Duration>,
     /// Ends of the choices, in their order of arrival.
     pub(crate) finish_reasons: Vec<FinishReason>,
+    /// True once the reply was computed as a whole.
+    pub(crate) is_complete: bool,
     pub(crate) error: Option<ErrorKind>,
     /// Time of the arrival.
     pub(crate) started_at: SystemTime,
@@ -108,12 +121,19 @@ impl Ticket {
         }
         let Ok(Value::Object(mut fields)) = serde_json::from_slice(body) else { return };
         let prompt = prompts.iter().filter_map(|&name| fields.shift_remove(name));
-        self.observed.prompt = prompt.map(|value| value.to_string()).collect();
+        let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        self.observed.prompt = prompt.map(text).collect();
         self.observed.parameters = Value::Object(fields);
     }
 
     pub(crate) fn set_error(&mut self, error: &ApiError) {
         self.observed.error.get_or_insert(error.kind);
+    }
+
+    /// Closes the call with an error that came before its generation began.
+    pub(crate) fn fail(mut self, error: ApiError) -> ApiError {
+        self.set_error(&error);
+        error
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -148,9 +168,20 @@ impl Ticket {
         observed.drafted_tokens += completion.drafted_tokens;
         observed.accepted_tokens += completion.accepted_tokens;
         observed.finish_reasons.push(completion.finish_reason);
+    }
+
+    /// Adds generated text of a choice, for a witness log.
+    pub(crate) fn add_text(&mut self, index: usize, text: &str) {
         if self.app.keeps_text() {
-            self.observed.output.push_str(&completion.text);
+            let outputs = &mut self.observed.outputs;
+            outputs.resize_with(outputs.len().max(index + 1), String::new);
+            outputs[index].push_str(text);
         }
+    }
+
+    /// Notes that the reply was computed as a whole.
+    pub(crate) fn set_complete(&mut self) {
+        self.observed.is_complete = true;
     }
 
     /// Sets the number of prompt tokens of a call without completions.
@@ -174,6 +205,9 @@ impl FromRequestParts<Arc<App>> for Ticket {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        if let Some(witness) = app.witness() {
+            witness.wait_for_room().await;
+        }
         let extensions = &parts.extensions;
         let caller = extensions.get::<Caller>().cloned();
         Ok(Self {
@@ -188,7 +222,7 @@ impl FromRequestParts<Arc<App>> for Ticket {
                 adapters: Vec::new(),
                 parameters: Value::Null,
                 prompt: String::new(),
-                output: String::new(),
+                outputs: Vec::new(),
                 streamed: false,
                 prompt_tokens: 0,
                 cached_tokens: 0,
@@ -198,6 +232,7 @@ impl FromRequestParts<Arc<App>> for Ticket {
                 timings: Timings::default(),
                 first_token: None,
                 finish_reasons: Vec::new(),
+                is_complete: false,
                 error: None,
                 started_at: SystemTime::now(),
                 started: Instant::now(),

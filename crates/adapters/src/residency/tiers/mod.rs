@@ -179,6 +179,11 @@ impl Tiers {
         self.slot(id).map_or(Tier::Cold, |slot| slot.tier)
     }
 
+    /// Number of versions.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     /// Adapters and bytes of a tier in memory.
     pub(crate) fn size(&self, tier: Tier) -> (usize, usize) {
         self.level(tier).map_or((0, 0), |level| (level.order.len(), level.bytes))

@@ -2,6 +2,7 @@
 
 mod leaves;
 mod nodes;
+mod snapshot;
 mod statistics;
 #[cfg(test)]
 mod tests;
@@ -11,6 +12,7 @@ use std::{collections::HashMap, sync::Arc};
 pub use leaves::{LeafEviction, LeafId, Leaves, Lru};
 use nodes::{NodeId, Nodes, Parent, Usage};
 use parking_lot::RwLock;
+pub use snapshot::PrefixNode;
 use statistics::Counters;
 pub use statistics::TreeStatistics;
 

@@ -57,6 +57,11 @@ impl<B> Node<B> {
         self.usage.turn.fetch_max(used.turn, Relaxed);
     }
 
+    /// Pins of this node.
+    pub(super) fn pins(&self) -> usize {
+        Arc::strong_count(&self.usage) - 1
+    }
+
     pub(super) fn is_pinned(&self) -> bool {
         // New references are made from the node under the lock, or from another pin: while the lock
         // is held for writing, a count of one stays one.

@@ -1,7 +1,9 @@
 //! The loop that computes all requests, step by step, in one thread.
 
 mod adapters;
+mod choices;
 mod drafts;
+mod prompt_rows;
 mod sampling;
 #[cfg(test)]
 mod tests;
@@ -18,9 +20,10 @@ use ruvllm_text::TokenId;
 
 use self::adapters::Suspended;
 pub(crate) use self::adapters::{AdapterLoader, Loaded};
+use self::prompt_rows::{most_prompt_rows, score_prompts};
 use self::sampling::{Task, sample_all};
-use super::executor::{Executor, Outcome, SequenceId, SequenceReport, Step};
-use super::request::{Job, Request, Sampled};
+use super::executor::{Executor, Outcome, SequenceId, Step};
+use super::request::{Request, Sampled};
 use super::statistics::StepCounters;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
@@ -53,6 +56,8 @@ pub(crate) struct StepLoop<'c, X> {
     is_waiting: bool,
     /// True if memory was short in the last step.
     is_short: bool,
+    /// Largest number of rows of logits for prompt positions in a step.
+    most_prompt_rows: usize,
     /// Requests with text that their readers were not woken for.
     unread: Vec<RequestId>,
     tenants: HashMap<Box<str>, TenantId>,
@@ -114,6 +119,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             requests: HashMap::new(),
             idle: VecDeque::new(),
             forks: VecDeque::new(),
+            most_prompt_rows: most_prompt_rows(codec.vocab_size()),
             unread: Vec::new(),
             tenants: HashMap::new(),
             next: 0,
@@ -149,42 +155,6 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         self.epoch.elapsed()
     }
 
-    /// Takes a request into the queue, or reports why not.
-    pub(crate) fn submit(&mut self, job: Job) {
-        self.submit_choices([job]);
-    }
-
-    /// Takes requests of one prompt: the first computes it, the others go on from there.
-    pub(crate) fn submit_choices(&mut self, jobs: impl IntoIterator<Item = Job>) {
-        let mut ids = Vec::new();
-        self.is_waiting = false;
-        for job in jobs {
-            let (id, sequence) = (RequestId(self.next), SequenceId(self.next));
-            self.next += 1;
-            let request = Request::new(self.codec, sequence, job);
-            if request.max_new_tokens() == 0 {
-                request.finish(FinishReason::Length, &SequenceReport::default());
-            } else {
-                self.requests.insert(id, Box::new(request));
-                ids.push(id);
-            }
-        }
-        self.lead(&ids);
-    }
-
-    /// The first of these requests that the queue takes computes the prompt, the others follow it.
-    fn lead(&mut self, mut ids: &[RequestId]) {
-        while let Some((&id, followers)) = ids.split_first() {
-            if self.enqueue(id) {
-                if let Some(request) = self.requests.get_mut(&id) {
-                    request.followers.extend_from_slice(followers);
-                }
-                return;
-            }
-            ids = followers;
-        }
-    }
-
     /// Gives a request to the scheduler; a refusal ends it. False if there is none any more.
     fn enqueue(&mut self, id: RequestId) -> bool {
         let Some(request) = self.requests.get(&id) else { return false };
@@ -195,7 +165,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             deadline: request.deadline.map(|deadline| deadline.saturating_duration_since(self.epoch)),
             prompt_tokens: request.prompt_tokens(),
             max_new_tokens: request.max_new_tokens(),
-            prefix: prefix_hash(request),
+            prefix: if request.scores_prompt() { None } else { prefix_hash(request) },
         };
         let refusal = self.scheduler.submit(self.now(), asked).err();
         if let Some(refusal) = refusal
@@ -206,37 +176,6 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             return false;
         }
         true
-    }
-
-    /// Lets the other choices of a prompt that has been computed begin, as forks of its sequence.
-    fn release_followers(&mut self, id: RequestId) {
-        let Some(request) = self.requests.get_mut(&id) else { return };
-        let (source, followers) = (request.sequence, std::mem::take(&mut request.followers));
-        if followers.is_empty() {
-            return;
-        }
-        let adapters = request.adapters.clone();
-        for follower in followers {
-            let Some(request) = self.requests.get_mut(&follower) else { continue };
-            request.adapters.follow(&adapters);
-            request.is_forked = self.executor.fork(source, request.sequence);
-            if self.enqueue(follower) {
-                self.forks.push_back(follower);
-            }
-        }
-    }
-
-    /// Takes the memory of a fork that has not started; false if there is none.
-    fn park_fork(&mut self) -> bool {
-        while let Some(id) = self.forks.pop_front() {
-            if let Some(request) = self.requests.get_mut(&id).filter(|request| request.is_forked) {
-                request.is_forked = false;
-                self.executor.park(request.sequence);
-                request.release_adapters();
-                return true;
-            }
-        }
-        false
     }
 
     /// Releases the sequence that a session keeps, if it has one.
@@ -265,10 +204,11 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         }
         let mut scratch = std::mem::take(&mut self.scratch);
         self.scheduler.plan(self.now(), &mut scratch.work);
+        self.bound_prompt_rows(&mut scratch.work);
         self.wake_readers(&scratch.work);
         self.is_waiting = scratch.work.is_empty();
         if !scratch.work.is_empty() {
-            self.counters.count_step(scratch.work.len());
+            let record = self.counters.begin_step(scratch.work.len());
             let started = Instant::now();
             self.speculate(&mut scratch);
             self.compute(&mut scratch);
@@ -276,6 +216,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             self.scheduler.observe(&scratch.work, time);
             self.observe_drafts(&scratch, time);
             self.settle(&mut scratch);
+            self.counters.end_step(record, time);
         }
         self.scratch = scratch;
         let suspended = self.suspended.len();
@@ -337,14 +278,14 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         let mut cached = None;
         let forked = std::mem::take(&mut request.is_forked).then_some(request.sequence);
         if let Some(sequence) = forked.or(kept) {
-            cached = self.executor.resume(sequence, &request.spec, request.tokens())?;
+            cached = self.executor.resume(sequence, &request.spec, request.reusable())?;
             if cached.is_some() {
                 request.sequence = sequence;
             }
         }
         let cached = match cached {
             Some(cached) => cached,
-            None => self.executor.begin(request.sequence, &request.spec, request.tokens())?,
+            None => self.executor.begin(request.sequence, &request.spec, request.reusable())?,
         };
         request.start(cached);
         Ok(cached)
@@ -359,41 +300,49 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         let mut drafting = asking.iter().zip(&*drafts).peekable();
         for (index, &Work { id, tokens, samples }) in work.iter().enumerate() {
             let request = &self.requests[&id];
+            let rows = match request.prompt_rows(tokens) {
+                (_, 0) => usize::from(samples),
+                (before, _) => tokens - before,
+            };
             let tokens = &request.tokens()[request.computed..request.computed + tokens];
             let draft = drafting.next_if(|(asking, _)| **asking == index).map(|(_, draft)| draft);
             let draft = draft.map_or(&[][..], Vec::as_slice);
             // A part with a draft is computed whole or not at all.
             let is_prompt = request.is_prefilling() && draft.is_empty();
-            step.push(request.sequence, tokens, is_prompt, usize::from(samples), &request.cancel);
+            step.push(request.sequence, tokens, is_prompt, rows, &request.cancel);
             drafted.push(draft.len());
             step.push_draft(draft);
             sampled.push(None);
         }
-        let (requests, vocab_size, pool) = (&mut self.requests, self.codec.vocab_size(), self.pool);
-        let unread = &mut self.unread;
+        let (requests, codec, pool) = (&mut self.requests, self.codec, self.pool);
+        let vocab_size = codec.vocab_size();
+        let (unread, counters) = (&mut self.unread, &self.counters);
         self.executor.step(step, outcomes, &mut |parts, logits| {
-            let mut end = 0;
+            let mut start = 0;
             for &part in parts {
-                let start = end;
-                end += step.parts()[part].rows * vocab_size;
-                let Work { id, tokens, .. } = work[part];
+                let Work { id, tokens, samples } = work[part.part];
                 if let Some(request) = requests.remove(&id) {
                     if !request.reader.has_text() {
                         unread.push(id);
                     }
-                    tasks.push(Mutex::new(Task {
+                    let samples = samples && part.tokens >= tokens;
+                    tasks.push(Mutex::new(Task::new(
                         id,
                         request,
                         part,
-                        tokens,
-                        rows: start..end,
-                        outcome: None,
-                    }));
+                        vocab_size,
+                        start,
+                        samples.then_some(tokens),
+                    )));
                 }
+                start += part.rows * vocab_size;
             }
+            score_prompts(pool, tasks, codec.sampled_ids(), logits);
             sample_all(pool, tasks, step, logits);
             for task in tasks.drain(..) {
-                let Task { id, request, part, outcome, .. } = task.into_inner();
+                let Task { id, mut request, part, outcome, .. } = task.into_inner();
+                let (masks, time) = request.take_mask_time();
+                counters.count_masks(masks, time);
                 sampled[part] = outcome;
                 requests.insert(id, request);
             }

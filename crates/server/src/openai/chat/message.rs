@@ -22,6 +22,30 @@ pub(crate) struct ChatMessage {
     pub(crate) reasoning_content: Option<String>,
 }
 
+impl ChatMessage {
+    /// A message of text alone.
+    pub(crate) fn new(role: &str, text: impl Into<String>) -> Self {
+        Self {
+            role: role.to_owned(),
+            content: Some(Content::Text(text.into())),
+            name: None,
+            tool_calls: None,
+            tool_call_id: None,
+            reasoning_content: None,
+        }
+    }
+
+    /// Adds a line to a message of text alone.
+    pub(crate) fn push_line(&mut self, line: &str) {
+        if let Some(Content::Text(text)) = &mut self.content {
+            if !text.is_empty() && !line.is_empty() {
+                text.push('\n');
+            }
+            text.push_str(line);
+        }
+    }
+}
+
 /// Text, or a list of parts.
 #[derive(Debug, Clone)]
 pub(crate) enum Content<P = Part> {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use ruvllm::GenerateRequest;
 
 pub(crate) use self::message::{
     CallParam, ChatMessage, Content, FunctionParam, Part, messages_of, text_of_content,
@@ -21,6 +22,15 @@ use crate::api_error::ApiError;
 use crate::app::App;
 use crate::body::{JsonBytes, parse};
 use crate::generation::{Endpoint, Generation, Ticket, stream as reply_stream};
+use crate::models::LoadedModel;
+
+/// A call that is ready to be generated.
+struct Prepared {
+    common: Common,
+    model: Arc<LoadedModel>,
+    request: GenerateRequest,
+    n: usize,
+}
 
 /// Answers a conversation, whole or as a stream of chunks.
 pub(crate) async fn create(
@@ -29,15 +39,13 @@ pub(crate) async fn create(
     JsonBytes(body): JsonBytes,
 ) -> Result<Response, ApiError> {
     ticket.set_endpoint(Endpoint::Chat);
-    let (common, request): (Common, ChatRequest) = (parse(&body)?, parse(&body)?);
     ticket.set_request(&body, &["messages"]);
-    let n = common.choices()?;
-    let chosen = app.models.choose(common.model.as_deref()).await?;
-    let engine = chosen.model.engine()?;
-    let generate = request.generate_request(&app, engine, &common, &ticket.caller, chosen.adapter)?;
-    let with_logprobs = generate.logprobs.is_some();
-    let model = Arc::clone(&chosen.model);
-    let generation = Generation::start(ticket, chosen.model, vec![generate], n).await?;
+    let Prepared { common, model, request, n } = match prepare(&app, &ticket, &body).await {
+        Ok(prepared) => prepared,
+        Err(error) => return Err(ticket.fail(error)),
+    };
+    let with_logprobs = request.logprobs.is_some();
+    let generation = Generation::start(ticket, Arc::clone(&model), vec![request], n).await?;
     if common.streams() {
         let writer = stream::ChunkWriter::new(model, n, with_logprobs, common.includes_usage());
         return reply_stream(generation, writer).await;
@@ -45,4 +53,14 @@ pub(crate) async fn create(
     let completions = generation.complete().await?;
     let tokenizer = model.engine()?.tokenizer();
     Ok(axum::Json(reply::ChatCompletion::new(model.name(), &completions, tokenizer)).into_response())
+}
+
+/// Reads and checks a body.
+async fn prepare(app: &App, ticket: &Ticket, body: &[u8]) -> Result<Prepared, ApiError> {
+    let (common, request): (Common, ChatRequest) = (parse(body)?, parse(body)?);
+    let n = common.choices()?;
+    let chosen = app.models.choose(common.model.as_deref()).await?;
+    let engine = chosen.model.engine()?;
+    let request = request.generate_request(app, engine, &common, &ticket.caller, chosen.adapter)?;
+    Ok(Prepared { common, model: chosen.model, request, n })
 }

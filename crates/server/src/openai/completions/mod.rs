@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use ruvllm::{Completion, Engine, Prompt, TokenId, Tokenizer};
+use ruvllm::{Completion, Engine, GenerateRequest, Prompt, TokenId, Tokenizer};
 
 use self::request::CompletionRequest;
 use super::Common;
@@ -17,6 +17,7 @@ use crate::api_error::ApiError;
 use crate::app::App;
 use crate::body::{JsonBytes, parse};
 use crate::generation::{Endpoint, Generation, Ticket, stream as reply_stream};
+use crate::models::LoadedModel;
 
 /// A prompt that is repeated before its output.
 #[derive(Debug, Clone)]
@@ -40,6 +41,19 @@ impl Echo {
     }
 }
 
+/// A call that is ready to be generated.
+struct Prepared {
+    common: Common,
+    model: Arc<LoadedModel>,
+    requests: Vec<GenerateRequest>,
+    /// The prompts, if they are repeated.
+    echoes: Option<Vec<Echo>>,
+    wants_logprobs: bool,
+    /// Choices of each prompt in the reply, and of those that are generated.
+    n: usize,
+    best_of: usize,
+}
+
 /// Continues prompts, whole or as a stream of chunks.
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
@@ -47,22 +61,13 @@ pub(crate) async fn create(
     JsonBytes(body): JsonBytes,
 ) -> Result<Response, ApiError> {
     ticket.set_endpoint(Endpoint::Completions);
-    let (common, request): (Common, CompletionRequest) = (parse(&body)?, parse(&body)?);
     ticket.set_request(&body, &["prompt"]);
-    let n = common.choices()?;
-    let best_of = request.best_of(n, common.streams())?;
-    let prompts = request.prompts(&app, best_of)?;
-    let chosen = app.models.choose(common.model.as_deref()).await?;
-    let engine = chosen.model.engine()?;
-    let requests = prompts.iter().map(|prompt| {
-        let adapter = chosen.adapter.clone();
-        request.generate_request(&app, engine, &common, &ticket.caller, adapter, prompt.clone(), best_of > n)
-    });
-    let requests = requests.collect::<Result<Vec<_>, _>>()?;
-    let echoes = if request.echoes() { Some(echoes(engine, &prompts)?) } else { None };
-    let model = Arc::clone(&chosen.model);
-    let generation = Generation::start(ticket, chosen.model, requests, best_of).await?;
-    let wants_logprobs = request.wants_logprobs();
+    let Prepared { common, model, requests, echoes, wants_logprobs, n, best_of } =
+        match prepare(&app, &ticket, &body).await {
+            Ok(prepared) => prepared,
+            Err(error) => return Err(ticket.fail(error)),
+        };
+    let generation = Generation::start(ticket, Arc::clone(&model), requests, best_of).await?;
     if common.streams() {
         let usage = common.includes_usage();
         let writer = stream::ChunkWriter::new(model, echoes, n, generation.choices(), wants_logprobs, usage);
@@ -74,6 +79,24 @@ pub(crate) async fn create(
     let reply =
         reply::TextCompletion::new(&model, &completions, echoes.as_deref(), n, usage, wants_logprobs)?;
     Ok(axum::Json(reply).into_response())
+}
+
+/// Reads and checks a body.
+async fn prepare(app: &App, ticket: &Ticket, body: &[u8]) -> Result<Prepared, ApiError> {
+    let (common, request): (Common, CompletionRequest) = (parse(body)?, parse(body)?);
+    let n = common.choices()?;
+    let best_of = request.best_of(n, common.streams())?;
+    let prompts = request.prompts(app, best_of)?;
+    let chosen = app.models.choose(common.model.as_deref()).await?;
+    let engine = chosen.model.engine()?;
+    let requests = prompts.iter().map(|prompt| {
+        let base = common.request(app, engine, &ticket.caller, chosen.adapter.clone(), prompt.clone())?;
+        request.complete(app, &common, base, best_of > n)
+    });
+    let requests = requests.collect::<Result<_, _>>()?;
+    let echoes = if request.echoes() { Some(echoes(engine, &prompts)?) } else { None };
+    let wants_logprobs = request.wants_logprobs();
+    Ok(Prepared { common, model: chosen.model, requests, echoes, wants_logprobs, n, best_of })
 }
 
 /// Of each prompt's choices the `n` with the highest mean log-probability, the highest first.

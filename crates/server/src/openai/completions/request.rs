@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-use ruvllm::{Engine, GenerateRequest, Prompt, TokenId};
+use ruvllm::{GenerateRequest, Prompt, TokenId};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
 use crate::api_error::ApiError;
 use crate::app::App;
-use crate::auth::Caller;
 use crate::openai::Common;
 
 /// Tokens that a completion has at most if the request does not say; OpenAI's default.
@@ -150,25 +149,21 @@ impl CompletionRequest {
         Ok(prompts.clone())
     }
 
-    /// The engine's request for a prompt.
+    /// Adds these fields to the request of a prompt. `ranks`: the choices are compared by their
+    /// log-probabilities.
     ///
     /// # Errors
-    /// 400 for values out of range, and for a suffix.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn generate_request(
+    /// 400 for a suffix.
+    pub(super) fn complete(
         &self,
         app: &App,
-        engine: &Engine,
         common: &Common,
-        caller: &Caller,
-        adapter: Option<String>,
-        prompt: Prompt,
+        mut request: GenerateRequest,
         ranks: bool,
     ) -> Result<GenerateRequest, ApiError> {
         if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
             return Err(ApiError::invalid_param("suffix", "a suffix is not supported; leave it out"));
         }
-        let mut request = common.request(app, engine, caller, adapter, prompt)?;
         if common.max_tokens.is_none() && common.max_completion_tokens.is_none() {
             let most = app.limits.output_tokens.unwrap_or(DEFAULT_TOKENS);
             request.max_tokens = Some(DEFAULT_TOKENS.min(most));

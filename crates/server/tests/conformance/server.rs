@@ -1,0 +1,20 @@
+//! The server of the cases: the built-in model on a free port.
+
+use std::thread;
+
+use ruvllm::{EngineOptions, ModelSource};
+use ruvllm_server::{Config, ModelEntry, Server};
+
+use crate::client::Client;
+
+/// Starts the server, which ends with the process, and a client of it.
+pub(crate) fn start() -> Client {
+    let config = Config::from_toml("listen.port = 0\n[log]\nlevel = \"error\"").expect("a configuration");
+    let options = EngineOptions::default().with_threads(2).with_kv_budget(256 << 20);
+    let mut entry = ModelEntry::new("base", ModelSource::builtin(), options);
+    entry.keep = true;
+    let server = Server::bind(config, vec![entry]).expect("a server");
+    let url = format!("http://{}", server.local_addr());
+    thread::spawn(move || server.run());
+    Client::new(url)
+}
