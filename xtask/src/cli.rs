@@ -12,7 +12,7 @@ use crate::process::CommandLine;
 use crate::sanitize::Sanitizer;
 use crate::{
     Result, Workspace, adr, ci, cross_test, dependencies, fixtures, fuzz, platforms, sanitize,
-    second_opinion, setup, tidy, workspace,
+    second_opinion, setup, tidy, web, workspace,
 };
 
 /// Builds, checks and measures the ruvllm workspace
@@ -83,6 +83,11 @@ enum Command {
     /// Not part of `ci`: builds candle, which takes minutes. Fails unless the comparison ran and
     /// passed.
     SecondOpinion,
+    /// Checks the server's built-in web page in Chromium, and takes screenshots
+    ///
+    /// `cargo xtask web --url http://127.0.0.1:8080/ -- ruvllm serve --port 8080` starts the server
+    /// too. Not part of `ci`; `cargo xtask setup --web` installs the tools.
+    Web(web::Options),
     /// Compares committed test data and models with their checksums
     Fixtures {
         /// Writes the list of checksums anew
@@ -121,6 +126,9 @@ enum Command {
         /// Also what `platforms` needs
         #[arg(long)]
         platforms: bool,
+        /// Also what `web` needs
+        #[arg(long)]
+        web: bool,
     },
     /// Runs Criterion suites, or whole models beside another engine
     #[command(disable_help_flag = true)]
@@ -212,6 +220,7 @@ pub fn run() -> Result<()> {
             Ok(())
         }
         Command::SecondOpinion => second_opinion::second_opinion(&workspace),
+        Command::Web(options) => web::web(&workspace, &options),
         Command::Fixtures { update: true } => fixtures::update(&workspace),
         Command::Fixtures { update: false } => fixtures::check(&workspace),
         Command::Tidy { graph: true, .. } => tidy::print_graph(&workspace),
@@ -220,8 +229,8 @@ pub fn run() -> Result<()> {
         Command::Dependencies { check: true } => dependencies::check(&workspace).map(|_| ()),
         Command::Dependencies { check: false } => dependencies::update(&workspace),
         Command::Man { folder } => man(&workspace, &folder),
-        Command::Setup { dry_run, cross, platforms } => {
-            setup::setup(&workspace, dry_run, setup::Extras { cross, platforms })
+        Command::Setup { dry_run, cross, platforms, web } => {
+            setup::setup(&workspace, dry_run, setup::Extras { cross, platforms, web })
         }
         Command::Adr { command } => run_adr(&workspace, &command),
         Command::Bench(_)
@@ -297,8 +306,10 @@ mod tests {
             "tidy --fix",
             "dependencies --check",
             "man target/man",
-            "setup --dry-run --cross --platforms",
+            "setup --dry-run --cross --platforms --web",
             "platforms",
+            "web --shots target/web",
+            "web --url http://127.0.0.1:8080/ -- ruvllm serve --port 8080",
             "adr list",
             "adr new A-title",
             "adr check --full",

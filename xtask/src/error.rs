@@ -125,6 +125,20 @@ pub enum Error {
         /// Its output.
         found: String,
     },
+    /// `web` lacks a tool.
+    #[error("{missing} not found; `cargo xtask setup --web` installs what is missing")]
+    WebTools {
+        /// The missing tools.
+        missing: &'static str,
+    },
+    /// A server did not accept connections.
+    #[error("nothing accepts connections at {url} after the start of `{command}`")]
+    NotServed {
+        /// The address.
+        url: String,
+        /// The command line that should serve it.
+        command: String,
+    },
     /// An emulated CPU did not run the kernels of its instruction set.
     #[error("the emulated {cpu} ran kernels for `{found}` instead of `{expected}`")]
     CrossLevel {

@@ -26,6 +26,7 @@ mod setup;
 mod tally;
 mod test_binaries;
 pub mod tidy;
+mod web;
 mod workspace;
 
 use std::process::ExitCode;

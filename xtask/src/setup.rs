@@ -5,7 +5,7 @@
 
 use crate::process::CommandLine;
 use crate::{Error, Result, Workspace};
-use crate::{cross_test, platforms};
+use crate::{cross_test, platforms, web};
 
 /// A program that the build or the checks call.
 struct Need {
@@ -102,18 +102,34 @@ const PLATFORM_NEEDS: [Need; 3] = [
     },
 ];
 
+/// Additional programs of `web`.
+const WEB_NEEDS: [Need; 2] = [
+    Need {
+        what: "Node.js",
+        probe: &[web::NODE, "--version"],
+        install: &["apt-get", "install", "-y", "--no-install-recommends", "nodejs"],
+    },
+    Need {
+        what: "Chromium",
+        probe: &["chromium", "--version"],
+        install: &["apt-get", "install", "-y", "--no-install-recommends", "chromium"],
+    },
+];
+
 /// Commands whose tools are installed on request only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extras {
     pub(crate) cross: bool,
     pub(crate) platforms: bool,
+    pub(crate) web: bool,
 }
 
 /// Installs missing programs; with `dry_run` only lists them.
 pub(crate) fn setup(workspace: &Workspace, dry_run: bool, extras: Extras) -> Result<()> {
     let cross = CROSS_NEEDS.iter().filter(|_| extras.cross);
     let platforms = PLATFORM_NEEDS.iter().filter(|_| extras.platforms);
-    provide(workspace, NEEDS.iter().chain(cross).chain(platforms), dry_run)
+    let web = WEB_NEEDS.iter().filter(|_| extras.web);
+    provide(workspace, NEEDS.iter().chain(cross).chain(platforms).chain(web), dry_run)
 }
 
 /// Installs the `needs` whose probe fails; with `dry_run` only lists them.

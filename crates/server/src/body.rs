@@ -8,6 +8,7 @@ use axum::http::header;
 use serde::de::DeserializeOwned;
 
 use crate::api_error::ApiError;
+use crate::limits::is_too_deep;
 
 /// Limits of a body; an extension of every request.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +17,8 @@ pub(crate) struct BodyLimits {
     pub(crate) bytes: usize,
     /// Longest time until it has arrived.
     pub(crate) time: Duration,
+    /// Deepest nesting of arrays and objects.
+    pub(crate) depth: usize,
 }
 
 /// A JSON body as its type.
@@ -43,10 +46,11 @@ impl<S: Sync> FromRequest<S> for JsonBytes {
         if !is_json(&request) {
             return Err(ApiError::media_type());
         }
-        let limits = *request
-            .extensions()
-            .get::<BodyLimits>()
-            .unwrap_or(&BodyLimits { bytes: 1 << 20, time: Duration::from_secs(30) });
+        let limits = *request.extensions().get::<BodyLimits>().unwrap_or(&BodyLimits {
+            bytes: 1 << 20,
+            time: Duration::from_secs(30),
+            depth: 64,
+        });
         let too_large =
             || ApiError::too_large(format!("the body is larger than {} bytes, the limit here", limits.bytes));
         let length = request.headers().get(header::CONTENT_LENGTH);
@@ -56,6 +60,11 @@ impl<S: Sync> FromRequest<S> for JsonBytes {
         }
         let body = tokio::time::timeout(limits.time, to_bytes(request.into_body(), limits.bytes)).await;
         match body {
+            Ok(Ok(bytes)) if is_too_deep(&bytes, limits.depth) => {
+                let message =
+                    format!("the body is nested deeper than {} levels, the limit here", limits.depth);
+                Err(ApiError::invalid(message).with_code("invalid_json"))
+            }
             Ok(Ok(bytes)) => Ok(Self(bytes)),
             // The limit is the only error of a connection that can still be answered.
             Ok(Err(_)) => Err(too_large()),

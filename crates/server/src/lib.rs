@@ -5,15 +5,26 @@
 mod anthropic;
 mod api_error;
 mod app;
-mod auth;
+pub mod auth;
 mod body;
+pub mod config;
+mod error;
+mod gate;
 mod generation;
 mod limits;
+mod listen;
 mod models;
 mod openai;
 mod request_id;
+mod server;
+mod signals;
 #[cfg(test)]
 mod testing;
+mod web;
 mod witness;
 
+pub use config::Config;
+pub use error::Error;
+pub use listen::{Address, Peer, ShutdownHandle};
 pub use models::ModelEntry;
+pub use server::{ReloadHandle, Server};

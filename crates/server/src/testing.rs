@@ -2,15 +2,16 @@
 
 use std::sync::{Arc, OnceLock};
 
+use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
-use axum::{Extension, Router};
 use ruvllm::{EngineOptions, ModelSource};
 use serde_json::Value;
 use tower::ServiceExt;
 
 use crate::app::{App, RequestLimits, router};
-use crate::auth::Caller;
+use crate::config::Config;
+use crate::gate::Gate;
 use crate::models::{ModelEntry, ModelSet};
 
 /// A status, a content type and a body.
@@ -52,8 +53,8 @@ pub(crate) fn app() -> App {
 
 /// The router of a state, for a caller without a key.
 pub(crate) fn router_of(app: App) -> Router {
-    let caller = Caller { key: None, tenant: "default".into(), limits: Arc::default() };
-    router(Arc::new(app)).layer(Extension(caller))
+    let gate = Gate::new(&Config::default()).unwrap();
+    router(Arc::new(app), Arc::new(gate))
 }
 
 /// The router of most tests; its model is loaded once.

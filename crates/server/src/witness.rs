@@ -1,12 +1,15 @@
 //! Entries of the witness log: one for each call, when it has ended.
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use ruvllm_witness::{AdapterUse, Content, Entry, Options, Outcome, Refusal, Writer};
+use ruvllm_witness::{AdapterUse, Content, Entry, Options, Outcome, PrivateKey, Refusal, WhenFull, Writer};
 use serde_json::Value;
 use tokio::sync::Notify;
 
+use crate::config;
+use crate::error::Error;
 use crate::generation::{Observer, Ticket};
 
 /// The witness log of a server.
@@ -16,6 +19,8 @@ pub(crate) struct Witness {
     room: Arc<Notify>,
     /// Records texts, not only their hashes.
     text: bool,
+    /// Entries that find the queue full are dropped.
+    drops: bool,
 }
 
 impl Witness {
@@ -29,9 +34,31 @@ impl Witness {
         text: bool,
     ) -> Result<Self, ruvllm_witness::Error> {
         let room = Arc::new(Notify::new());
+        let drops = options.when_full == WhenFull::Drop;
         let on_room = Arc::clone(&room);
         options.on_room = Some(Box::new(move || on_room.notify_waiters()));
-        Ok(Self { writer: Arc::new(Writer::open(folder, options)?), room, text })
+        Ok(Self { writer: Arc::new(Writer::open(folder, options)?), room, text, drops })
+    }
+
+    /// The log of a configuration; `None` without a folder.
+    ///
+    /// # Errors
+    /// [`Error::Witness`] for a folder or a key that cannot be used.
+    pub(crate) fn of_config(config: &config::Witness) -> Result<Option<Self>, Error> {
+        let Some(folder) = &config.folder else { return Ok(None) };
+        let key = config.key.as_deref().map(PrivateKey::load).transpose().map_err(Error::Witness)?;
+        let options = Options {
+            key,
+            when_full: match config.full_queue {
+                config::FullQueue::Wait => WhenFull::Block,
+                config::FullQueue::Drop => WhenFull::Drop,
+            },
+            queue_entries: config.queue,
+            sync: config.fsync,
+            max_file_bytes: config.rotate_bytes.0,
+            ..Options::default()
+        };
+        Self::open(folder, options, config.text).map(Some).map_err(Error::Witness)
     }
 
     /// The writer, for its counters and for the end.
@@ -42,8 +69,10 @@ impl Witness {
     /// Waits until the queue has room: no call begins that could not be recorded.
     pub(crate) async fn wait_for_room(&self) {
         loop {
-            let room = self.room.notified();
-            if self.writer.has_room() {
+            let mut room = pin!(self.room.notified());
+            // What happens from here on wakes this task.
+            room.as_mut().enable();
+            if self.drops || self.writer.has_room() {
                 return;
             }
             room.await;
@@ -67,6 +96,7 @@ impl Witness {
             prompt_tokens: observed.prompt_tokens as u64,
             cached_tokens: observed.cached_tokens as u64,
             output_tokens: observed.output_tokens as u64,
+            queue_ms: observed.timings.queue_ms.map(|ms| Duration::from_secs_f64(ms / 1e3)),
             ttft_ms: observed.first_token,
             total_ms: Some(Instant::now() - observed.started),
             outcome: outcome(ticket),

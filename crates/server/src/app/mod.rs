@@ -4,11 +4,12 @@ mod router;
 
 use std::sync::Arc;
 
-use ruvllm::{Engine, Tenant};
+use ruvllm::{Engine, Quota, Tenant};
 
-pub(crate) use self::router::router;
+pub(crate) use self::router::{layered, router};
 use crate::api_error::ApiError;
 use crate::auth::Caller;
+use crate::config::Config;
 use crate::generation::Observer;
 use crate::models::ModelSet;
 use crate::witness::Witness;
@@ -24,6 +25,19 @@ pub(crate) struct RequestLimits {
     pub(crate) time: Option<std::time::Duration>,
     /// Most choices of all prompts of a call.
     pub(crate) choices: usize,
+}
+
+impl RequestLimits {
+    /// The limits of a configuration.
+    pub(crate) fn new(config: &Config) -> Self {
+        let limits = &config.limits;
+        Self {
+            items: limits.items,
+            output_tokens: limits.output_tokens,
+            time: Some(limits.request_timeout_s.duration()),
+            choices: limits.choices,
+        }
+    }
 }
 
 impl Default for RequestLimits {
@@ -70,14 +84,22 @@ impl App {
         self.witness.is_some()
     }
 
-    /// The tenant of a caller in an engine's pool: the root for callers without a key.
+    /// The tenant of a caller in an engine's pool, within its share of the KV budget: the root for
+    /// callers without a key.
     ///
     /// # Errors
-    /// 400 for a name that the pool refuses.
+    /// 500 for a name that the pool refuses.
     pub(crate) fn tenant(engine: &Engine, caller: &Caller) -> Result<Tenant, ApiError> {
         if caller.key.is_none() {
             return Ok(Tenant::root());
         }
-        engine.kv_store().pool().tenant(&caller.tenant).map_err(|error| ApiError::internal(&error))
+        let pool = engine.kv_store().pool();
+        let tenant = pool.tenant(&caller.tenant).map_err(|error| ApiError::internal(&error))?;
+        if let Some(share) = caller.limits.kv_share() {
+            let pages = (pool.capacity_pages() as f64 * share) as usize;
+            let quota = Quota { hard_pages: pages.max(1), soft_pages: pages.max(1) };
+            pool.set_quota(&tenant, quota).map_err(|error| ApiError::internal(&error))?;
+        }
+        Ok(tenant)
     }
 }

@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::StatusCode;
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
 
 use super::App;
 use crate::api_error::{self, ApiError};
-use crate::{anthropic, openai, request_id};
+use crate::gate::{self, Gate};
+use crate::{anthropic, openai, request_id, web};
 
-/// All routes. Callers, limits and the listener's layers are added outside.
-pub(crate) fn router(app: Arc<App>) -> Router {
-    Router::new()
+/// All routes behind a gate.
+pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
+    let routes = Router::new()
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/v1/completions", post(openai::completions::create))
         .route("/v1/responses", post(openai::responses::create))
@@ -22,9 +23,19 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*name}", get(openai::models::retrieve))
         .route("/health", get(|| async { StatusCode::OK }))
+        .merge(web::routes())
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
         .fallback(|| async { ApiError::not_found("there is no such path") })
-        .layer(from_fn(api_error::render))
-        .layer(from_fn(request_id::set))
-        .with_state(app)
+        .with_state(app);
+    layered(routes, gate)
+}
+
+/// Routes with the layers of every server, the outermost last.
+pub(crate) fn layered(routes: Router, gate: Arc<Gate>) -> Router {
+    let cors = gate.cors();
+    let mut routes = routes.layer(from_fn_with_state(gate, gate::admit));
+    if let Some(cors) = cors {
+        routes = routes.layer(cors);
+    }
+    routes.layer(from_fn(api_error::render)).layer(from_fn(request_id::set))
 }

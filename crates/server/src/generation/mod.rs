@@ -177,10 +177,17 @@ impl Generation {
         for _ in 0..self.choices.len() {
             let index = self.next;
             self.next = (index + 1) % self.choices.len();
-            if let Err(error) = self.read(index) {
-                self.ticket.set_error(&error);
-                self.choices.clear();
-                return Some(Some(Err(error)));
+            // A piece may be held back by the parser and give no event.
+            while self.events.is_empty() {
+                match self.read(index) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        self.ticket.set_error(&error);
+                        self.choices.clear();
+                        return Some(Some(Err(error)));
+                    }
+                }
             }
             if let Some(event) = self.events.pop_front() {
                 return Some(Some(Ok(event)));
@@ -193,11 +200,11 @@ impl Generation {
         has_ended.then_some(None)
     }
 
-    /// Moves the next piece of a choice, or its end, to the events.
-    fn read(&mut self, index: usize) -> Result<(), ApiError> {
+    /// Moves the next piece of a choice, or its end, to the events; false if nothing was there.
+    fn read(&mut self, index: usize) -> Result<bool, ApiError> {
         let choice = &mut self.choices[index];
         if choice.has_ended {
-            return Ok(());
+            return Ok(false);
         }
         if let Some(chunk) = choice.handle.try_next() {
             let piece = Piece::from(chunk?);
@@ -220,8 +227,10 @@ impl Generation {
                 self.ticket.add_completion(&completion, index % self.n == 0);
                 self.events.push_back(Event { index, kind: EventKind::End(Box::new(completion)) });
             }
+        } else {
+            return Ok(false);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Moves what the parser gave to the events. Tokens and log-probabilities of the piece go with

@@ -1,9 +1,11 @@
-//! `GET /v1/models`.
+//! `GET /v1/models`, with the fields of OpenAI's clients and of Anthropic's, which ask the same path.
 
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::Json;
 use axum::extract::{Path, State};
+use ruvllm_witness::Timestamp;
 use serde::Serialize;
 
 use crate::api_error::ApiError;
@@ -17,6 +19,11 @@ pub(crate) struct ModelObject {
     object: &'static str,
     created: u64,
     owned_by: &'static str,
+    /// `model`: Anthropic's name of `object`.
+    #[serde(rename = "type")]
+    kind: &'static str,
+    display_name: String,
+    created_at: Timestamp,
     /// Model of an adapter.
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<String>,
@@ -32,6 +39,9 @@ pub(crate) struct ModelObject {
 pub(crate) struct ModelList {
     object: &'static str,
     data: Vec<ModelObject>,
+    has_more: bool,
+    first_id: Option<String>,
+    last_id: Option<String>,
 }
 
 impl ModelObject {
@@ -42,6 +52,9 @@ impl ModelObject {
             object: "model",
             created,
             owned_by: "ruvllm",
+            kind: "model",
+            display_name: offered.name.to_owned(),
+            created_at: (UNIX_EPOCH + Duration::from_secs(created)).into(),
             parent: offered.parent.map(str::to_owned),
             loaded: offered.loaded.is_some(),
             context_length: engine.map(ruvllm::Engine::context_length),
@@ -52,8 +65,10 @@ impl ModelObject {
 /// `GET /v1/models`
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<ModelList> {
     let created = app.models.created();
-    let data = app.models.offered().map(|offered| ModelObject::new(&offered, created)).collect();
-    Json(ModelList { object: "list", data })
+    let data: Vec<_> = app.models.offered().map(|offered| ModelObject::new(&offered, created)).collect();
+    let id = |object: Option<&ModelObject>| object.map(|object| object.id.clone());
+    let (first_id, last_id) = (id(data.first()), id(data.last()));
+    Json(ModelList { object: "list", data, has_more: false, first_id, last_id })
 }
 
 /// `GET /v1/models/{name}`

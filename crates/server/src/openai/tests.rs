@@ -100,6 +100,16 @@ fn completions_take_texts_and_ids_and_repeat_them() {
 }
 
 #[test]
+fn echoed_prompts_have_log_probabilities_without_output() {
+    let body = json!({"prompt": "Once upon a time there", "max_tokens": 0, "echo": true, "logprobs": 1});
+    let choice = post("/v1/completions", body).json()["choices"][0].take();
+    assert_eq!(choice["text"], "Once upon a time there");
+    let logprobs = choice["logprobs"]["token_logprobs"].as_array().unwrap().clone();
+    assert!(logprobs[0].is_null() && logprobs.len() > 2, "{logprobs:?}");
+    assert!(logprobs[1..].iter().all(|logprob| logprob.as_f64() < Some(0.0)));
+}
+
+#[test]
 fn errors_have_openais_form() {
     let reply = post("/v1/chat/completions", ask(json!({"temperature": "hot"})));
     assert_eq!(reply.status, 400);

@@ -56,6 +56,9 @@ impl Usage {
 /// `timings` of a reply, an addition to the interface: those of the first choice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Timings {
+    /// Time until the request had its place among those that run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) queue_ms: Option<f64>,
     /// Time to first token, from the submission on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ttft_ms: Option<f64>,
@@ -70,6 +73,7 @@ pub(crate) struct Timings {
 impl From<ruvllm::Timings> for Timings {
     fn from(timings: ruvllm::Timings) -> Self {
         Self {
+            queue_ms: timings.queue_ms,
             ttft_ms: timings.ttft_ms,
             prompt_per_second: timings.prefill_tok_s,
             predicted_per_second: timings.decode_tok_s,

@@ -33,11 +33,7 @@ impl TextLogprobs {
         *offset += text.chars().count();
         self.tokens.push(text);
         self.token_logprobs.push(logprobs.map(|logprobs| finite(logprobs.token.logprob)));
-        self.top_logprobs.push(logprobs.map(|logprobs| {
-            // The token itself is among them even if it is none of the most likely ones.
-            let all = logprobs.top.iter().chain([&logprobs.token]);
-            all.map(|top| (token_text(tokenizer, top.token), finite(top.logprob).into())).collect()
-        }));
+        self.top_logprobs.push(logprobs.map(|logprobs| texts(logprobs, tokenizer)));
     }
 
     /// Adds generated tokens.
@@ -46,4 +42,16 @@ impl TextLogprobs {
             self.push(logprobs.token.token, Some(logprobs), tokenizer, offset);
         }
     }
+}
+
+/// Log-probabilities by text: of the most likely tokens, and of the token itself even if it is none
+/// of them. Of tokens with the same text the most likely one counts.
+fn texts(logprobs: &Logprobs, tokenizer: &Tokenizer) -> Map<String, Value> {
+    let mut texts = Map::new();
+    let mut all: Vec<_> = logprobs.top.iter().chain([&logprobs.token]).collect();
+    all.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
+    for top in all {
+        texts.entry(token_text(tokenizer, top.token)).or_insert_with(|| finite(top.logprob).into());
+    }
+    texts
 }

@@ -27,16 +27,17 @@ struct Echo {
 }
 
 impl Echo {
-    /// Adds the prompt's tokens to the log-probabilities of a choice.
+    /// Adds the prompt's tokens to the log-probabilities of a choice; nothing predicts the first one.
     fn write_logprobs(
         &self,
-        _completion: &Completion,
+        completion: &Completion,
         tokenizer: &Tokenizer,
         out: &mut logprobs::TextLogprobs,
         offset: &mut usize,
     ) {
-        for &token in &self.tokens {
-            out.push(token, None, tokenizer, offset);
+        let predicted = completion.prompt_logprobs.iter().map(Some);
+        for (&token, logprobs) in self.tokens.iter().zip(std::iter::once(None).chain(predicted)) {
+            out.push(token, logprobs, tokenizer, offset);
         }
     }
 }

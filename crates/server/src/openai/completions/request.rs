@@ -169,6 +169,7 @@ impl CompletionRequest {
             request.max_tokens = Some(DEFAULT_TOKENS.min(most));
         }
         request.logprobs = self.logprobs.or(ranks.then_some(0));
+        request.prompt_logprobs = self.logprobs.filter(|_| self.echoes());
         Ok(request)
     }
 }

@@ -1,0 +1,132 @@
+use super::*;
+
+#[track_caller]
+fn refused(text: &str, pieces: &[&str]) {
+    let error = Config::from_toml(text).unwrap_err().to_string();
+    assert!(!error.contains('\n'), "{error}");
+    for piece in pieces {
+        assert!(error.contains(piece), "{error} lacks {piece}");
+    }
+}
+
+#[test]
+fn an_empty_file_is_the_default() {
+    let config = Config::from_toml("").unwrap();
+    assert_eq!(config, Config::default());
+    assert_eq!((config.listen.host.as_str(), config.listen.port), ("127.0.0.1", 8080));
+    assert_eq!(config.limits.body_bytes, Bytes(32 << 20));
+    assert!(!config.listen.allow_public && !config.needs_keys() && config.cors.origins.is_empty());
+    assert!(!config.witness.text);
+}
+
+#[test]
+fn the_defaults_are_a_valid_file() {
+    let text = toml::to_string(&Config::default()).unwrap();
+    assert_eq!(Config::from_toml(&text).unwrap().limits, Limits::default());
+}
+
+#[test]
+fn every_section_is_read() {
+    let text = r#"
+        memory_limit = "8GiB"
+        [listen]
+        port = 0
+        [tenants.team-a]
+        requests_per_minute = 60
+        kv_share = 0.5
+        [tenants.default]
+        concurrent_requests = 2
+        [[models]]
+        name = "small"
+        aliases = ["gpt-4o"]
+        kv = "q8"
+        [models.adapters]
+        poet = "poet.ruvlora"
+        [log]
+        format = "json"
+        level = "debug"
+        [witness]
+        full_queue = "drop"
+    "#;
+    let config = Config::from_toml(text).unwrap();
+    assert_eq!(config.memory_limit, Some(Bytes(8 << 30)));
+    assert_eq!(config.tenant("team-a").requests_per_minute, Some(60));
+    assert_eq!(config.tenant("other").concurrent_requests, Some(2));
+    assert_eq!(config.models[0].adapters["poet"], "poet.ruvlora");
+    assert_eq!((config.log.format, config.log.level), (LogFormat::Json, LogLevel::Debug));
+    assert_eq!(config.witness.full_queue, FullQueue::Drop);
+}
+
+#[test]
+fn faults_name_line_key_and_remedy() {
+    refused("[listen]\nprot = 1", &["line 2", "`prot`", "`port`"]);
+    refused("[listen]\nport = 70000", &["line 2", "70000"]);
+    refused("[listen]\n\nport = \"x\"", &["line 3", "string"]);
+    refused("listen = ", &["line 1"]);
+    refused("[limits]\nheaders = 9\njson_depth = 10000", &["line 3", "limits.json_depth", "4 to 127"]);
+    refused("[limits]\nidle_timeout_s = 0", &["line 2", "limits.idle_timeout_s", "above 0"]);
+    refused("[limits]\nbody_bytes = \"1MB\"", &["line 2", "512MiB"]);
+    refused("[tls]\ncertificate = 'c'", &["tls.key", "is missing"]);
+    refused("[tenants.a]\nkv_share = 2", &["line 2", "tenants.a.kv_share", "at most 1"]);
+    refused("[tenants.'a b']", &["letters"]);
+    refused("[cors]\norigins = ['https://a/b']", &["line 2", "cors.origins", "https://a/b"]);
+    refused("[[models]]\nname='a'\n[[models]]\naliases=['a']", &["line 3", "models[1].name", "two models"]);
+    refused("[witness]\nfull_queue = 'maybe'", &["line 2", "wait"]);
+}
+
+#[test]
+fn flags_go_before_variables_before_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("server.toml");
+    std::fs::write(&path, "[listen]\nport = 1\nhost = 'localhost'\n[limits]\nheaders = 20").unwrap();
+    let variables = || {
+        [
+            ("RUVLLM_SERVER_LISTEN_PORT".to_owned(), "2".to_owned()),
+            ("RUVLLM_SERVER_LIMITS_BODY_BYTES".to_owned(), "1MiB".to_owned()),
+            ("RUVLLM_SERVER_CORS_ORIGINS".to_owned(), "http://a, http://b".to_owned()),
+            ("RUVLLM_SERVER_LISTEN_ALLOW_PUBLIC".to_owned(), "true".to_owned()),
+            ("OTHER".to_owned(), "3".to_owned()),
+        ]
+    };
+    let flags = vec![Setting::new("listen.port", "--port", "4")];
+    let config = Config::load(Some(&path), variables(), flags).unwrap();
+    assert_eq!((config.listen.port, config.listen.host.as_str()), (4, "localhost"));
+    assert_eq!((config.limits.body_bytes, config.limits.headers), (Bytes(1 << 20), 20));
+    assert_eq!(config.cors.origins, ["http://a", "http://b"]);
+    assert!(config.listen.allow_public);
+    let config = Config::load(Some(&path), variables(), Vec::new()).unwrap();
+    assert_eq!(config.listen.port, 2);
+    std::fs::write(&path, "[limits]\nheaders = 30").unwrap();
+    let config = config.reload().unwrap();
+    assert_eq!((config.limits.headers, config.listen.port), (30, 2));
+}
+
+#[test]
+fn faults_of_variables_and_flags_name_them() {
+    let one = |name: &str, value: &str| {
+        let error = Config::load(None, [(name.to_owned(), value.to_owned())], Vec::new()).unwrap_err();
+        error.to_string()
+    };
+    assert!(one("RUVLLM_SERVER_LISTEN_PORT", "x").starts_with("RUVLLM_SERVER_LISTEN_PORT: "));
+    assert!(one("RUVLLM_SERVER_LIMITS_HEADERS", "0").starts_with("RUVLLM_SERVER_LIMITS_HEADERS: "));
+    assert!(one("RUVLLM_SERVER_LISTEN_PROT", "1").contains("RUVLLM_SERVER_LISTEN_PORT"));
+    let flag = vec![Setting::new("listen.port", "--port", "99999")];
+    assert!(Config::load(None, [], flag).unwrap_err().to_string().starts_with("--port: "));
+    let missing = Config::load(Some(Path::new("/nonexistent.toml")), [], Vec::new());
+    assert!(missing.unwrap_err().to_string().contains("/nonexistent.toml"));
+}
+
+#[test]
+fn the_page_lists_every_key_with_its_default() {
+    let page = include_str!("../../../../docs/server-config.md");
+    for (key, default) in Config::keys() {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
+        let row = row.unwrap_or_else(|| panic!("docs/server-config.md lacks {key}"));
+        let written = if default.is_empty() { "| - |".to_owned() } else { format!("| `{default}` |") };
+        assert!(row.contains(&written), "{row} lacks the default {written}");
+    }
+    for row in page.lines().filter(|line| line.starts_with("| `")) {
+        let key = row.split('`').nth(1).unwrap_or_default();
+        assert!(Config::keys().iter().any(|(known, _)| known == key), "{key} is no key");
+    }
+}

@@ -1,0 +1,59 @@
+//! Scopes and limits of paths. A path that is not named here needs a key for inference.
+
+use axum::http::Method;
+
+use crate::auth::Scope;
+
+/// Requirements of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// No key: the files of the web page, and probes of load balancers.
+    Nothing,
+    /// A key with a scope.
+    Scope(Scope),
+    /// A key for inference, and room within the limits of its tenant.
+    Admission,
+}
+
+/// Requirements of a method and path.
+pub(super) fn need(method: &Method, path: &str) -> Need {
+    let below =
+        |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    match path {
+        "/" | "/health" | "/ready" | "/openapi.json" | "/favicon.ico" if reads => Need::Nothing,
+        _ if reads && below("/ui") => Need::Nothing,
+        _ if below("/metrics") || below("/v1/live") => Need::Scope(Scope::Metrics),
+        _ if below("/v1/adapters") && !reads => Need::Scope(Scope::Adapters),
+        _ if below("/v1/sessions") => Need::Scope(Scope::Sessions),
+        _ if reads || *method == Method::DELETE => Need::Scope(Scope::Inference),
+        _ => Need::Admission,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_but_the_page_and_probes_needs_a_key() {
+        for (method, path, expected) in [
+            (Method::GET, "/", Need::Nothing),
+            (Method::GET, "/ui/app.js", Need::Nothing),
+            (Method::HEAD, "/health", Need::Nothing),
+            (Method::POST, "/health", Need::Admission),
+            (Method::GET, "/uix", Need::Scope(Scope::Inference)),
+            (Method::GET, "/metrics", Need::Scope(Scope::Metrics)),
+            (Method::GET, "/v1/live", Need::Scope(Scope::Metrics)),
+            (Method::GET, "/v1/adapters", Need::Scope(Scope::Inference)),
+            (Method::POST, "/v1/adapters", Need::Scope(Scope::Adapters)),
+            (Method::DELETE, "/v1/adapters/poet", Need::Scope(Scope::Adapters)),
+            (Method::GET, "/v1/sessions/a", Need::Scope(Scope::Sessions)),
+            (Method::GET, "/v1/models", Need::Scope(Scope::Inference)),
+            (Method::POST, "/v1/chat/completions", Need::Admission),
+            (Method::PUT, "/unknown", Need::Admission),
+        ] {
+            assert_eq!(need(&method, path), expected, "{method} {path}");
+        }
+    }
+}

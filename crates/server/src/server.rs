@@ -1,0 +1,201 @@
+//! A server: bound, configured, run to its end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::Router;
+use parking_lot::{Mutex, RwLock};
+use ruvllm_witness::PrivateKey;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::app::{App, RequestLimits, layered, router};
+use crate::config::Config;
+use crate::error::Error;
+use crate::gate::Gate;
+use crate::listen::{self, Address, Certificate, ConnectionLimits, Listener, ShutdownHandle};
+use crate::models::{ModelEntry, ModelSet};
+use crate::witness::Witness;
+
+/// Threads of the server itself; models compute in those of their engines.
+const THREADS: usize = 2;
+
+/// A server that is bound to its address.
+pub struct Server {
+    runtime: Runtime,
+    listener: Listener,
+    routes: Router,
+    models: Option<Arc<ModelSet>>,
+    witness: Option<Arc<Witness>>,
+    shutdown: ShutdownHandle,
+    reload: ReloadHandle,
+    handles_signals: bool,
+}
+
+impl Server {
+    /// Binds the address of a configuration, then loads the models that are kept. Clients can
+    /// connect from then on and are served by [`Self::run`].
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn bind(config: Config, models: Vec<ModelEntry>) -> Result<Self, Error> {
+        let models = ModelSet::new(models, config.memory_limit.map(|limit| limit.0));
+        let mut app = App::new(models, RequestLimits::new(&config));
+        let models = Arc::clone(&app.models);
+        let witness = Witness::of_config(&config.witness)?.map(Arc::new);
+        if let Some(witness) = &witness {
+            app.set_witness(Arc::clone(witness));
+        }
+        let app = Arc::new(app);
+        let server = Self::with_router(config, |gate| router(app, gate))?;
+        let loaded = server.runtime.block_on(models.load_kept());
+        loaded.map_err(|(name, source)| Error::Model { name, source })?;
+        Ok(Self { models: Some(models), witness, ..server })
+    }
+
+    /// Binds a server of other routes, behind the same listener, keys and limits.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub fn with_routes(config: Config, routes: Router) -> Result<Self, Error> {
+        Self::with_router(config, |gate| layered(routes, gate))
+    }
+
+    fn with_router(config: Config, router: impl FnOnce(Arc<Gate>) -> Router) -> Result<Self, Error> {
+        config.check()?;
+        let gate = Arc::new(Gate::new(&config)?);
+        let certificate = Certificate::read(&config)?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("ruvllm-server")
+            .enable_all()
+            .build()
+            .map_err(Error::System)?;
+        let listener = {
+            let _context = runtime.enter();
+            Listener::bind(&config, certificate.as_ref())?
+        };
+        let reload = ReloadHandle(Arc::new(Reload {
+            config: Mutex::new(config),
+            gate: Arc::clone(&gate),
+            certificate,
+            limits: listener.limits(),
+        }));
+        let routes = router(gate);
+        let shutdown = ShutdownHandle::new();
+        Ok(Self {
+            runtime,
+            listener,
+            routes,
+            models: None,
+            witness: None,
+            shutdown,
+            reload,
+            handles_signals: false,
+        })
+    }
+
+    /// Checks a configuration and the files that it names, without binding the address.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub fn check(config: &Config) -> Result<Vec<String>, Error> {
+        config.check()?;
+        listen::check(config)?;
+        Gate::new(config)?;
+        Certificate::read(config)?;
+        config.witness.key.as_deref().map(PrivateKey::load).transpose()?;
+        Ok(Gate::warning(config).into_iter().collect())
+    }
+
+    /// Address with the port that was chosen.
+    pub fn address(&self) -> &Address {
+        self.listener.address()
+    }
+
+    /// Ends the server from another thread.
+    pub fn shutdown_handle(&self) -> ShutdownHandle {
+        self.shutdown.clone()
+    }
+
+    /// Reads configuration, keys and certificate again, from another thread.
+    pub fn reload_handle(&self) -> ReloadHandle {
+        self.reload.clone()
+    }
+
+    /// Makes [`Self::run`] handle the signals of the process: SIGTERM and SIGINT end the server,
+    /// the second one at once; SIGHUP reloads.
+    #[must_use]
+    pub fn with_signals(mut self) -> Self {
+        self.handles_signals = true;
+        self
+    }
+
+    /// Serves until shutdown is requested and requests have ended.
+    ///
+    /// # Errors
+    /// [`Error::System`] for signal handlers that the system refuses; [`Error::Witness`] for entries
+    /// that could not be written.
+    pub fn run(self) -> Result<(), Error> {
+        let Self { runtime, listener, routes, models, witness, shutdown, reload, handles_signals } = self;
+        runtime.block_on(async {
+            if handles_signals {
+                crate::signals::handle(shutdown.clone(), reload)?;
+            }
+            listener.run(routes, shutdown).await;
+            Ok::<(), Error>(())
+        })?;
+        // Its threads record the last calls.
+        drop(runtime);
+        if let Some(models) = models {
+            models.clear();
+        }
+        Ok(witness.map_or(Ok(()), |witness| witness.writer().close())?)
+    }
+}
+
+/// Reads the configuration of a running server again.
+#[derive(Debug, Clone)]
+pub struct ReloadHandle(Arc<Reload>);
+
+#[derive(Debug)]
+struct Reload {
+    config: Mutex<Config>,
+    gate: Arc<Gate>,
+    certificate: Option<Arc<Certificate>>,
+    limits: Arc<RwLock<Arc<ConnectionLimits>>>,
+}
+
+impl ReloadHandle {
+    /// Reads the configuration, the keys file and the certificate again. What cannot be read stays
+    /// as it was; the others are replaced.
+    ///
+    /// # Errors
+    /// The first fault. All of them are in the log.
+    pub fn reload(&self) -> Result<(), Error> {
+        let this = &self.0;
+        let mut faults: Vec<Error> = Vec::new();
+        let config = &mut *this.config.lock();
+        match config.reload() {
+            Ok(new) => {
+                // The paths of the start hold: other ones need a restart.
+                let paths: (Option<PathBuf>, _) = (config.keys.file.clone(), config.tls.clone());
+                *config = new;
+                (config.keys.file, config.tls) = paths;
+            }
+            Err(error) => faults.push(error.into()),
+        }
+        *this.limits.write() = Arc::new(ConnectionLimits::new(&config.limits));
+        faults.extend(this.gate.reload(config).err().map(Error::from));
+        faults.extend(this.certificate.as_ref().and_then(|certificate| certificate.reload().err()));
+        for fault in &faults {
+            tracing::error!(error = %fault, "reload: the former state is kept");
+        }
+        match faults.into_iter().next() {
+            Some(fault) => Err(fault),
+            None => {
+                tracing::info!("reloaded configuration, keys and certificate");
+                Ok(())
+            }
+        }
+    }
+}
