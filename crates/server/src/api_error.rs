@@ -106,6 +106,11 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, ErrorKind::NotFound, message)
     }
 
+    /// 409: something of this name is there already.
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, ErrorKind::InvalidRequest, message)
+    }
+
     /// 404 for a model that is not served.
     pub(crate) fn no_model(name: &str, served: &str) -> Self {
         let message = format!("the model {name:?} does not exist; this server has {served}");

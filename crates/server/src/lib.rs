@@ -14,6 +14,7 @@ mod generation;
 mod limits;
 mod listen;
 mod models;
+mod native;
 mod openai;
 mod request_id;
 mod server;

@@ -24,7 +24,7 @@ pub struct Server {
     runtime: Runtime,
     listener: Listener,
     routes: Router,
-    models: Option<Arc<ModelSet>>,
+    app: Option<Arc<App>>,
     witness: Option<Arc<Witness>>,
     shutdown: ShutdownHandle,
     reload: ReloadHandle,
@@ -40,16 +40,19 @@ impl Server {
     pub fn bind(config: Config, models: Vec<ModelEntry>) -> Result<Self, Error> {
         let models = ModelSet::new(models, config.memory_limit.map(|limit| limit.0));
         let mut app = App::new(models, RequestLimits::new(&config));
-        let models = Arc::clone(&app.models);
+        if let Some(folder) = &config.folders.adapters {
+            app.set_adapter_folder(folder);
+        }
         let witness = Witness::of_config(&config.witness)?.map(Arc::new);
         if let Some(witness) = &witness {
             app.set_witness(Arc::clone(witness));
         }
         let app = Arc::new(app);
-        let server = Self::with_router(config, |gate| router(app, gate))?;
-        let loaded = server.runtime.block_on(models.load_kept());
+        let server = Self::with_router(config, |gate| router(Arc::clone(&app), gate))?;
+        let loaded = server.runtime.block_on(app.models.load_kept());
         loaded.map_err(|(name, source)| Error::Model { name, source })?;
-        Ok(Self { models: Some(models), witness, ..server })
+        app.set_ready(true);
+        Ok(Self { app: Some(app), witness, ..server })
     }
 
     /// Binds a server of other routes, behind the same listener, keys and limits.
@@ -86,7 +89,7 @@ impl Server {
             runtime,
             listener,
             routes,
-            models: None,
+            app: None,
             witness: None,
             shutdown,
             reload,
@@ -136,18 +139,25 @@ impl Server {
     /// [`Error::System`] for signal handlers that the system refuses; [`Error::Witness`] for entries
     /// that could not be written.
     pub fn run(self) -> Result<(), Error> {
-        let Self { runtime, listener, routes, models, witness, shutdown, reload, handles_signals } = self;
+        let Self { runtime, listener, routes, app, witness, shutdown, reload, handles_signals } = self;
         runtime.block_on(async {
             if handles_signals {
                 crate::signals::handle(shutdown.clone(), reload)?;
+            }
+            if let Some(app) = app.clone() {
+                let shutdown = shutdown.clone();
+                tokio::spawn(async move {
+                    shutdown.draining().await;
+                    app.set_ready(false);
+                });
             }
             listener.run(routes, shutdown).await;
             Ok::<(), Error>(())
         })?;
         // Its threads record the last calls.
         drop(runtime);
-        if let Some(models) = models {
-            models.clear();
+        if let Some(app) = app {
+            app.models.clear();
         }
         Ok(witness.map_or(Ok(()), |witness| witness.writer().close())?)
     }

@@ -53,8 +53,13 @@ pub(crate) fn app() -> App {
 
 /// The router of a state, for a caller without a key.
 pub(crate) fn router_of(app: App) -> Router {
+    router_of_shared(&Arc::new(app))
+}
+
+/// The router of a state that the test changes.
+pub(crate) fn router_of_shared(app: &Arc<App>) -> Router {
     let gate = Gate::new(&Config::default()).unwrap();
-    router(Arc::new(app), Arc::new(gate))
+    router(Arc::clone(app), Arc::new(gate))
 }
 
 /// The router of most tests; its model is loaded once.

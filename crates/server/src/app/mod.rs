@@ -2,8 +2,11 @@
 
 mod router;
 
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use ruvllm::crates::adapters::AdapterStore;
 use ruvllm::{Engine, Quota, Tenant};
 
 pub(crate) use self::router::{layered, router};
@@ -50,6 +53,9 @@ impl Default for RequestLimits {
 pub(crate) struct App {
     pub(crate) models: Arc<ModelSet>,
     pub(crate) limits: RequestLimits,
+    /// Folder of the adapters that requests may load.
+    adapters: Option<AdapterStore>,
+    is_ready: AtomicBool,
     observers: Vec<Arc<dyn Observer>>,
     witness: Option<Arc<Witness>>,
 }
@@ -57,7 +63,34 @@ pub(crate) struct App {
 impl App {
     /// State without observers.
     pub(crate) fn new(models: ModelSet, limits: RequestLimits) -> Self {
-        Self { models: Arc::new(models), limits, observers: Vec::new(), witness: None }
+        Self {
+            models: Arc::new(models),
+            limits,
+            adapters: None,
+            is_ready: AtomicBool::new(false),
+            observers: Vec::new(),
+            witness: None,
+        }
+    }
+
+    /// Lets requests load the adapters of a folder.
+    pub(crate) fn set_adapter_folder(&mut self, folder: &Path) {
+        self.adapters = Some(AdapterStore::new(folder));
+    }
+
+    /// The adapters that requests may load; `None` for none.
+    pub(crate) fn adapter_store(&self) -> Option<&AdapterStore> {
+        self.adapters.as_ref()
+    }
+
+    /// Tells load balancers to send requests, or no more of them.
+    pub(crate) fn set_ready(&self, is_ready: bool) {
+        self.is_ready.store(is_ready, Ordering::Release);
+    }
+
+    /// True between the loading of the kept models and the shutdown.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_ready.load(Ordering::Acquire)
     }
 
     /// Adds an observer of calls.

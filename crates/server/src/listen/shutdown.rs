@@ -51,6 +51,11 @@ impl ShutdownHandle {
         });
     }
 
+    /// Waits until no further requests are accepted.
+    pub(crate) async fn draining(&self) {
+        self.reached(Stage::Draining).await;
+    }
+
     /// Waits until a stage is reached.
     pub(super) async fn reached(&self, stage: Stage) {
         let mut receiver = self.0.subscribe();

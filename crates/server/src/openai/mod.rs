@@ -6,6 +6,7 @@
 pub(crate) mod chat;
 mod common;
 pub(crate) mod completions;
+pub(crate) mod embeddings;
 pub(crate) mod models;
 mod one_or_many;
 pub(crate) mod responses;

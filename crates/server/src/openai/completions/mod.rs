@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use ruvllm::{Completion, Engine, GenerateRequest, Prompt, TokenId, Tokenizer};
 
 use self::request::CompletionRequest;
+pub(crate) use self::request::Prompts;
 use super::Common;
 use crate::api_error::ApiError;
 use crate::app::App;

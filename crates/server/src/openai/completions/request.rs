@@ -25,7 +25,7 @@ pub(crate) struct CompletionRequest {
 
 /// A text, a list of texts, a list of token ids, or a list of such lists.
 #[derive(Debug)]
-struct Prompts(Vec<Prompt>);
+pub(crate) struct Prompts(pub(crate) Vec<Prompt>);
 
 /// One element of a list of prompts.
 enum Element {
