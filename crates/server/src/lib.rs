@@ -16,6 +16,7 @@ mod listen;
 mod models;
 mod native;
 mod openai;
+mod openapi;
 mod request_id;
 mod server;
 mod signals;

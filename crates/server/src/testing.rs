@@ -13,6 +13,7 @@ use crate::app::{App, RequestLimits, router};
 use crate::config::Config;
 use crate::gate::Gate;
 use crate::models::{ModelEntry, ModelSet};
+use crate::openapi;
 
 /// A status, a content type and a body.
 pub(crate) struct Reply {
@@ -73,17 +74,20 @@ pub(crate) fn send(method: &str, path: &str, body: Option<Value>) -> Reply {
     send_to(shared(), method, path, body)
 }
 
-/// Sends a request to a router.
+/// Sends a request to a router, and checks both ways against the OpenAPI document.
 pub(crate) fn send_to(router: Router, method: &str, path: &str, body: Option<Value>) -> Reply {
+    let sent = body.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    runtime.block_on(async {
+    let reply = runtime.block_on(async {
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
         let response = router.oneshot(request.body(body).unwrap()).await.unwrap();
         let status = response.status().as_u16();
         let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         Reply { status, text: String::from_utf8(bytes.to_vec()).unwrap() }
-    })
+    });
+    openapi::tests::check(method, path, sent.as_ref(), &reply);
+    reply
 }
 
 /// Posts JSON.

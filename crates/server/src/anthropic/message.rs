@@ -3,19 +3,22 @@
 use ruvllm::Message;
 use serde::Deserialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::api_error::ApiError;
 use crate::openai::chat::{CallParam, ChatMessage, Content, FunctionParam, messages_of};
 
 /// A message: text, or content blocks.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct MessageParam {
     role: String,
+    #[schema(schema_with = crate::openapi::blocks)]
     content: Content<Block>,
 }
 
 /// A content block; the fields of all types.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ContentBlockParam)]
 pub(crate) struct Block {
     #[serde(rename = "type")]
     kind: String,
@@ -27,6 +30,7 @@ pub(crate) struct Block {
     input: Option<Value>,
     /// Of `tool_result`.
     tool_use_id: Option<String>,
+    #[schema(schema_with = crate::openapi::blocks)]
     content: Option<Content<Block>>,
 }
 

@@ -16,8 +16,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
-pub(crate) use self::reply::{MessageReply, TokenCount};
-use self::request::MessagesRequest;
+pub(crate) use self::message::Block;
+pub(crate) use self::reply::{ContentBlock, MessageReply, MessageUsage, TokenCount};
+pub(crate) use self::request::MessagesRequest;
 use crate::api_error::ApiError;
 use crate::app::App;
 use crate::body::{JsonBytes, parse};

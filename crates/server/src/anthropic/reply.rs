@@ -3,11 +3,12 @@
 use ruvllm::{Completion, FinishReason};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::request_id::random_id;
 
 /// `message`
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct MessageReply {
     pub(super) id: String,
     #[serde(rename = "type")]
@@ -22,15 +23,22 @@ pub(crate) struct MessageReply {
 }
 
 /// A content block of an answer.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ContentBlock {
-    Text { text: String },
-    ToolUse { id: String, name: String, input: Map<String, Value> },
+    Text {
+        text: String,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        #[schema(value_type = Object)]
+        input: Map<String, Value>,
+    },
 }
 
 /// Numbers of tokens. Those of the prompt that came from the prefix cache count apart.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 pub(crate) struct MessageUsage {
     pub(super) input_tokens: usize,
     pub(super) cache_creation_input_tokens: usize,
@@ -39,7 +47,7 @@ pub(crate) struct MessageUsage {
 }
 
 /// Reply of `count_tokens`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TokenCount {
     pub(crate) input_tokens: usize,
 }

@@ -3,6 +3,7 @@
 use ruvllm::{Engine, GenerateRequest, Prompt, ToolChoice};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::message::{Block, MessageParam, conversation};
 use crate::api_error::ApiError;
@@ -13,9 +14,10 @@ use crate::openai::{Common, OneOrMany};
 
 /// Fields of messages besides [`Common`], which has those of the same name: `model`, `max_tokens`,
 /// `stream`, `temperature`, `top_p`, `top_k`, and the additions.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct MessagesRequest {
     messages: Vec<MessageParam>,
+    #[schema(schema_with = crate::openapi::blocks)]
     system: Option<Content<Block>>,
     tools: Option<Vec<ToolParam>>,
     tool_choice: Option<ToolChoiceParam>,
@@ -24,7 +26,7 @@ pub(crate) struct MessagesRequest {
 }
 
 /// A tool with a schema of its input.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ToolParam {
     #[serde(rename = "type")]
     kind: Option<String>,
@@ -33,7 +35,7 @@ pub(crate) struct ToolParam {
     input_schema: Option<Value>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ToolChoiceParam {
     /// `auto`, `any`, `tool` or `none`.
     #[serde(rename = "type")]
@@ -42,7 +44,7 @@ pub(crate) struct ToolChoiceParam {
     disable_parallel_tool_use: Option<bool>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct OutputConfig {
     format: Option<ResponseFormat>,
 }

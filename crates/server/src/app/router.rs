@@ -9,7 +9,7 @@ use axum::routing::{delete, get, post};
 use super::App;
 use crate::api_error::{self, ApiError};
 use crate::gate::{self, Gate};
-use crate::{anthropic, native, openai, request_id, web};
+use crate::{anthropic, native, openai, openapi, request_id, web};
 
 /// All routes behind a gate.
 pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
@@ -30,6 +30,7 @@ pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
         .route("/tokenize", post(native::tokens::tokenize))
         .route("/detokenize", post(native::tokens::detokenize))
         .route("/props", get(native::state::props))
+        .route("/openapi.json", get(openapi::serve))
         .route("/health", get(native::state::health))
         .route("/ready", get(native::state::ready))
         .merge(web::routes())

@@ -10,6 +10,7 @@ use axum::{Extension, Json};
 use ruvllm::crates::adapters::{AdapterStore, AdapterVersion, CompactFile, Error, Layout, RegisteredAdapter};
 use ruvllm::{Engine, Precision, Tenant, Tier};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{Deleted, ModelQuery};
 use crate::api_error::{ApiError, with_sources};
@@ -18,7 +19,7 @@ use crate::auth::Caller;
 use crate::models::LoadedModel;
 
 /// An adapter of a model.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AdapterObject {
     id: String,
     object: &'static str,
@@ -34,14 +35,14 @@ pub(crate) struct AdapterObject {
 }
 
 /// The list of adapters.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AdapterList {
     object: &'static str,
     data: Vec<AdapterObject>,
 }
 
 /// An adapter to load.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct LoadRequest {
     /// Name that requests use.
     name: String,

@@ -10,6 +10,7 @@ pub(crate) mod tokens;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::models::LoadedModel;
@@ -36,7 +37,7 @@ impl ModelQuery {
 }
 
 /// Confirmation of a removal.
-#[derive(Debug, serde::Serialize)]
+#[derive(Debug, serde::Serialize, ToSchema)]
 pub(crate) struct Deleted {
     id: String,
     object: &'static str,

@@ -7,6 +7,7 @@ use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};
 use ruvllm::{SessionInfo, Tenant};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{Deleted, ModelQuery};
 use crate::api_error::ApiError;
@@ -15,7 +16,7 @@ use crate::auth::Caller;
 use crate::models::LoadedModel;
 
 /// A session.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SessionObject {
     id: String,
     object: &'static str,
@@ -29,14 +30,14 @@ pub(crate) struct SessionObject {
 }
 
 /// The list of sessions.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SessionList {
     object: &'static str,
     data: Vec<SessionObject>,
 }
 
 /// The session that a fork makes.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ForkRequest {
     id: String,
 }

@@ -5,19 +5,20 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Query, State};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::ModelQuery;
 use crate::api_error::ApiError;
 use crate::app::App;
 
 /// State of the server.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Health {
     status: &'static str,
 }
 
 /// Properties of a model in memory.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Props {
     model_alias: String,
     default_generation_settings: GenerationSettings,
@@ -27,7 +28,7 @@ pub(crate) struct Props {
     build_info: &'static str,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct GenerationSettings {
     /// Context length in tokens.
     n_ctx: usize,

@@ -7,6 +7,7 @@ use ruvllm::crates::text::tokenizer::EncodeOptions;
 use ruvllm::{Prompt, TokenId, Tokenizer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::api_error::ApiError;
 use crate::app::App;
@@ -14,7 +15,7 @@ use crate::body::Json;
 use crate::openai::chat::{ChatMessage, messages_of};
 
 /// A text, or a conversation for the chat template.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct TokenizeRequest {
     model: Option<String>,
     content: Option<String>,
@@ -30,21 +31,21 @@ pub(crate) struct TokenizeRequest {
 }
 
 /// Token ids.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Tokens {
     tokens: Vec<Token>,
 }
 
 /// A token id, alone or with its text.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Token {
-    Id(TokenId),
-    WithPiece { id: TokenId, piece: Piece },
+    Id(u32),
+    WithPiece { id: u32, piece: Piece },
 }
 
 /// Text of a token, or its bytes if these are no text.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Piece {
     Text(String),
@@ -52,14 +53,16 @@ pub(crate) enum Piece {
 }
 
 /// Token ids to make a text of.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct DetokenizeRequest {
     model: Option<String>,
+    #[schema(value_type = Vec<u32>)]
     tokens: Vec<TokenId>,
 }
 
 /// A text.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DetokenizedText)]
 pub(crate) struct Text {
     content: String,
 }

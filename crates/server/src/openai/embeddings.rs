@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ruvllm::{Embedding, EmbeddingRequest, Prompt};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::completions::Prompts;
 use crate::api_error::ApiError;
@@ -16,9 +17,10 @@ use crate::body::{JsonBytes, parse};
 use crate::generation::{Endpoint, Ticket};
 
 /// The request.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct EmbeddingsRequest {
     model: Option<String>,
+    #[schema(schema_with = crate::openapi::prompts)]
     input: Prompts,
     encoding_format: Option<EncodingFormat>,
     /// Length of the vectors; the first values of the model's, of unit length again.
@@ -28,7 +30,7 @@ pub(crate) struct EmbeddingsRequest {
 }
 
 /// Form of the vectors.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum EncodingFormat {
     /// A list of numbers.
@@ -39,7 +41,7 @@ pub(crate) enum EncodingFormat {
 }
 
 /// The list of embeddings.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct EmbeddingList {
     object: &'static str,
     data: Vec<EmbeddingObject>,
@@ -47,7 +49,7 @@ pub(crate) struct EmbeddingList {
     usage: EmbeddingUsage,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct EmbeddingObject {
     object: &'static str,
     index: usize,
@@ -55,14 +57,14 @@ pub(crate) struct EmbeddingObject {
 }
 
 /// Values of an embedding.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Vector {
     Float(Vec<f32>),
     Base64(String),
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct EmbeddingUsage {
     prompt_tokens: usize,
     total_tokens: usize,

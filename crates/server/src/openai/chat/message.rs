@@ -7,13 +7,15 @@ use ruvllm::Message;
 use ruvllm::serde_json::{Map, Value};
 use serde::Deserialize as Derive;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
+use utoipa::ToSchema;
 
 use crate::api_error::ApiError;
 
 /// A message.
-#[derive(Debug, Clone, Derive)]
+#[derive(Debug, Clone, Derive, ToSchema)]
 pub(crate) struct ChatMessage {
     pub(crate) role: String,
+    #[schema(schema_with = crate::openapi::parts)]
     pub(crate) content: Option<Content>,
     pub(crate) name: Option<String>,
     pub(crate) tool_calls: Option<Vec<CallParam>>,
@@ -54,7 +56,8 @@ pub(crate) enum Content<P = Part> {
 }
 
 /// Part of a message.
-#[derive(Debug, Clone, Derive)]
+#[derive(Debug, Clone, Derive, ToSchema)]
+#[schema(as = ContentPart)]
 pub(crate) struct Part {
     #[serde(rename = "type")]
     pub(crate) kind: String,
@@ -63,14 +66,14 @@ pub(crate) struct Part {
 }
 
 /// Tool call of an earlier answer.
-#[derive(Debug, Clone, Derive)]
+#[derive(Debug, Clone, Derive, ToSchema)]
 pub(crate) struct CallParam {
     pub(crate) id: Option<String>,
     pub(crate) function: FunctionParam,
 }
 
 /// Name and arguments of a call.
-#[derive(Debug, Clone, Derive)]
+#[derive(Debug, Clone, Derive, ToSchema)]
 pub(crate) struct FunctionParam {
     pub(crate) name: String,
     /// JSON text of an object, or the object.

@@ -13,10 +13,11 @@ use axum::response::{IntoResponse, Response};
 use ruvllm::GenerateRequest;
 
 pub(crate) use self::message::{
-    CallParam, ChatMessage, Content, FunctionParam, messages_of, text_of_content,
+    CallParam, ChatMessage, Content, FunctionParam, Part, messages_of, text_of_content,
 };
-use self::request::ChatRequest;
-pub(crate) use self::request::ResponseFormat;
+pub(crate) use self::reply::ChatCompletion;
+pub(crate) use self::request::{ChatRequest, ResponseFormat};
+pub(crate) use self::stream::ChatChunk;
 use super::Common;
 use crate::api_error::ApiError;
 use crate::app::App;

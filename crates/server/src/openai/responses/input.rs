@@ -3,18 +3,20 @@
 use ruvllm::Message;
 use serde::Deserialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::api_error::ApiError;
 use crate::openai::chat::{CallParam, ChatMessage, Content, FunctionParam, messages_of, text_of_content};
 
 /// An input item; the fields of all types.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct InputItem {
     /// Absent: a message.
     #[serde(rename = "type")]
     kind: Option<String>,
     /// Of messages.
     role: Option<String>,
+    #[schema(schema_with = crate::openapi::parts)]
     content: Option<Content>,
     /// Of calls and their results.
     call_id: Option<String>,
@@ -22,6 +24,7 @@ pub(crate) struct InputItem {
     name: Option<String>,
     arguments: Option<String>,
     /// Of results.
+    #[schema(schema_with = crate::openapi::parts)]
     output: Option<Content>,
 }
 

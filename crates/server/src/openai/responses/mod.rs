@@ -13,8 +13,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
-pub(crate) use self::reply::ResponseObject;
-use self::request::{Echo, ResponsesRequest, renamed};
+pub(crate) use self::input::InputItem;
+pub(crate) use self::reply::{OutputItem, ResponseObject};
+pub(crate) use self::request::ResponsesRequest;
+use self::request::{Echo, renamed};
 use super::Common;
 use crate::api_error::ApiError;
 use crate::app::App;

@@ -3,13 +3,14 @@
 use ruvllm::{Completion, FinishReason, GenerateRequest};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use super::request::Echo;
 use crate::openai::now;
 use crate::request_id::random_id;
 
 /// `response`
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct ResponseObject {
     id: String,
     object: &'static str,
@@ -20,6 +21,7 @@ pub(crate) struct ResponseObject {
     incomplete_details: Option<IncompleteDetails>,
     instructions: Option<String>,
     max_output_tokens: Option<usize>,
+    #[schema(value_type = Object)]
     metadata: Map<String, Value>,
     model: String,
     pub(super) output: Vec<OutputItem>,
@@ -40,7 +42,7 @@ pub(crate) struct ResponseObject {
 }
 
 /// State of a response or an item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Status {
     InProgress,
@@ -50,26 +52,26 @@ pub(crate) enum Status {
 }
 
 /// Error of a response whose stream had begun.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct ResponseError {
     pub(super) code: &'static str,
     pub(super) message: String,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct IncompleteDetails {
     reason: &'static str,
 }
 
 /// Settings of thoughts, which are not kept apart from the text here.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub(crate) struct Reasoning {
     effort: Option<String>,
     summary: Option<String>,
 }
 
 /// A message or a call.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum OutputItem {
     Message { id: String, status: Status, role: &'static str, content: Vec<OutputPart> },
@@ -77,14 +79,14 @@ pub(crate) enum OutputItem {
 }
 
 /// Text of a message.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum OutputPart {
     OutputText { text: String, annotations: Vec<Value>, logprobs: Vec<Value> },
 }
 
 /// Numbers of tokens.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 pub(crate) struct ResponseUsage {
     input_tokens: usize,
     input_tokens_details: InputTokens,
@@ -93,12 +95,12 @@ pub(crate) struct ResponseUsage {
     total_tokens: usize,
 }
 
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 struct InputTokens {
     cached_tokens: usize,
 }
 
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 struct OutputTokens {
     reasoning_tokens: usize,
 }

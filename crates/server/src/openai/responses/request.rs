@@ -3,6 +3,7 @@
 use ruvllm::{Engine, GenerateRequest, Prompt, ToolChoice};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use super::input::{InputItem, conversation};
 use crate::api_error::ApiError;
@@ -12,8 +13,9 @@ use crate::openai::Common;
 use crate::openai::chat::{Content, ResponseFormat};
 
 /// Fields of responses besides [`Common`].
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ResponsesRequest {
+    #[schema(schema_with = crate::openapi::items)]
     input: Content<InputItem>,
     instructions: Option<String>,
     tools: Option<Vec<FunctionTool>>,
@@ -29,7 +31,7 @@ pub(crate) struct ResponsesRequest {
 
 /// A function that the model may call. `strict` changes nothing: arguments fit the schema in any
 /// case.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct FunctionTool {
     #[serde(rename = "type")]
     kind: String,
@@ -39,7 +41,7 @@ pub(crate) struct FunctionTool {
 }
 
 /// Form of the answer.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct TextConfig {
     format: Option<ResponseFormat>,
 }
