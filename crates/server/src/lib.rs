@@ -14,6 +14,7 @@ mod limits;
 mod listen;
 mod models;
 mod openai;
+mod reload;
 mod request_id;
 mod server;
 mod signals;
@@ -27,7 +28,8 @@ pub use config::Config;
 pub use error::Error;
 pub use listen::{Address, Peer, ShutdownHandle};
 pub use models::ModelEntry;
-pub use server::{ReloadHandle, Server};
+pub use reload::ReloadHandle;
+pub use server::Server;
 pub use telemetry::logging;
 #[cfg(feature = "otlp")]
 pub use telemetry::otlp;
