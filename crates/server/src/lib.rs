@@ -20,6 +20,7 @@ mod openapi;
 mod request_id;
 mod server;
 mod signals;
+mod telemetry;
 #[cfg(test)]
 mod testing;
 mod web;
@@ -30,3 +31,6 @@ pub use error::Error;
 pub use listen::{Address, Peer, ShutdownHandle};
 pub use models::ModelEntry;
 pub use server::{ReloadHandle, Server};
+pub use telemetry::logging;
+#[cfg(feature = "otlp")]
+pub use telemetry::otlp;

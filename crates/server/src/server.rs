@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::gate::Gate;
 use crate::listen::{self, Address, Certificate, ConnectionLimits, Listener, ShutdownHandle};
 use crate::models::{ModelEntry, ModelSet};
+use crate::telemetry::Metrics;
 use crate::witness::Witness;
 
 /// Threads of the server itself; models compute in those of their engines.
@@ -47,8 +48,12 @@ impl Server {
         if let Some(witness) = &witness {
             app.set_witness(Arc::clone(witness));
         }
+        if config.metrics.tenants {
+            app.metrics.label_tenants();
+        }
         let app = Arc::new(app);
         let server = Self::with_router(config, |gate| router(Arc::clone(&app), gate))?;
+        app.metrics.watch_connections(server.listener.open_connections());
         let loaded = server.runtime.block_on(app.models.load_kept());
         loaded.map_err(|(name, source)| Error::Model { name, source })?;
         app.set_ready(true);
@@ -60,7 +65,8 @@ impl Server {
     /// # Errors
     /// As [`Self::bind`].
     pub fn with_routes(config: Config, routes: Router) -> Result<Self, Error> {
-        Self::with_router(config, |gate| layered(routes, gate))
+        let metrics = Metrics::new(&Arc::new(ModelSet::new(Vec::new(), None)));
+        Self::with_router(config, |gate| layered(routes, gate, Arc::new(metrics)))
     }
 
     fn with_router(config: Config, router: impl FnOnce(Arc<Gate>) -> Router) -> Result<Self, Error> {
@@ -149,6 +155,8 @@ impl Server {
                 tokio::spawn(async move {
                     shutdown.draining().await;
                     app.set_ready(false);
+                    // Viewers would hold their connections until the time to drain is over.
+                    app.live.close();
                 });
             }
             listener.run(routes, shutdown).await;

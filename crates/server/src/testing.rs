@@ -54,11 +54,11 @@ pub(crate) fn app() -> App {
 
 /// The router of a state, for a caller without a key.
 pub(crate) fn router_of(app: App) -> Router {
-    router_of_shared(&Arc::new(app))
+    serve(&Arc::new(app))
 }
 
-/// The router of a state that the test changes.
-pub(crate) fn router_of_shared(app: &Arc<App>) -> Router {
+/// As [`router_of`], for a state that the test goes on to use.
+pub(crate) fn serve(app: &Arc<App>) -> Router {
     let gate = Gate::new(&Config::default()).unwrap();
     router(Arc::clone(app), Arc::new(gate))
 }
@@ -77,17 +77,31 @@ pub(crate) fn send(method: &str, path: &str, body: Option<Value>) -> Reply {
 /// Sends a request to a router, and checks both ways against the OpenAPI document.
 pub(crate) fn send_to(router: Router, method: &str, path: &str, body: Option<Value>) -> Reply {
     let sent = body.clone();
+    let reply = exchange(router, request(method, path, body));
+    openapi::tests::check(method, path, sent.as_ref(), &reply);
+    reply
+}
+
+/// A request with a JSON body, or none.
+pub(crate) fn request(method: &str, path: &str, body: Option<Value>) -> Request<Body> {
+    let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+    request.body(body.map_or_else(Body::empty, |body| Body::from(body.to_string()))).unwrap()
+}
+
+/// Runs a test's future.
+pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let reply = runtime.block_on(async {
-        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
-        let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
-        let response = router.oneshot(request.body(body).unwrap()).await.unwrap();
+    runtime.block_on(future)
+}
+
+/// Sends a request to a router and reads the whole reply.
+pub(crate) fn exchange(router: Router, request: Request<Body>) -> Reply {
+    run(async {
+        let response = router.oneshot(request).await.unwrap();
         let status = response.status().as_u16();
         let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         Reply { status, text: String::from_utf8(bytes.to_vec()).unwrap() }
-    });
-    openapi::tests::check(method, path, sent.as_ref(), &reply);
-    reply
+    })
 }
 
 /// Posts JSON.

@@ -15,6 +15,7 @@ use crate::auth::Caller;
 use crate::config::Config;
 use crate::generation::Observer;
 use crate::models::ModelSet;
+use crate::telemetry::{Live, Metrics};
 use crate::witness::Witness;
 
 /// Limits of single requests.
@@ -53,6 +54,8 @@ impl Default for RequestLimits {
 pub(crate) struct App {
     pub(crate) models: Arc<ModelSet>,
     pub(crate) limits: RequestLimits,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) live: Arc<Live>,
     /// Folder of the adapters that requests may load.
     adapters: Option<AdapterStore>,
     is_ready: AtomicBool,
@@ -61,14 +64,19 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// State without observers.
+    /// State whose one observer are the metrics.
     pub(crate) fn new(models: ModelSet, limits: RequestLimits) -> Self {
+        let models = Arc::new(models);
+        let metrics = Arc::new(Metrics::new(&models));
+        let observers: Vec<Arc<dyn Observer>> = vec![Arc::clone(&metrics) as Arc<dyn Observer>];
         Self {
-            models: Arc::new(models),
+            models,
             limits,
+            metrics,
+            live: Arc::default(),
             adapters: None,
             is_ready: AtomicBool::new(false),
-            observers: Vec::new(),
+            observers,
             witness: None,
         }
     }
@@ -100,6 +108,8 @@ impl App {
 
     /// Records calls in a witness log.
     pub(crate) fn set_witness(&mut self, witness: Arc<Witness>) {
+        let writer = Arc::clone(witness.writer());
+        self.metrics.watch_dropped_records(move || writer.status().dropped);
         self.observe(Arc::clone(&witness) as Arc<dyn Observer>);
         self.witness = Some(witness);
     }

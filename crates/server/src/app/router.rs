@@ -9,10 +9,12 @@ use axum::routing::{delete, get, post};
 use super::App;
 use crate::api_error::{self, ApiError};
 use crate::gate::{self, Gate};
+use crate::telemetry::{Metrics, access, live, metrics};
 use crate::{anthropic, native, openai, openapi, request_id, web};
 
 /// All routes behind a gate.
 pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
+    let counted = Arc::clone(&app.metrics);
     let routes = Router::new()
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/v1/completions", post(openai::completions::create))
@@ -33,19 +35,24 @@ pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
         .route("/openapi.json", get(openapi::serve))
         .route("/health", get(native::state::health))
         .route("/ready", get(native::state::ready))
+        .route("/v1/live", get(live::live))
+        .route("/metrics", get(metrics::metrics))
         .merge(web::routes())
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
         .fallback(|| async { ApiError::not_found("there is no such path") })
         .with_state(app);
-    layered(routes, gate)
+    layered(routes, gate, counted)
 }
 
 /// Routes with the layers of every server, the outermost last.
-pub(crate) fn layered(routes: Router, gate: Arc<Gate>) -> Router {
+pub(crate) fn layered(routes: Router, gate: Arc<Gate>, metrics: Arc<Metrics>) -> Router {
     let cors = gate.cors();
     let mut routes = routes.layer(from_fn_with_state(gate, gate::admit));
     if let Some(cors) = cors {
         routes = routes.layer(cors);
     }
-    routes.layer(from_fn(api_error::render)).layer(from_fn(request_id::set))
+    routes
+        .layer(from_fn(api_error::render))
+        .layer(from_fn_with_state(metrics, access::observe))
+        .layer(from_fn(request_id::set))
 }

@@ -17,7 +17,8 @@ pub(crate) use self::check::is_name;
 use self::layers::Layers;
 pub use self::layers::{ConfigError, Setting};
 pub use self::sections::{
-    Cors, Folders, FullQueue, KeyFiles, Limits, Listen, Log, LogFormat, LogLevel, Model, Tenant, Tls, Witness,
+    Cors, Folders, FullQueue, KeyFiles, Limits, Listen, Log, LogFormat, LogLevel, Metrics, Model, Tenant,
+    Tls, Witness,
 };
 pub use self::values::{Bytes, Seconds};
 
@@ -45,6 +46,8 @@ pub struct Config {
     pub models: Vec<Model>,
     /// Folders that requests can reach.
     pub folders: Folders,
+    /// Metrics.
+    pub metrics: Metrics,
     /// Log lines.
     pub log: Log,
     /// Origin of the values, for errors and for [`Config::reload`].

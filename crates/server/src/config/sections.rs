@@ -211,6 +211,14 @@ pub struct Folders {
     pub sessions: Option<PathBuf>,
 }
 
+/// `[metrics]`: metrics for Prometheus.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Labels requests and tokens with their tenant: time series for each tenant.
+    pub tenants: bool,
+}
+
 /// Form of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

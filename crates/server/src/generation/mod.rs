@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use ruvllm::{
     Chunk, Completion, GenerateRequest, Logprobs, RequestHandle, TokenId, ToolCallEvent, ToolCallParser,
@@ -61,6 +62,8 @@ pub(crate) enum EventKind {
 struct Choice {
     handle: RequestHandle,
     parser: Option<ToolCallParser>,
+    /// Arrival of the latest tokens.
+    last_tokens: Option<Instant>,
     has_ended: bool,
 }
 
@@ -101,7 +104,7 @@ impl Generation {
         let choices = handles.into_iter().map(|handle| {
             let arrival = Arc::clone(&arrival);
             handle.on_arrival(move || arrival.announce());
-            Choice { parser: handle.tool_call_parser(), handle, has_ended: false }
+            Choice { parser: handle.tool_call_parser(), handle, last_tokens: None, has_ended: false }
         });
         Ok(Self {
             choices: choices.collect(),
@@ -208,7 +211,7 @@ impl Generation {
         }
         if let Some(chunk) = choice.handle.try_next() {
             let piece = Piece::from(chunk?);
-            self.ticket.count_tokens(piece.tokens.len());
+            self.ticket.count_tokens(piece.tokens.len(), &mut choice.last_tokens);
             self.ticket.add_text(index, &piece.text);
             match &mut choice.parser {
                 None => self.events.push_back(Event { index, kind: EventKind::Text(piece) }),

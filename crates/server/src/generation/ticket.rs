@@ -13,6 +13,7 @@ use crate::app::App;
 use crate::auth::Caller;
 use crate::limits::Permit;
 use crate::request_id::RequestId;
+use crate::telemetry::{CallRecord, CallSummary};
 
 /// Interfaces that work with models; the names are labels of metrics and the witness log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -95,7 +96,8 @@ pub(crate) struct Ticket {
     pub(crate) caller: Caller,
     pub(crate) request_id: RequestId,
     pub(crate) observed: Observed,
-    last_tokens: Option<Instant>,
+    /// Place for the summary of the call.
+    record: CallRecord,
     /// Place among the running requests of the caller.
     _permit: Option<Arc<Permit>>,
 }
@@ -140,19 +142,18 @@ impl Ticket {
         self.observed.error.is_some()
     }
 
-    /// Counts tokens that have arrived.
-    pub(crate) fn count_tokens(&mut self, tokens: usize) {
+    /// Counts tokens of a choice that have arrived; `last` is the time of those before them.
+    pub(crate) fn count_tokens(&mut self, tokens: usize, last: &mut Option<Instant>) {
         if tokens == 0 {
             return;
         }
         let now = Instant::now();
         self.observed.output_tokens += tokens;
-        match self.last_tokens.replace(now) {
-            None => self.observed.first_token = Some(now - self.observed.started),
-            Some(before) => {
-                let gap = now - before;
-                self.app.observers().iter().for_each(|observer| observer.tokens(self, tokens, gap));
-            }
+        let started = self.observed.started;
+        self.observed.first_token.get_or_insert_with(|| now - started);
+        if let Some(before) = last.replace(now) {
+            let gap = now - before;
+            self.app.observers().iter().for_each(|observer| observer.tokens(self, tokens, gap));
         }
     }
 
@@ -198,6 +199,16 @@ impl Drop for Ticket {
         );
         let app = Arc::clone(&self.app);
         app.observers().iter().for_each(|observer| observer.ended(self));
+        let observed = &self.observed;
+        self.record.set(CallSummary {
+            model: observed.model.clone(),
+            tenant: Arc::clone(&self.caller.tenant),
+            error: observed.error,
+            prompt_tokens: observed.prompt_tokens,
+            cached_tokens: observed.cached_tokens,
+            output_tokens: observed.output_tokens,
+            first_token: observed.first_token,
+        });
     }
 }
 
@@ -214,7 +225,7 @@ impl FromRequestParts<Arc<App>> for Ticket {
             app: Arc::clone(app),
             caller: caller.ok_or_else(|| ApiError::unauthorized("the request has no API key"))?,
             request_id: extensions.get::<RequestId>().cloned().unwrap_or_default(),
-            last_tokens: None,
+            record: extensions.get::<CallRecord>().cloned().unwrap_or_default(),
             _permit: extensions.get::<Arc<Permit>>().cloned(),
             observed: Observed {
                 endpoint: None,

@@ -60,6 +60,12 @@ impl Listener {
         Arc::clone(&self.limits)
     }
 
+    /// Reader of the number of open connections.
+    pub(crate) fn open_connections(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
+        let connections = Arc::clone(&self.connections);
+        move || connections.total() as u64
+    }
+
     /// Serves connections until shutdown is requested, then waits for those that are open.
     pub(crate) async fn run(self, routes: Router, shutdown: ShutdownHandle) {
         // Every connection holds a sender; the receiver ends when all are closed.

@@ -1,0 +1,51 @@
+//! Figures of a loaded model, read at once for a scrape or the live view.
+
+use std::sync::Arc;
+
+use ruvllm::{Engine, KvTierUsage, KvUsage, PrefixStatistics, ResidencyStatistics, StepStatistics};
+
+use crate::models::LoadedModel;
+
+/// Figures of a model in memory.
+pub(super) struct ModelFigures {
+    pub(super) name: Arc<str>,
+    /// Bytes of weights and of the KV budget.
+    pub(super) bytes: u64,
+    /// Absent for an encoder.
+    pub(super) engine: Option<EngineFigures>,
+}
+
+/// Figures of a model that generates.
+pub(super) struct EngineFigures {
+    pub(super) steps: StepStatistics,
+    pub(super) kv: KvUsage,
+    /// Absent without a prefix cache.
+    pub(super) prefix: Option<PrefixStatistics>,
+    pub(super) adapters: ResidencyStatistics,
+}
+
+impl ModelFigures {
+    pub(super) fn read(model: &LoadedModel) -> Self {
+        Self {
+            name: Arc::clone(model.name()),
+            bytes: model.bytes(),
+            engine: model.embedder().engine().map(EngineFigures::read),
+        }
+    }
+}
+
+impl EngineFigures {
+    pub(super) fn read(engine: &Engine) -> Self {
+        Self {
+            steps: engine.step_statistics(),
+            kv: engine.kv_usage(),
+            prefix: engine.prefix_statistics(),
+            adapters: engine.adapter_statistics(),
+        }
+    }
+
+    /// The tiers of keys and values with their names.
+    pub(super) fn kv_tiers(&self) -> [(&'static str, KvTierUsage); 3] {
+        [("hot", self.kv.hot), ("warm", self.kv.warm), ("cold", self.kv.cold)]
+    }
+}

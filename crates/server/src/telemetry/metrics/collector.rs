@@ -1,0 +1,136 @@
+//! Metrics that are read when somebody asks for them: counters of engines and of the process.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+use ruvllm::ProcessMemory;
+
+use super::engine::{EngineMetric, engine_metrics};
+use super::labels::Labels;
+use super::{Source, Sources};
+use crate::models::ModelSet;
+use crate::telemetry::figures::ModelFigures;
+
+/// Writes a metric: its description and its values.
+fn write(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help, unit): (&str, &str, Option<&Unit>),
+    is_counter: bool,
+    samples: &[(Labels, f64)],
+) -> fmt::Result {
+    if samples.is_empty() {
+        return Ok(());
+    }
+    let kind = if is_counter { MetricType::Counter } else { MetricType::Gauge };
+    let help = format!("{help}.");
+    let mut metric = encoder.encode_descriptor(name, &help, unit, kind)?;
+    for (labels, value) in samples {
+        if *labels == Labels::default() {
+            write_value(&mut metric, is_counter, *value)?;
+        } else {
+            write_value(&mut metric.encode_family(labels)?, is_counter, *value)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_value(metric: &mut MetricEncoder<'_>, is_counter: bool, value: f64) -> fmt::Result {
+    if is_counter {
+        metric.encode_counter::<Labels, f64, f64>(&value, None)
+    } else {
+        metric.encode_gauge(&value)
+    }
+}
+
+/// Metrics of models and their engines.
+pub(super) struct EngineCollector {
+    models: Arc<ModelSet>,
+    metrics: Vec<EngineMetric>,
+    sources: Arc<Sources>,
+}
+
+impl EngineCollector {
+    pub(super) fn new(models: Arc<ModelSet>, sources: Arc<Sources>) -> Self {
+        Self { models, metrics: engine_metrics(), sources }
+    }
+
+    fn write_models(&self, encoder: &mut DescriptorEncoder<'_>, models: &[ModelFigures]) -> fmt::Result {
+        let offered = self.models.offered().filter(|offered| offered.parent.is_none());
+        let is_loaded = |name: &str| models.iter().any(|model| &*model.name == name);
+        let loaded: Vec<_> = offered
+            .map(|model| (Labels::of_model(&model.name.into()), f64::from(u8::from(is_loaded(model.name)))))
+            .collect();
+        write(encoder, ("model_loaded", "1 for a model in memory, else 0", None), false, &loaded)?;
+        let bytes: Vec<_> =
+            models.iter().map(|model| (Labels::of_model(&model.name), model.bytes as f64)).collect();
+        let help = "Weights and KV budget of a model in memory";
+        write(encoder, ("model_memory", help, Some(&Unit::Bytes)), false, &bytes)
+    }
+}
+
+impl fmt::Debug for EngineCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineCollector").finish_non_exhaustive()
+    }
+}
+
+impl Collector for EngineCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let models: Vec<_> = self.models.loaded().iter().map(|model| ModelFigures::read(model)).collect();
+        self.write_models(&mut encoder, &models)?;
+        for EngineMetric { name, help, unit, is_counter, read } in &self.metrics {
+            let samples: Vec<_> = models
+                .iter()
+                .filter_map(|model| Some((model, model.engine.as_ref()?)))
+                .flat_map(|(model, engine)| {
+                    let labels = Labels::of_model(&model.name);
+                    read(engine)
+                        .into_iter()
+                        .map(move |(kind, value)| (Labels { kind, ..labels.clone() }, value))
+                })
+                .collect();
+            write(&mut encoder, (name, help, unit.as_ref()), *is_counter, &samples)?;
+        }
+        let help = "Records that the witness log dropped because its queue was full";
+        let dropped = read(&self.sources.dropped_records);
+        write(&mut encoder, ("witness_dropped_records", help, None), true, &dropped)?;
+        let connections = read(&self.sources.connections);
+        write(&mut encoder, ("connections", "Open connections", None), false, &connections)
+    }
+}
+
+/// The sample of a source, if it is there.
+fn read(source: &Source) -> Vec<(Labels, f64)> {
+    source.get().map(|read| (Labels::default(), read() as f64)).into_iter().collect()
+}
+
+/// Metrics of the process under the names that all Prometheus clients use.
+#[derive(Debug)]
+pub(super) struct ProcessCollector {
+    /// Seconds since the Unix epoch.
+    started: f64,
+}
+
+impl ProcessCollector {
+    pub(super) fn new() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self { started: now.map_or(0.0, |time| time.as_secs_f64()) }
+    }
+}
+
+impl Collector for ProcessCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let resident = ProcessMemory::now().resident_bytes;
+        let samples: Vec<_> = resident.map(|bytes| (Labels::default(), bytes as f64)).into_iter().collect();
+        let description = ("process_resident_memory", "Resident memory of the process", Some(&Unit::Bytes));
+        write(&mut encoder, description, false, &samples)?;
+        let description =
+            ("process_start_time", "Start of the server since the Unix epoch", Some(&Unit::Seconds));
+        write(&mut encoder, description, false, &[(Labels::default(), self.started)])
+    }
+}

@@ -1,0 +1,150 @@
+//! Metrics of engines as a table: name, type and the figure that is read.
+
+use prometheus_client::registry::Unit;
+use ruvllm::TreeStatistics;
+
+use crate::telemetry::figures::EngineFigures;
+
+/// Values of one model, each with a further label if there are several.
+type Values = Vec<(Option<(&'static str, &'static str)>, f64)>;
+
+/// A metric of every engine.
+pub(super) struct EngineMetric {
+    /// Name without prefix, unit and `_total`.
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) unit: Option<Unit>,
+    pub(super) is_counter: bool,
+    pub(super) read: fn(&EngineFigures) -> Values,
+}
+
+type Read = fn(&EngineFigures) -> Values;
+
+fn counter(name: &'static str, help: &'static str, read: Read) -> EngineMetric {
+    EngineMetric { name, help, unit: None, is_counter: true, read }
+}
+
+fn gauge(name: &'static str, help: &'static str, read: Read) -> EngineMetric {
+    EngineMetric { name, help, unit: None, is_counter: false, read }
+}
+
+impl EngineMetric {
+    fn with_unit(self, unit: Unit) -> Self {
+        Self { unit: Some(unit), ..self }
+    }
+}
+
+fn one(value: u64) -> Values {
+    vec![(None, value as f64)]
+}
+
+/// A value for each tier, from hot on.
+fn tiers(values: &[u64]) -> Values {
+    let names = ["hot", "warm", "cold"];
+    names.iter().zip(values).map(|(&name, &value)| (Some(("tier", name)), value as f64)).collect()
+}
+
+/// A count of the prefix cache; nothing without one.
+fn prefix(engine: &EngineFigures, read: fn(&TreeStatistics) -> u64) -> Values {
+    engine.prefix.as_ref().map_or_else(Vec::new, |prefix| one(read(&prefix.memory)))
+}
+
+/// All metrics of engines.
+pub(super) fn engine_metrics() -> Vec<EngineMetric> {
+    step_metrics().into_iter().chain(kv_metrics()).chain(prefix_metrics()).chain(adapter_metrics()).collect()
+}
+
+fn step_metrics() -> [EngineMetric; 12] {
+    [
+        gauge("requests_running", "Requests in the batch", |engine| one(engine.steps.running)),
+        gauge("requests_waiting", "Requests in the queue", |engine| one(engine.steps.waiting)),
+        gauge("requests_loading", "Requests in the batch that wait for their adapters", |engine| {
+            one(engine.steps.loading)
+        }),
+        counter("steps", "Forward passes over a batch", |engine| one(engine.steps.steps)),
+        counter("step_sequences", "Sequences of all steps", |engine| one(engine.steps.parts)),
+        counter("prefill_tokens", "Tokens computed in chunks of prompts", |engine| {
+            one(engine.steps.prefill_tokens)
+        }),
+        counter("decode_tokens", "Generated tokens computed", |engine| one(engine.steps.decode_tokens)),
+        counter("drafted_tokens", "Drafted tokens that were verified", |engine| {
+            one(engine.steps.drafted_tokens)
+        }),
+        counter("accepted_tokens", "Drafted tokens that became output", |engine| {
+            one(engine.steps.accepted_tokens)
+        }),
+        counter("preemptions", "Requests that yielded their memory and waited again", |engine| {
+            one(engine.steps.preemptions)
+        }),
+        counter("constraint_masks", "Token masks of constraints", |engine| one(engine.steps.masks)),
+        counter("constraint_mask", "Time of the token masks of constraints, of all threads", |engine| {
+            vec![(None, engine.steps.mask_time.as_secs_f64())]
+        })
+        .with_unit(Unit::Seconds),
+    ]
+}
+
+fn kv_metrics() -> [EngineMetric; 6] {
+    [
+        gauge("kv_cache", "Keys and values in memory by tier", |engine| {
+            tiers(&engine.kv_tiers().map(|(_, tier)| tier.bytes as u64))
+        })
+        .with_unit(Unit::Bytes),
+        gauge("kv_blocks", "KV blocks in memory by tier", |engine| {
+            tiers(&engine.kv_tiers().map(|(_, tier)| tier.blocks as u64))
+        }),
+        gauge("kv_pages_capacity", "Pages of the KV budget", |engine| {
+            one(engine.kv.pool.capacity_pages as u64)
+        }),
+        gauge("kv_pages_used", "Pages of the KV budget in use, by blocks and adapters", |engine| {
+            one(engine.kv.pool.used_pages as u64)
+        }),
+        gauge("kv_page", "Size of a page", |engine| one(engine.kv.pool.page_bytes as u64))
+            .with_unit(Unit::Bytes),
+        counter("kv_evictions", "Units evicted under memory pressure", |engine| {
+            one(engine.kv.pool.pressure.evicted_units)
+        }),
+    ]
+}
+
+fn prefix_metrics() -> [EngineMetric; 4] {
+    [
+        counter("prefix_lookups", "Lookups in the prefix cache", |engine| {
+            prefix(engine, |tree| tree.lookups)
+        }),
+        counter("prefix_hits", "Lookups that found tokens", |engine| {
+            prefix(engine, |tree| tree.full_hits + tree.partial_hits)
+        }),
+        counter("prefix_hit_tokens", "Tokens found in the prefix cache", |engine| {
+            prefix(engine, |tree| tree.hit_tokens + tree.partial_tokens)
+        }),
+        gauge("prefix_blocks", "KV blocks in the prefix cache", |engine| {
+            prefix(engine, |tree| tree.blocks as u64)
+        }),
+    ]
+}
+
+fn adapter_metrics() -> [EngineMetric; 5] {
+    [
+        gauge("adapters", "Registered adapters by tier", |engine| {
+            let adapters = &engine.adapters;
+            let counts = [adapters.hot_adapters, adapters.warm_adapters, adapters.cold_adapters];
+            tiers(&counts.map(|count| count as u64))
+        }),
+        gauge("adapters_resident", "Adapters in memory by tier", |engine| {
+            tiers(&[engine.adapters.hot_bytes, engine.adapters.warm_bytes].map(|bytes| bytes as u64))
+        })
+        .with_unit(Unit::Bytes),
+        counter("adapter_requests", "Uses of adapters, by the tier they were found in", |engine| {
+            let adapters = &engine.adapters;
+            tiers(&[adapters.hot_hits, adapters.warm_hits, adapters.misses])
+        }),
+        counter("adapter_loads", "Adapters loaded from their files, by cause", |engine| {
+            let causes = [("request", engine.adapters.misses), ("prefetch", engine.adapters.prefetches)];
+            causes.map(|(cause, count)| (Some(("cause", cause)), count as f64)).into()
+        }),
+        counter("adapter_evictions", "Adapters that left memory", |engine| {
+            one(engine.adapters.evictions + engine.adapters.released)
+        }),
+    ]
+}
