@@ -63,7 +63,8 @@ impl Connection {
         self.reader.fill_buf()?;
         let first_byte = Instant::now();
         let line = self.line()?;
-        let status = line.split(' ').nth(1).and_then(|word| word.parse().ok()).ok_or_else(|| invalid(&line))?;
+        let status =
+            line.split(' ').nth(1).and_then(|word| word.parse().ok()).ok_or_else(|| invalid(&line))?;
         let mut length = Length::Known(0);
         loop {
             let line = self.line()?.to_ascii_lowercase();

@@ -196,7 +196,8 @@ fn measure_overhead(server: &Server, seconds: f64) -> Result<Overhead> {
         let (mut reply, sent) = connection.send("/v1/chat/completions", Some(&one))?;
         let whole = reply.first_byte - sent;
         let timings = serde_json::from_str::<Value>(&reply.text()?)?["timings"].take();
-        if let (Some(prompt), Some(token)) = (timings["prompt_ms"].as_f64(), timings["predicted_ms"].as_f64()) {
+        if let (Some(prompt), Some(token)) = (timings["prompt_ms"].as_f64(), timings["predicted_ms"].as_f64())
+        {
             found.one_token.push(whole.saturating_sub(Duration::from_secs_f64((prompt + token) / 1e3)));
         }
         thread::sleep(PAUSE);

@@ -64,7 +64,7 @@ fn sessions_are_listed_forked_and_removed() {
     assert_eq!((taken.status, &taken.json()["error"]["param"]), (409, &json!("id")));
     assert_eq!(post("/v1/sessions/two/fork", json!({"id": ""})).status, 400);
     let list = send("GET", "/v1/sessions?model=base", None).json();
-    assert!(list["data"].as_array().unwrap().iter().any(|found| *found == fork), "{list}");
+    assert!(list["data"].as_array().unwrap().contains(&fork), "{list}");
     assert_eq!(send("GET", "/v1/sessions?model=other", None).json()["data"], json!([]));
 
     for id in ["tale%2Fone", "two"] {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use ruvllm::{Engine, GenerateRequest, Prompt, SamplingParams, TokenId};
 use serde::Deserialize;
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::OneOrMany;
@@ -79,6 +80,8 @@ pub(crate) struct Common {
     pub(crate) cache_prompt: Option<bool>,
     /// GBNF grammar of the output.
     pub(crate) grammar: Option<String>,
+    /// JSON schema of the output.
+    pub(crate) json_schema: Option<Value>,
 
     // Additions of this server.
     pub(crate) adapters: Option<Vec<AdapterField>>,
@@ -144,6 +147,12 @@ impl Common {
             let constraint = ruvllm::Constraint::gbnf(grammar);
             let constraint =
                 constraint.map_err(|error| ApiError::invalid_param("grammar", error.to_string()))?;
+            request = request.with_constraint(constraint);
+        }
+        if let Some(schema) = &self.json_schema {
+            let constraint = ruvllm::Constraint::json_schema(schema);
+            let constraint =
+                constraint.map_err(|error| ApiError::invalid_param("json_schema", error.to_string()))?;
             request = request.with_constraint(constraint);
         }
         Ok(request)

@@ -110,6 +110,12 @@ impl Operation<'_> {
         self.reply_as::<T>("application/json")
     }
 
+    /// The reply is text of a content type.
+    fn text(mut self, kind: &str) -> Self {
+        self.replies.insert(kind.to_owned(), json!({"schema": {"type": "string"}}));
+        self
+    }
+
     /// Data of each server-sent event.
     fn events<T: ToSchema>(self) -> Self {
         self.reply_as::<T>("text/event-stream")

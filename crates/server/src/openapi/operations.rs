@@ -133,6 +133,14 @@ fn state(document: &mut Document) {
         .model_query()
         .reply::<Props>()
         .add::<ErrorReply>();
+    document
+        .operation("get", "/metrics", "ruvllm", "Metrics for Prometheus")
+        .text("application/openmetrics-text")
+        .add::<ErrorReply>();
+    document
+        .operation("get", "/v1/live", "ruvllm", "Figures of all models, once a second")
+        .events::<Value>()
+        .add::<ErrorReply>();
     document.operation("get", "/health", "ruvllm", "The process runs").reply::<Health>().add::<ErrorReply>();
     document
         .operation("get", "/ready", "ruvllm", "Requests can be sent")
