@@ -13,11 +13,12 @@ const BEGIN: &str = "<!-- dependencies:begin -->\n";
 const END: &str = "<!-- dependencies:end -->";
 
 /// Crates that can be taken alone, and the program; from the lowest layer up.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 13] = [
     "gguf-rs-lite",
     "ruvllm-kernels",
     "ruvllm-memory",
     "ruvllm-scheduler",
+    "ruvllm-witness",
     "ruvllm-kv-cache",
     "ruvllm-adapters",
     "ruvllm-text",

@@ -6,7 +6,7 @@ use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     adapter, bench, calibrate_kv, chat, completions, convert, detokenize, doctor, embed, eval, generate,
-    inspect, man, quantize, run, session, show, store, template, tokenize,
+    inspect, man, quantize, run, session, show, store, template, tokenize, witness,
 };
 use crate::error::Result;
 
@@ -90,6 +90,8 @@ pub(crate) enum Command {
     Adapter(adapter::AdapterCommand),
     #[command(subcommand)]
     Session(session::SessionCommand),
+    #[command(subcommand)]
+    Witness(witness::WitnessCommand),
     Doctor(doctor::DoctorArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -136,6 +138,12 @@ impl Cli {
             Command::Session(session::SessionCommand::List(args)) => session::list::run(&args, json)?,
             Command::Session(session::SessionCommand::Fork(args)) => session::fork::run(&args, json)?,
             Command::Session(session::SessionCommand::Rm(args)) => session::rm::run(&args, json)?,
+            Command::Witness(witness::WitnessCommand::Verify(args)) => {
+                return Ok(ExitCode::from(u8::from(!witness::verify::run(&args, json)?)));
+            }
+            Command::Witness(witness::WitnessCommand::Show(args)) => witness::show::run(&args, json)?,
+            Command::Witness(witness::WitnessCommand::Export(args)) => witness::export::run(&args, json)?,
+            Command::Witness(witness::WitnessCommand::Key(args)) => witness::key::run(&args, json)?,
             Command::Doctor(args) => doctor::run(&args, json)?,
             Command::Completions(args) => completions::run(&args, &mut Self::command(), json)?,
             Command::Man(args) => man::run(&args, Self::command(), json)?,

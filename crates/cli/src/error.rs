@@ -20,6 +20,9 @@ pub(crate) enum Error {
     /// An adapter cannot be read, merged or written.
     #[error(transparent)]
     Adapter(#[from] ruvllm_adapters::Error),
+    /// A witness log cannot be read, or a key made.
+    #[error(transparent)]
+    Witness(#[from] ruvllm_witness::Error),
     /// The device of `--device` is absent or does not support the command.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -128,6 +128,7 @@ fn kind(error: &Error) -> &'static str {
         | Error::WriteStdout(_)
         | Error::NotReplaced { .. }
         | Error::SessionExists { .. }
+        | Error::Witness(ruvllm_witness::Error::Io { action: "create" | "write", .. })
         | Error::Adapter(E::Exists { .. } | E::NotReplaced { .. } | E::Write { .. })
         | Error::Rewrite { .. } => OUTPUT,
         Error::Tokens { .. }
@@ -142,6 +143,7 @@ fn kind(error: &Error) -> &'static str {
         | Error::ChatCommand { .. }
         | Error::NoConversation { .. }
         | Error::NoSession { .. }
+        | Error::Witness(_)
         | Error::Input { .. } => INPUT,
         Error::ScriptLine { source, .. } => kind(source),
         Error::Engine(error) => engine_kind(error),

@@ -1,7 +1,7 @@
 //! Files that commands write: they appear complete or not at all.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 
@@ -25,8 +25,16 @@ impl Destination {
     /// A folder, a dangling link, an existing file without `force`, a missing parent folder, and a
     /// terminal as standard output.
     pub(crate) fn find(path: &Path, force: bool) -> Result<Self> {
+        if path == Path::new("-") && io::stdout().is_terminal() {
+            return Err(Error::BinaryToTerminal);
+        }
+        Self::find_text(path, force)
+    }
+
+    /// As [`find`](Self::find), for text, which a terminal may get.
+    pub(crate) fn find_text(path: &Path, force: bool) -> Result<Self> {
         if path == Path::new("-") {
-            return if io::stdout().is_terminal() { Err(Error::BinaryToTerminal) } else { Ok(Self::Stdout) };
+            return Ok(Self::Stdout);
         }
         let failed = |source| Error::WriteFile { path: path.to_owned(), source };
         let target = match path.canonicalize() {
@@ -56,19 +64,27 @@ impl Destination {
 
     /// Writes `bytes`: to a file as [`write()`] does, elsewhere directly.
     pub(crate) fn write(&self, bytes: &[u8], readers: Readers) -> Result<()> {
+        self.write_with(readers, &mut |out| out.write_all(bytes).map_err(|source| self.failed(source)))
+    }
+
+    /// Writes the bytes that `content` writes, as they come; a file appears when all are there.
+    pub(crate) fn write_with(&self, readers: Readers, content: &mut Content<'_>) -> Result<()> {
+        let failed = |source| self.failed(source);
         match self {
-            Self::File(path) => {
-                write(path, bytes, readers).map_err(|source| Error::WriteFile { path: path.clone(), source })
+            Self::File(path) => write_with(path, readers, content, &failed),
+            Self::Stream(path) => {
+                let stream = OpenOptions::new().write(true).open(path).map_err(failed)?;
+                write_through(stream, content, &failed).map(drop)
             }
-            Self::Stream(path) => OpenOptions::new()
-                .write(true)
-                .open(path)
-                .and_then(|mut stream| stream.write_all(bytes))
-                .map_err(|source| Error::WriteFile { path: path.clone(), source }),
-            Self::Stdout => {
-                let mut stdout = io::stdout().lock();
-                stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(Error::WriteStdout)
-            }
+            Self::Stdout => write_through(io::stdout().lock(), content, &failed).map(drop),
+        }
+    }
+
+    /// The error of a write.
+    pub(crate) fn failed(&self, source: io::Error) -> Error {
+        match self {
+            Self::File(path) | Self::Stream(path) => Error::WriteFile { path: path.clone(), source },
+            Self::Stdout => Error::WriteStdout(source),
         }
     }
 }
@@ -82,21 +98,52 @@ pub(crate) enum Readers {
     Owner,
 }
 
+/// Writer of a result's bytes.
+pub(crate) type Content<'a, E = Error> = dyn FnMut(&mut dyn Write) -> Result<(), E> + 'a;
+
+/// Writes content to `out` and flushes it.
+fn write_through<W: Write, E>(
+    out: W,
+    content: &mut Content<'_, E>,
+    failed: &dyn Fn(io::Error) -> E,
+) -> Result<W, E> {
+    let mut out = BufWriter::new(out);
+    content(&mut out)?;
+    out.into_inner().map_err(|error| failed(error.into_error()))
+}
+
 /// Writes `bytes` to a temporary file and renames it to `path` after a sync. Of a link, the target
 /// is replaced.
 pub(crate) fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
-    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.tmp", process::id()));
-    let temporary = path.with_file_name(name);
-    let written = create(&temporary, path, readers)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&temporary, path));
+    write_with(path, readers, &mut |out| out.write_all(bytes), &|error| error)
+}
+
+/// As [`write()`], with the bytes that `content` writes.
+fn write_with<E>(
+    path: &Path,
+    readers: Readers,
+    content: &mut Content<'_, E>,
+    failed: &dyn Fn(io::Error) -> E,
+) -> Result<(), E> {
+    let (path, temporary) = target_and_temporary(path);
+    let written = create(&temporary, &path, readers)
+        .map_err(failed)
+        .and_then(|file| write_through(file, content, failed))
+        .and_then(|file| file.sync_all().and_then(|()| fs::rename(&temporary, &path)).map_err(failed));
     if written.is_err() {
         // The first error is the one to report; a leftover file has a temporary file's name.
         let _ = fs::remove_file(&temporary);
     }
     written
+}
+
+/// The path with links resolved, and that of the file that will be renamed to it.
+fn target_and_temporary(path: &Path) -> (PathBuf, PathBuf) {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", process::id()));
+    let temporary = path.with_file_name(name);
+    (path, temporary)
 }
 
 /// Creates `temporary` with the permissions of the file that it replaces, before it holds anything.

@@ -289,6 +289,25 @@ impl Engine {
         self.core.prefixes.as_deref().map(PrefixCache::take_warnings).unwrap_or_default()
     }
 
+    /// Refuses requests from now on with [`Error::ShuttingDown`]. Those that wait or run go on to
+    /// their end: the engine is drained once [`open_requests`](Self::open_requests) is 0. To end
+    /// them at once, cancel them or drop the engine.
+    pub fn begin_shutdown(&self) {
+        self.core.intake.close();
+    }
+
+    /// True after [`begin_shutdown`](Self::begin_shutdown).
+    pub fn is_shutting_down(&self) -> bool {
+        self.core.intake.is_closed()
+    }
+
+    /// Requests that were submitted and have not ended: those that are encoded, wait or run. Once
+    /// it is 0 after [`begin_shutdown`](Self::begin_shutdown), none runs and none can come; one
+    /// that is being refused may show for a moment.
+    pub fn open_requests(&self) -> usize {
+        self.core.intake.open()
+    }
+
     /// Number of compute threads.
     pub fn threads(&self) -> usize {
         self.plan.threads.value

@@ -68,10 +68,10 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error`]`::{Adapter, AdapterScale, PromptTooLong, IdLength, KvPolicyNotOpened, Session,
-    /// SpillWithoutFolder}`, those of
+    /// ShuttingDown, SpillWithoutFolder, StepThread}`, those of
     /// [`encode_prompt`](Self::encode_prompt), [`Sampler::new`](crate::Sampler::new) and
-    /// [`StopMatcher::new`](crate::StopMatcher::new); [`Error::StepThread`], [`Error::ShuttingDown`].
-    /// Those of the run come from the handle. Errors of a request with an id are in [`Error::InRequest`].
+    /// [`StopMatcher::new`](crate::StopMatcher::new). Those of the run come from the handle.
+    /// Errors of a request with an id are in [`Error::InRequest`].
     ///
     /// # Examples
     /// ```no_run

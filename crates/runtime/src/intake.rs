@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-use crate::engine::Engine;
 use crate::error::{Error, Result};
 
 /// Count of the requests that have not ended, and the switch that refuses further ones.
@@ -27,32 +26,27 @@ impl Intake {
         // comes.
         self.open.fetch_add(1, SeqCst);
         let taken = Taken(Arc::clone(self));
-        if self.is_closed.load(SeqCst) { Err(Error::ShuttingDown) } else { Ok(taken) }
+        if self.is_closed() { Err(Error::ShuttingDown) } else { Ok(taken) }
+    }
+
+    /// Refuses requests from now on.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, SeqCst);
+    }
+
+    /// True once requests are refused.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(SeqCst)
+    }
+
+    /// Requests that have not ended.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(SeqCst)
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, SeqCst);
-    }
-}
-
-impl Engine {
-    /// Refuses requests from now on with [`Error::ShuttingDown`]. Those that wait or run go on to
-    /// their end: the engine is drained once [`open_requests`](Self::open_requests) is 0. To end
-    /// them at once, cancel them or drop the engine.
-    pub fn begin_shutdown(&self) {
-        self.core().intake.is_closed.store(true, SeqCst);
-    }
-
-    /// True after [`begin_shutdown`](Self::begin_shutdown).
-    pub fn is_shutting_down(&self) -> bool {
-        self.core().intake.is_closed.load(SeqCst)
-    }
-
-    /// Requests that were submitted and have not ended: those that are encoded, wait or run. After
-    /// [`begin_shutdown`](Self::begin_shutdown) it does not rise from 0 again.
-    pub fn open_requests(&self) -> usize {
-        self.core().intake.open.load(SeqCst)
     }
 }

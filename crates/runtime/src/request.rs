@@ -92,8 +92,8 @@ pub struct GenerateRequest {
     /// the model: log-softmax of the raw logits, before constraint, penalties, bias, filters and
     /// temperature. Tokens that a constraint forces are then computed one by one. Default: none.
     pub logprobs: Option<usize>,
-    /// Log-probabilities of each prompt token from the second on, and of so many most likely ones, 0
-    /// to 128, in [`Completion::prompt_logprobs`]: log-softmax of the raw logits, as
+    /// Log-probabilities of each prompt token from the second on, and of so many most likely ones,
+    /// 0 to 128, in [`Completion::prompt_logprobs`]: log-softmax of the raw logits, as
     /// [`logprobs`](Self::logprobs). The whole prompt is computed, also with
     /// [`max_tokens`](Self::max_tokens) 0; no prefix is reused, because cached tokens have no
     /// logits. Default: none.

@@ -54,7 +54,7 @@ pub enum Error {
     },
     /// The witness log cannot be opened, or its last entries cannot be written.
     #[error("witness log: {0}")]
-    Witness(#[source] ruvllm_witness::Error),
+    Witness(#[from] ruvllm_witness::Error),
     /// Threads or signal handlers are refused by the system.
     #[error("cannot start the server: {0}")]
     System(#[source] io::Error),

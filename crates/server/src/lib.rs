@@ -23,6 +23,7 @@ mod testing;
 mod web;
 mod witness;
 
+pub use config::Config;
 pub use error::Error;
 pub use listen::{Address, Peer, ShutdownHandle};
 pub use models::ModelEntry;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use parking_lot::{Mutex, RwLock};
+use ruvllm_witness::PrivateKey;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::app::{App, RequestLimits, layered, router};
@@ -39,8 +40,9 @@ impl Server {
     /// # Errors
     /// [`Error`].
     pub fn bind(config: Config, models: Vec<ModelEntry>) -> Result<Self, Error> {
-        let models = Arc::new(ModelSet::new(models, config.memory_limit.map(|limit| limit.0)));
-        let mut app = App::new(Arc::clone(&models), RequestLimits::new(&config));
+        let models = ModelSet::new(models, config.memory_limit.map(|limit| limit.0));
+        let mut app = App::new(models, RequestLimits::new(&config));
+        let models = Arc::clone(&app.models);
         let witness = Witness::of_config(&config.witness)?.map(Arc::new);
         if let Some(witness) = &witness {
             app.set_witness(Arc::clone(witness));
@@ -110,6 +112,7 @@ impl Server {
         listen::check(config)?;
         Gate::new(config)?;
         Certificate::read(config)?;
+        config.witness.key.as_deref().map(PrivateKey::load).transpose()?;
         Ok(Gate::warning(config).into_iter().collect())
     }
 
@@ -159,12 +162,12 @@ impl Server {
             listener.run(routes, shutdown).await;
             Ok::<(), Error>(())
         })?;
+        // Its threads record the last calls.
+        drop(runtime);
         if let Some(models) = models {
             models.clear();
         }
-        // Its threads record the last calls.
-        drop(runtime);
-        witness.map_or(Ok(()), |witness| witness.writer().close()).map_err(Error::Witness)
+        Ok(witness.map_or(Ok(()), |witness| witness.writer().close())?)
     }
 }
 

@@ -38,7 +38,7 @@ impl Reply {
 pub(crate) fn app() -> App {
     let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
     let entry = ModelEntry::new("base", ModelSource::builtin(), options);
-    App::new(Arc::new(ModelSet::new(vec![entry], None)), RequestLimits::default())
+    App::new(ModelSet::new(vec![entry], None), RequestLimits::default())
 }
 
 /// The router of a state, for a caller without a key.

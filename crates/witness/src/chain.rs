@@ -81,7 +81,7 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// Opens the log in `folder` behind its last complete line, or begins one, and records the start.
+    /// Opens the log in `folder` behind its last complete line, or begins one; records the start.
     pub(crate) fn open(folder: &Path, settings: Settings, open: OpenFile, clock: &Clock) -> Result<Self> {
         folder::create(folder)?;
         let lock = folder::lock(folder)?;
@@ -278,7 +278,8 @@ fn last_link(path: &Path, tail: &Tail) -> Result<Link> {
 fn link_of(line: &[u8]) -> Option<Link> {
     let (computed, stated) = line::hashes(line)?;
     let parsed: Parsed = serde_json::from_slice(line).ok()?;
-    (computed == stated).then_some(Link { seq: parsed.seq, hash: computed })
+    // A larger number is none that a writer counts to.
+    (computed == stated && parsed.seq < u64::MAX / 2).then_some(Link { seq: parsed.seq, hash: computed })
 }
 
 /// Refuses a log that ends before its latest checkpoint: appending to it would hide that lines were

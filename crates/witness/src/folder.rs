@@ -21,7 +21,7 @@ pub(crate) fn file_name(number: u64) -> String {
 /// Number of a file by its name.
 fn file_number(name: &str) -> Option<u64> {
     let number = name.strip_prefix("witness-")?.strip_suffix(".jsonl")?.parse().ok()?;
-    (file_name(number) == name).then_some(number)
+    (file_name(number) == name && number < u64::MAX / 2).then_some(number)
 }
 
 /// Numbers of the log's files, in order.
@@ -222,6 +222,7 @@ mod tests {
         assert_eq!(list(folder.path()).unwrap(), [2, 10]);
         assert_eq!(file_number("witness-123456789.jsonl"), Some(123_456_789));
         assert_eq!(file_number("witness-+0000001.jsonl"), None);
+        assert_eq!(file_number("witness-18446744073709551615.jsonl"), None);
     }
 
     #[test]

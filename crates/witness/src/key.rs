@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::{Digest, bytes_of, hex};
 use crate::error::{Error, Result, io_error};
-use crate::line::Signature;
 
 /// DER of PKCS #8 before the 32 bytes of a private key (RFC 8410).
 const PRIVATE: (&str, &[u8]) = ("PRIVATE KEY", &[48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 34, 4, 32]);
@@ -33,6 +32,25 @@ pub struct PrivateKey(SigningKey);
 /// Key that verifies checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicKey(VerifyingKey);
+
+/// Ed25519 signature. Text form: 128 lower-case hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Signature(pub [u8; 64]);
+
+impl TryFrom<String> for Signature {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        bytes_of(text.as_bytes()).map(Self).ok_or("expected 128 lower-case hexadecimal digits")
+    }
+}
+
+impl From<Signature> for String {
+    fn from(signature: Signature) -> Self {
+        hex(&signature.0)
+    }
+}
 
 impl PrivateKey {
     /// Makes a key of random bytes of the system.
@@ -54,8 +72,8 @@ impl PrivateKey {
     /// ed25519` write it.
     ///
     /// # Errors
-    /// A file that cannot be read or is no key; on Unix [`Error::ReadableKey`] for one that group or
-    /// others may read.
+    /// A file that cannot be read or is no key; on Unix [`Error::ReadableKey`] for one that group
+    /// or others may read.
     pub fn load(path: &Path) -> Result<Self> {
         #[cfg(unix)]
         {

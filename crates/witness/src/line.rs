@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::digest::{Digest, bytes_of, hex};
+use crate::digest::{Digest, bytes_of};
 use crate::entry::Entry;
-use crate::key::KeyId;
+use crate::key::{KeyId, Signature};
 use crate::time::Timestamp;
 
 /// Version of the format, in the first line of each file.
@@ -85,27 +85,8 @@ pub struct Dropped {
 pub struct Checkpoint {
     /// Id of the key.
     pub key_id: KeyId,
-    /// Ed25519 signature of [`message`].
+    /// Signature over sequence number, predecessor, time and key id of the line.
     pub signature: Signature,
-}
-
-/// Ed25519 signature. Text form: 128 lower-case hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Signature(pub [u8; 64]);
-
-impl TryFrom<String> for Signature {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        bytes_of(text.as_bytes()).map(Self).ok_or("expected 128 lower-case hexadecimal digits")
-    }
-}
-
-impl From<Signature> for String {
-    fn from(signature: Signature) -> Self {
-        hex(&signature.0)
-    }
 }
 
 /// Signed bytes of a checkpoint in line `seq`, whose predecessor has the hash `prev`.

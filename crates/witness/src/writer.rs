@@ -117,12 +117,12 @@ impl Drop for CloseQueue<'_> {
 }
 
 impl Writer {
-    /// Opens the log in `folder`, or begins one. The folder is created; a torn last line of a process
-    /// that was killed is moved to a file of its own, which the log records.
+    /// Opens the log in `folder`, or begins one. The folder is created; a torn last line of a
+    /// process that was killed is moved to a file of its own, which the log records.
     ///
     /// # Errors
-    /// [`Error::InUse`]; [`Error::CutTail`] and [`Error::Damaged`] for a log to which nothing can be
-    /// appended without hiding the damage; a file that cannot be written.
+    /// [`Error::InUse`]; [`Error::CutTail`] and [`Error::Damaged`] for a log to which nothing can
+    /// be appended without hiding the damage; a file that cannot be written.
     pub fn open(folder: impl AsRef<Path>, options: Options) -> Result<Self> {
         Self::open_with(folder.as_ref(), options, Box::new(folder::open_file), Box::new(Timestamp::now))
     }
@@ -172,8 +172,9 @@ impl Writer {
         self.shared.record(entry, OnFull::Wait)
     }
 
-    /// Records an entry without waiting, for asynchronous callers: after [`Refusal::Full`] they wait
-    /// for [`Options::on_room`] and try again.
+    /// Records an entry without waiting, for asynchronous callers: after [`Refusal::Full`] they
+    /// wait for [`Options::on_room`] and try again. They listen for it before they try, because
+    /// the call may come before this function returns.
     ///
     /// # Errors
     /// The entry is not in the log.
@@ -181,8 +182,7 @@ impl Writer {
         self.shared.record(entry, OnFull::Refuse)
     }
 
-    /// True if the queue has room for an entry of the usual size. If not, [`Options::on_room`] will
-    /// be called.
+    /// True if the queue has room for a short entry. If not, [`Options::on_room`] will be called.
     pub fn has_room(&self) -> bool {
         self.shared.queue.has_room(0)
     }
@@ -190,8 +190,8 @@ impl Writer {
     /// Waits until all entries so far are in the log.
     ///
     /// # Errors
-    /// [`Error::Unwritten`] if an attempt to write fails; the entries stay in memory, and the writer
-    /// goes on trying.
+    /// [`Error::Unwritten`] if an attempt to write fails; the entries stay in memory, and the
+    /// writer goes on trying.
     pub fn flush(&self) -> Result<()> {
         self.shared.queue.flush().map_err(|(entries, source)| Error::Unwritten { entries, source })
     }

@@ -25,3 +25,4 @@ pub(crate) mod show;
 pub(crate) mod store;
 pub(crate) mod template;
 pub(crate) mod tokenize;
+pub(crate) mod witness;

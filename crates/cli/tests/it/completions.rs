@@ -36,7 +36,11 @@ fn offered(script: &str, line: &str) -> BTreeSet<String> {
         words[last],
         words[last.saturating_sub(1)],
     );
-    let output = Command::new("bash").args(["--norc", "-c", &program]).output().unwrap();
+    // A file: the script is longer than an argument may be.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("program");
+    fs::write(&path, program).unwrap();
+    let output = Command::new("bash").args(["--norc", argument(&path)]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
@@ -73,7 +77,10 @@ fn every_command_has_a_manual_page() {
     let expected: BTreeSet<String> = COMMANDS
         .iter()
         .map(|command| format!("ruvllm-{}.1", command.join("-")))
-        .chain(["ruvllm.1", "ruvllm-adapter.1", "ruvllm-eval.1", "ruvllm-session.1"].map(str::to_owned))
+        .chain(
+            ["ruvllm.1", "ruvllm-adapter.1", "ruvllm-eval.1", "ruvllm-session.1", "ruvllm-witness.1"]
+                .map(str::to_owned),
+        )
         .collect();
     assert_eq!(written, expected);
     for (page, pieces) in [

@@ -48,3 +48,4 @@ mod terminal_output;
 mod tokens;
 mod tools;
 mod usage;
+mod witness;

@@ -88,6 +88,11 @@ impl Run {
         (document, &self.stderr)
     }
 
+    /// Exit code, standard output and standard error.
+    pub(crate) fn parts(&self) -> (Option<i32>, &str, &str) {
+        (self.code, &self.stdout, &self.stderr)
+    }
+
     /// Standard output and standard error of a success.
     #[track_caller]
     pub(crate) fn text_and_notes(&self) -> (&str, &str) {

@@ -36,7 +36,9 @@ pub(crate) fn check_as(name: &str, document: &Value) {
 fn name_of(arguments: &[String], document: &Value) -> Option<String> {
     let mut words = arguments.iter().filter(|word| !word.starts_with('-')).map(String::as_str);
     let name = match words.next()? {
-        group @ ("adapter" | "eval" | "session") => return Some(format!("{group}-{}", words.next()?)),
+        group @ ("adapter" | "eval" | "session" | "witness") => {
+            return Some(format!("{group}-{}", words.next()?));
+        }
         "doctor" if arguments.iter().any(|word| word == "--gpu") => "doctor-gpu",
         // A model of the store, or a file.
         "show" | "info" if document.get("source").is_none() => "inspect",

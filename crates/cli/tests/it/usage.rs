@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 32] = [
+pub(crate) const COMMANDS: [&[&str]; 36] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -33,6 +33,10 @@ pub(crate) const COMMANDS: [&[&str]; 32] = [
     &["session", "list"],
     &["session", "fork"],
     &["session", "rm"],
+    &["witness", "verify"],
+    &["witness", "show"],
+    &["witness", "export"],
+    &["witness", "key"],
     &["doctor"],
     &["completions"],
 ];
@@ -56,7 +60,9 @@ fn long_lines(text: &str, columns: usize) -> Vec<&str> {
 
 #[test]
 fn help_fits_the_width_of_the_terminal() {
-    for command in [&[&[][..], &["adapter"], &["eval"], &["session"], &["man"]], &COMMANDS[..]].concat() {
+    for command in
+        [&[&[][..], &["adapter"], &["eval"], &["session"], &["witness"], &["man"]], &COMMANDS[..]].concat()
+    {
         let arguments = [command, &["--help"]].concat();
         let help = |columns: Option<&str>| {
             let mut program = crate::program::command(&arguments);

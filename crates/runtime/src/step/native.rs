@@ -104,6 +104,8 @@ impl<'c> NativeExecutor<'c> {
     fn observe_prefill(&self, step: &Step, outcomes: &[Outcome], started: Instant) {
         if let ([part], [Outcome::Computed { tokens }]) = (step.parts(), outcomes)
             && part.is_prompt
+            // More are for log-probabilities of the prompt, whose time is not that of a prefill.
+            && part.rows <= 1
             && let Some(prefixes) = &self.core.prefixes
         {
             prefixes.observe_prefill(*tokens, started.elapsed());

@@ -27,7 +27,7 @@ pub(crate) struct SessionExecutor<'b> {
 struct Held<'b> {
     session: Box<dyn BackendSession + 'b>,
     tokens: Vec<TokenId>,
-    /// Logits of the last part, `[rows, vocab_size]`.
+    /// Logits of a part with several rows.
     rows: Vec<f32>,
 }
 
@@ -38,35 +38,47 @@ impl<'b> SessionExecutor<'b> {
 }
 
 impl Held<'_> {
-    /// Computes a part; returns the number of tokens and that of the rows of logits, which `rows`
-    /// has then. A backend gives one row of logits in a pass: each further row takes a pass of its
-    /// own.
-    fn compute(&mut self, tokens: &[TokenId], part: &Part, chunk: usize) -> Result<(usize, usize)> {
-        let (before, mut n_rows) = (self.session.len(), 0);
-        self.rows.clear();
+    /// Computes a part; returns the number of tokens. `logits` gets the number of tokens, that of
+    /// rows, and the rows, if any are wanted. A backend gives one row of logits in a pass: each
+    /// further row takes a pass of its own.
+    fn compute(
+        &mut self,
+        tokens: &[TokenId],
+        part: &Part,
+        chunk: usize,
+        logits: &mut dyn FnMut(usize, usize, &[f32]),
+    ) -> Result<usize> {
+        let before = self.session.len();
         let go_on = &mut || match part.is_prompt && part.cancel.is_cancelled() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         };
         let (first, later) = tokens.split_at(tokens.len() - part.rows.saturating_sub(1));
-        // Generated tokens are few, and are computed in one pass.
-        let chunk = if part.is_prompt { chunk } else { first.len() };
-        if let Some(row) = self.session.prefill(first, chunk, go_on)?
-            && part.rows > 0
-        {
-            self.rows.extend_from_slice(row);
-            n_rows = 1;
-            for token in later.chunks(1) {
-                if go_on().is_break() {
-                    break;
+        let row = if part.is_prompt {
+            self.session.prefill(first, chunk, go_on)?
+        } else {
+            Some(self.session.forward(first)?)
+        };
+        if let Some(row) = row.filter(|_| part.rows > 0) {
+            if later.is_empty() {
+                logits(tokens.len(), 1, row);
+            } else {
+                self.rows.clear();
+                self.rows.extend_from_slice(row);
+                let mut n_rows = 1;
+                for token in later.chunks(1) {
+                    if go_on().is_break() {
+                        break;
+                    }
+                    self.rows.extend_from_slice(self.session.forward(token)?);
+                    n_rows += 1;
                 }
-                self.rows.extend_from_slice(self.session.forward(token)?);
-                n_rows += 1;
+                logits(first.len() + n_rows - 1, n_rows, &self.rows);
             }
         }
         let computed = self.session.len() - before;
         self.tokens.extend_from_slice(&tokens[..computed]);
-        Ok((computed, n_rows))
+        Ok(computed)
     }
 }
 
@@ -94,13 +106,11 @@ impl Executor for SessionExecutor<'_> {
         outcomes.clear();
         for (index, part) in step.parts().iter().enumerate() {
             let held = self.sequences.get_mut(&part.sequence).expect("a part names a sequence that began");
-            outcomes.push(match held.compute(step.tokens(part), part, self.chunk) {
-                Ok((tokens, rows)) => {
-                    if rows > 0 {
-                        logits(&[PartLogits { part: index, tokens, rows }], &held.rows);
-                    }
-                    Outcome::Computed { tokens }
-                }
+            let computed = held.compute(step.tokens(part), part, self.chunk, &mut |tokens, rows, values| {
+                logits(&[PartLogits { part: index, tokens, rows }], values);
+            });
+            outcomes.push(match computed {
+                Ok(tokens) => Outcome::Computed { tokens },
                 Err(error) => {
                     held.tokens.truncate(held.session.len());
                     Outcome::Failed(error)

@@ -89,8 +89,8 @@ fn no_prefix_is_reused_and_one_is_left() {
     // A conversation computes its beginning again too.
     let mut talk = engine.conversation();
     let request = |n: usize| greedy(Prompt::Tokens(prompt.clone()), n);
-    talk.generate(&request(2)).expect("text");
-    let scored = talk.generate(&request(2).with_prompt_logprobs(2)).expect("text");
+    talk.generate(request(2)).expect("text");
+    let scored = talk.generate(request(2).with_prompt_logprobs(2)).expect("text");
     check(&scored, &expected);
     assert_eq!(scored.cached_tokens, 0);
 }

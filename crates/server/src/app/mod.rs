@@ -59,7 +59,8 @@ pub(crate) struct App {
 
 impl App {
     /// State whose one observer are the metrics.
-    pub(crate) fn new(models: Arc<ModelSet>, limits: RequestLimits) -> Self {
+    pub(crate) fn new(models: ModelSet, limits: RequestLimits) -> Self {
+        let models = Arc::new(models);
         let metrics = Arc::new(Metrics::new(&models));
         let observers: Vec<Arc<dyn Observer>> = vec![Arc::clone(&metrics) as Arc<dyn Observer>];
         Self { models, limits, metrics, live: Arc::default(), observers, witness: None }

@@ -168,7 +168,7 @@ impl Default for Witness {
             full_queue: FullQueue::Wait,
             fsync: false,
             text: false,
-            rotate_bytes: Bytes(256 << 20),
+            rotate_bytes: Bytes(64 << 20),
             key: None,
         }
     }

@@ -3,6 +3,7 @@
 //! A request that passes has the extensions [`Caller`], [`BodyLimits`] and, if it counts among the
 //! tenant's requests, `Arc<`[`Permit`](limits::Permit)`>`.
 
+mod cors;
 mod need;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::RwLock;
+use tower_http::cors::CorsLayer;
 
 use self::need::{Need, need};
 use crate::api_error::ApiError;
@@ -28,6 +30,7 @@ pub(crate) struct Gate {
     keys: Keys,
     tenants: Tenants,
     body: RwLock<BodyLimits>,
+    origins: Vec<String>,
 }
 
 impl Gate {
@@ -40,7 +43,8 @@ impl Gate {
             Some(path) => Keys::read(path)?,
             None => Keys::none(),
         };
-        Ok(Self { keys, tenants: Tenants::new(config), body: RwLock::new(BodyLimits::new(config)) })
+        let (tenants, body) = (Tenants::new(config), RwLock::new(BodyLimits::new(config)));
+        Ok(Self { keys, tenants, body, origins: config.cors.origins.clone() })
     }
 
     /// Replaces limits, and reads the keys file again.
@@ -51,6 +55,11 @@ impl Gate {
         self.tenants.reload(config, Instant::now());
         *self.body.write() = BodyLimits::new(config);
         self.keys.reload()
+    }
+
+    /// Layer that lets pages of the configured origins call the server; `None` without any.
+    pub(crate) fn cors(&self) -> Option<CorsLayer> {
+        (!self.origins.is_empty()).then(|| cors::layer(&self.origins))
     }
 
     /// Warning for a keys file that other users can read.
@@ -88,8 +97,12 @@ pub(crate) async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, n
     }
     let mut response = match tenant.admit(Instant::now()) {
         Ok(permit) => {
-            request.extensions_mut().insert(Arc::new(permit));
-            next.run(request).await
+            // Handlers of streams keep it longer than the request.
+            let permit = Arc::new(permit);
+            request.extensions_mut().insert(Arc::clone(&permit));
+            let response = next.run(request).await;
+            drop(permit);
+            response
         }
         Err(limited) => ApiError::from(limited).into_response(),
     };

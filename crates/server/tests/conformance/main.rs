@@ -8,6 +8,7 @@
 mod case;
 mod client;
 mod expect;
+mod load;
 mod server;
 
 use std::fs;

@@ -84,7 +84,8 @@ export class Page {
   }
 
   async open(url) {
-    await this.send('Page.navigate', { url });
+    const { errorText } = await this.send('Page.navigate', { url });
+    if (errorText) throw new Error(`${url}: ${errorText}`);
     await this.until('document.readyState === "complete" && location.href !== "about:blank"');
   }
 

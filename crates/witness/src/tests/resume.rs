@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::{append, check, check_valid, files, lay_out, options};
+use super::{append, check, check_valid, files, lay_out, options, wait_until};
 use crate::{Error, Event, Filter, LogReader, Timestamp, Writer, folder};
 
 type Files = BTreeMap<String, Vec<u8>>;
@@ -107,9 +107,13 @@ fn logs_whose_end_was_changed_are_refused_and_left_alone() {
         let at = bytes.len() - 100;
         bytes[at] ^= 1;
     };
+    let mut endless = Vec::new();
+    let body = br#"{"kind":"new","time":"2026-11-24","elapsed_ms":0}"#;
+    crate::line::seal(u64::MAX, crate::Digest::ZERO, body, &mut endless);
     let overlong: Vec<u8> = vec![b'x'; 5 << 20].into_iter().chain([b'\n']).collect();
-    let changes: [&dyn Fn(&mut Files); 5] = [
+    let changes: [&dyn Fn(&mut Files); 6] = [
         &flip,
+        &|files| drop(files.insert(name.to_owned(), endless.clone())),
         &|files| files.get_mut("checkpoint.json").unwrap().truncate(50),
         &|files| drop(files.insert(name.to_owned(), overlong.clone())),
         // Begun without its predecessor.
@@ -131,6 +135,30 @@ fn a_log_has_one_writer_and_closes_when_dropped() {
     drop(writer);
     let report = check_valid(folder.path());
     assert_eq!((report.requests, report.is_open, report.uncovered()), (1, false, 0));
+}
+
+#[test]
+fn checkpoints_follow_lines_by_number_and_by_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = std::time::Duration::from_secs(3600);
+    let by_number =
+        crate::Options { checkpoint_after: long, checkpoint_lines: 3, max_file_bytes: 1 << 20, ..options() };
+    let writer = Writer::open(folder.path(), by_number).unwrap();
+    for n in 0..5 {
+        writer.record(&super::entry(n)).unwrap();
+        writer.flush().unwrap();
+    }
+    // One of the start, one behind the third entry.
+    wait_until(|| check(folder.path()).checkpoints == 2);
+    assert_eq!(check_valid(folder.path()).uncovered(), 2);
+    drop(writer);
+    let by_time =
+        crate::Options { checkpoint_after: options().batch_time, checkpoint_lines: 1000, ..options() };
+    let writer = Writer::open(folder.path(), by_time).unwrap();
+    writer.record(&super::entry(5)).unwrap();
+    wait_until(|| check(folder.path()).requests == 6 && check(folder.path()).uncovered() == 0);
+    writer.close().unwrap();
+    check_valid(folder.path());
 }
 
 #[test]

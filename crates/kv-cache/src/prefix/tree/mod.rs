@@ -427,9 +427,14 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
     #[must_use]
     pub fn statistics(&self) -> TreeStatistics {
         let state = self.state.read();
-        let blocks = state.nodes.iter().map(|(_, node)| node.blocks.len()).sum();
-        let bytes = state.heap_bytes() + self.leaves.heap_bytes();
-        self.counters.snapshot(state.roots.len(), state.nodes.len(), blocks, bytes)
+        let mut statistics = self.counters.read();
+        (statistics.keys, statistics.nodes) = (state.roots.len(), state.nodes.len());
+        for (_, node) in state.nodes.iter() {
+            statistics.blocks += node.blocks.len();
+            statistics.tokens += node.label.len();
+        }
+        statistics.bytes = state.heap_bytes() + self.leaves.heap_bytes();
+        statistics
     }
 }
 

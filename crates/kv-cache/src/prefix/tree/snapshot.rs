@@ -119,6 +119,7 @@ mod tests {
             let (nodes, statistics) = (tree.latest_nodes(usize::MAX), tree.statistics());
             assert_eq!(nodes.len() + statistics.keys, statistics.nodes);
             assert_eq!(nodes.iter().map(|node| node.blocks).sum::<usize>(), statistics.blocks);
+            assert_eq!(nodes.iter().map(|node| node.tokens).sum::<usize>(), statistics.tokens);
             for (index, node) in nodes.iter().enumerate() {
                 let below = nodes.iter().filter(|other| other.parent == Some(index));
                 assert_eq!(below.count(), node.children);

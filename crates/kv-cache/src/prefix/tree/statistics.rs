@@ -47,6 +47,8 @@ pub struct TreeStatistics {
     pub nodes: usize,
     /// Blocks in all trees now.
     pub blocks: usize,
+    /// Tokens of these blocks.
+    pub tokens: usize,
     /// Bytes on the heap that the trees take now, without what the blocks' handles point at.
     pub bytes: usize,
 }
@@ -102,7 +104,8 @@ impl Counters {
         add(&self.evicted_blocks, blocks);
     }
 
-    pub(super) fn snapshot(&self, keys: usize, nodes: usize, blocks: usize, bytes: usize) -> TreeStatistics {
+    /// The counters, without the present size.
+    pub(super) fn read(&self) -> TreeStatistics {
         let get = |counter: &AtomicU64| counter.load(Relaxed);
         TreeStatistics {
             lookups: get(&self.lookups),
@@ -120,10 +123,7 @@ impl Counters {
             known_blocks: get(&self.known_blocks),
             replaced_blocks: get(&self.replaced_blocks),
             evicted_blocks: get(&self.evicted_blocks),
-            keys,
-            nodes,
-            blocks,
-            bytes,
+            ..TreeStatistics::default()
         }
     }
 }

@@ -112,7 +112,7 @@ function open(next) {
   showList();
   scrollToEnd();
   closeDrawer();
-  $('prompt').focus();
+  if (!isTouch()) $('prompt').focus();
 }
 
 function showRunning() {
@@ -175,6 +175,9 @@ function drop(one) {
 }
 
 // ---- Panels, dialogs, theme
+
+/** True where focus opens a keyboard over the page. */
+const isTouch = () => matchMedia('(pointer: coarse)').matches;
 
 const wide = matchMedia('(min-width: 1100px)');
 
@@ -314,7 +317,7 @@ function onListKey(event) {
 function onPromptKey(event) {
   if (event.key !== 'Enter' || event.isComposing || event.shiftKey || event.altKey) return;
   // On a touch keyboard Enter is a new line; the button sends.
-  if (!event.ctrlKey && !event.metaKey && matchMedia('(pointer: coarse)').matches) return;
+  if (!event.ctrlKey && !event.metaKey && isTouch()) return;
   event.preventDefault();
   send();
 }

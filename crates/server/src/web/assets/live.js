@@ -37,7 +37,10 @@ async function follow(signal) {
     } catch (error) {
       if (signal.aborted) return;
       notice(error.status === 404 ? 'This server has no live view.' : `${error.message}.`);
-      if ([401, 403, 404].includes(error.status)) return;
+      if ([401, 403, 404].includes(error.status)) {
+        connection = null; // The next change of the view, or of the key, tries again.
+        return;
+      }
     }
     await new Promise((resolve) => setTimeout(resolve, pause));
     pause = Math.min(pause * 2, MAX_PAUSE);
