@@ -8,10 +8,11 @@ use clap::{Parser, Subcommand};
 
 use crate::adr::Depth;
 use crate::ci::Full;
+use crate::clients::ClientsArgs;
 use crate::process::CommandLine;
 use crate::sanitize::Sanitizer;
 use crate::{
-    Result, Workspace, adr, ci, cross_test, dependencies, fixtures, fuzz, platforms, sanitize,
+    Result, Workspace, adr, ci, clients, cross_test, dependencies, fixtures, fuzz, platforms, sanitize,
     second_opinion, setup, tidy, web, workspace,
 };
 
@@ -83,6 +84,10 @@ enum Command {
     /// Not part of `ci`: builds candle, which takes minutes. Fails unless the comparison ran and
     /// passed.
     SecondOpinion,
+    /// Runs client libraries of others against the server: one table of features and clients
+    ///
+    /// Not part of `ci`: needs Python, node and the registries of both. Fails if a check does.
+    Clients(ClientsArgs),
     /// Checks the server's built-in web page in Chromium, and takes screenshots
     ///
     /// `cargo xtask web --url http://127.0.0.1:8080/ -- ruvllm serve --port 8080` starts the server
@@ -219,6 +224,7 @@ pub fn run() -> Result<()> {
             println!("{}", fuzz::fuzz(&workspace, target.as_deref(), seconds)?);
             Ok(())
         }
+        Command::Clients(args) => clients::clients(&workspace, &args),
         Command::SecondOpinion => second_opinion::second_opinion(&workspace),
         Command::Web(options) => web::web(&workspace, &options),
         Command::Fixtures { update: true } => fixtures::update(&workspace),
@@ -301,6 +307,12 @@ mod tests {
             "sanitize thread --seconds 600",
             "sanitize loom",
             "second-opinion",
+            "clients",
+            "clients --server target/release/ruvllm --only curl --feature chat",
+            "clients --url http://127.0.0.1:8080 --key a --limited-key b --model c --gauge d",
+            "clients --write",
+            "clients schemathesis --minutes 10 --server a",
+            "clients lm-eval",
             "fixtures --update",
             "tidy --graph",
             "tidy --fix",

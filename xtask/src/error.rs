@@ -225,6 +225,37 @@ pub enum Error {
         /// The command line that installs it.
         install: String,
     },
+    /// No client has the requested name.
+    #[error("no client `{name}`; known: {known}")]
+    NoClient {
+        /// The requested name.
+        name: String,
+        /// The clients.
+        known: String,
+    },
+    /// A script reported a feature that is no row of the table.
+    #[error("the feature `{name}` is not in features.json")]
+    NoFeature {
+        /// The feature.
+        name: String,
+    },
+    /// Checks of clients failed, or none ran; each was printed.
+    #[error("{failed} of {total} checks of clients failed")]
+    ClientChecks {
+        /// Number of failed checks.
+        failed: usize,
+        /// Number of checks that ran.
+        total: usize,
+    },
+    /// The server did not start, or does not answer any more.
+    #[error("the server does not answer; its log is {}", log.display())]
+    ServerSilent {
+        /// Log of the server.
+        log: PathBuf,
+    },
+    /// A comparison with the program was asked of a server at an address.
+    #[error("the program is needed for this comparison: use --server instead of --url")]
+    NoProgram,
     /// A document lacks a marker pair.
     #[error("{} has no `{marker}` marker pair", path.display())]
     NoMarker {

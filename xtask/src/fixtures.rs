@@ -80,7 +80,8 @@ fn digests(workspace: &Workspace) -> Result<BTreeMap<String, String>> {
     .collect()
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Lower-case hexadecimal digits of bytes.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

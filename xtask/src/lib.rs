@@ -8,6 +8,7 @@
 pub mod adr;
 mod ci;
 mod cli;
+mod clients;
 mod cross_test;
 mod dependencies;
 mod error;
