@@ -19,6 +19,8 @@ mod openai;
 mod openapi;
 mod reload;
 mod request_id;
+mod router;
+mod schema;
 mod server;
 mod signals;
 mod telemetry;
