@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod anthropic;
 mod api_error;
 mod app;
 pub mod auth;
@@ -13,7 +14,9 @@ mod generation;
 mod limits;
 mod listen;
 mod models;
+mod native;
 mod openai;
+mod openapi;
 mod reload;
 mod request_id;
 mod server;

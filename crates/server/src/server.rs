@@ -25,7 +25,7 @@ pub struct Server {
     runtime: Runtime,
     listener: Listener,
     routes: Router,
-    models: Option<Arc<ModelSet>>,
+    app: Option<Arc<App>>,
     witness: Option<Arc<Witness>>,
     live: Option<Arc<Live>>,
     shutdown: ShutdownHandle,
@@ -41,7 +41,9 @@ impl Server {
     pub fn bind(config: Config, models: Vec<ModelEntry>) -> Result<Self, Error> {
         let models = ModelSet::new(models, config.memory_limit.map(|limit| limit.0));
         let mut app = App::new(models, RequestLimits::new(&config));
-        let models = Arc::clone(&app.models);
+        if let Some(folder) = &config.folders.adapters {
+            app.set_adapter_folder(folder);
+        }
         let witness = Witness::of_config(&config.witness)?.map(Arc::new);
         if let Some(witness) = &witness {
             app.set_witness(Arc::clone(witness));
@@ -51,11 +53,12 @@ impl Server {
         }
         let (metrics, live) = (Arc::clone(&app.metrics), Arc::clone(&app.live));
         let app = Arc::new(app);
-        let server = Self::with_router(config, |gate| router(app, gate))?;
+        let server = Self::with_router(config, |gate| router(Arc::clone(&app), gate))?;
         metrics.watch_connections(server.listener.open_connections());
-        let loaded = server.runtime.block_on(models.load_kept());
+        let loaded = server.runtime.block_on(app.models.load_kept());
         loaded.map_err(|(name, source)| Error::Model { name, source: source.into() })?;
-        Ok(Self { models: Some(models), witness, live: Some(live), ..server })
+        app.set_ready(true);
+        Ok(Self { app: Some(app), witness, live: Some(live), ..server })
     }
 
     /// Binds a server of other routes, behind the same listener, keys and limits.
@@ -89,7 +92,7 @@ impl Server {
         });
         let routes = router(gate);
         let shutdown = ShutdownHandle::new();
-        Ok(Self { runtime, listener, routes, models: None, witness: None, live: None, shutdown, reload })
+        Ok(Self { runtime, listener, routes, app: None, witness: None, live: None, shutdown, reload })
     }
 
     /// Checks a configuration and the files that it names, without binding the address.
@@ -138,7 +141,7 @@ impl Server {
     /// # Errors
     /// [`Error::Witness`] for entries that could not be written.
     pub fn run(self) -> Result<(), Error> {
-        let Self { runtime, listener, routes, models, witness, live, shutdown, reload: _ } = self;
+        let Self { runtime, listener, routes, app, witness, live, shutdown, reload: _ } = self;
         runtime.block_on(async {
             if let Some(live) = live {
                 let shutdown = shutdown.clone();
@@ -148,12 +151,19 @@ impl Server {
                     live.close();
                 });
             }
+            if let Some(app) = app.clone() {
+                let shutdown = shutdown.clone();
+                tokio::spawn(async move {
+                    shutdown.draining().await;
+                    app.set_ready(false);
+                });
+            }
             listener.run(routes, shutdown).await;
         });
         // Its threads record the last calls.
         drop(runtime);
-        if let Some(models) = models {
-            models.clear();
+        if let Some(app) = app {
+            app.models.clear();
         }
         Ok(witness.map_or(Ok(()), |witness| witness.writer().close())?)
     }

@@ -55,7 +55,7 @@ fn submit<'c>(
     };
     let inbox = Arc::new(Inbox::default());
     let outlet = Outlet::new(Arc::clone(&inbox), None);
-    let handle = RequestHandle::new(inbox, cancel.clone(), None);
+    let handle = RequestHandle::new(inbox, cancel.clone(), None, 0);
     let (session, record, priority, deadline) = (None, None, 0, None);
     steps.submit(Job {
         prepared,
@@ -117,9 +117,10 @@ fn preemption_in_every_step_changes_no_output() {
     }
 }
 
-/// Requests for log-probabilities of prompts, with and without output, and others.
+/// Requests for log-probabilities of prompts, with and without output, and others. Three of them
+/// have the same prompt, of which each leaves a prefix that the others must not take.
 fn scoring(index: u64) -> GenerateRequest {
-    let request = request(index);
+    let request = request(index / 3);
     match index % 3 {
         0 => request,
         1 => request.with_prompt_logprobs(1),
