@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::gate::Gate;
 use crate::listen::{self, Address, Certificate, ConnectionLimits, Listener, ShutdownHandle};
 use crate::models::{ModelEntry, ModelSet};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Live, Metrics};
 use crate::witness::Witness;
 
 /// Threads of the server itself; models compute in those of their engines.
@@ -27,9 +27,9 @@ pub struct Server {
     routes: Router,
     app: Option<Arc<App>>,
     witness: Option<Arc<Witness>>,
+    live: Option<Arc<Live>>,
     shutdown: ShutdownHandle,
     reload: ReloadHandle,
-    handles_signals: bool,
 }
 
 impl Server {
@@ -51,13 +51,14 @@ impl Server {
         if config.metrics.tenants {
             app.metrics.label_tenants();
         }
+        let (metrics, live) = (Arc::clone(&app.metrics), Arc::clone(&app.live));
         let app = Arc::new(app);
         let server = Self::with_router(config, |gate| router(Arc::clone(&app), gate))?;
-        app.metrics.watch_connections(server.listener.open_connections());
+        metrics.watch_connections(server.listener.open_connections());
         let loaded = server.runtime.block_on(app.models.load_kept());
         loaded.map_err(|(name, source)| Error::Model { name, source })?;
         app.set_ready(true);
-        Ok(Self { app: Some(app), witness, ..server })
+        Ok(Self { app: Some(app), witness, live: Some(live), ..server })
     }
 
     /// Binds a server of other routes, behind the same listener, keys and limits.
@@ -91,16 +92,7 @@ impl Server {
         }));
         let routes = router(gate);
         let shutdown = ShutdownHandle::new();
-        Ok(Self {
-            runtime,
-            listener,
-            routes,
-            app: None,
-            witness: None,
-            shutdown,
-            reload,
-            handles_signals: false,
-        })
+        Ok(Self { runtime, listener, routes, app: None, witness: None, live: None, shutdown, reload })
     }
 
     /// Checks a configuration and the files that it names, without binding the address.
@@ -131,37 +123,43 @@ impl Server {
         self.reload.clone()
     }
 
-    /// Makes [`Self::run`] handle the signals of the process: SIGTERM and SIGINT end the server,
-    /// the second one at once; SIGHUP reloads.
-    #[must_use]
-    pub fn with_signals(mut self) -> Self {
-        self.handles_signals = true;
-        self
+    /// Handles the signals of the process from now on: SIGTERM and SIGINT end the server, the
+    /// second one at once; SIGHUP reloads.
+    ///
+    /// # Errors
+    /// [`Error::System`] for signal handlers that the system refuses.
+    pub fn with_signals(self) -> Result<Self, Error> {
+        {
+            let _context = self.runtime.enter();
+            crate::signals::handle(self.shutdown.clone(), self.reload.clone())?;
+        }
+        Ok(self)
     }
 
     /// Serves until shutdown is requested and requests have ended.
     ///
     /// # Errors
-    /// [`Error::System`] for signal handlers that the system refuses; [`Error::Witness`] for entries
-    /// that could not be written.
+    /// [`Error::Witness`] for entries that could not be written.
     pub fn run(self) -> Result<(), Error> {
-        let Self { runtime, listener, routes, app, witness, shutdown, reload, handles_signals } = self;
+        let Self { runtime, listener, routes, app, witness, live, shutdown, reload: _ } = self;
         runtime.block_on(async {
-            if handles_signals {
-                crate::signals::handle(shutdown.clone(), reload)?;
+            if let Some(live) = live {
+                let shutdown = shutdown.clone();
+                // Viewers would hold their connections until the time to drain is over.
+                tokio::spawn(async move {
+                    shutdown.draining().await;
+                    live.close();
+                });
             }
             if let Some(app) = app.clone() {
                 let shutdown = shutdown.clone();
                 tokio::spawn(async move {
                     shutdown.draining().await;
                     app.set_ready(false);
-                    // Viewers would hold their connections until the time to drain is over.
-                    app.live.close();
                 });
             }
             listener.run(routes, shutdown).await;
-            Ok::<(), Error>(())
-        })?;
+        });
         // Its threads record the last calls.
         drop(runtime);
         if let Some(app) = app {
