@@ -17,6 +17,7 @@ mod models;
 mod native;
 mod openai;
 mod openapi;
+mod reload;
 mod request_id;
 mod server;
 mod signals;
@@ -30,7 +31,8 @@ pub use config::Config;
 pub use error::Error;
 pub use listen::{Address, Peer, ShutdownHandle};
 pub use models::ModelEntry;
-pub use server::{ReloadHandle, Server};
+pub use reload::ReloadHandle;
+pub use server::Server;
 pub use telemetry::logging;
 #[cfg(feature = "otlp")]
 pub use telemetry::otlp;

@@ -1,10 +1,9 @@
 //! A server: bound, configured, run to its end.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use ruvllm_witness::PrivateKey;
 use tokio::runtime::{Builder, Runtime};
 
@@ -12,8 +11,9 @@ use crate::app::{App, RequestLimits, layered, router};
 use crate::config::Config;
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::listen::{self, Address, Certificate, ConnectionLimits, Listener, ShutdownHandle};
+use crate::listen::{self, Address, Certificate, Listener, ShutdownHandle};
 use crate::models::{ModelEntry, ModelSet};
+use crate::reload::{Reload, ReloadHandle};
 use crate::telemetry::{Live, Metrics};
 use crate::witness::Witness;
 
@@ -56,7 +56,7 @@ impl Server {
         let server = Self::with_router(config, |gate| router(Arc::clone(&app), gate))?;
         metrics.watch_connections(server.listener.open_connections());
         let loaded = server.runtime.block_on(app.models.load_kept());
-        loaded.map_err(|(name, source)| Error::Model { name, source })?;
+        loaded.map_err(|(name, source)| Error::Model { name, source: source.into() })?;
         app.set_ready(true);
         Ok(Self { app: Some(app), witness, live: Some(live), ..server })
     }
@@ -84,12 +84,12 @@ impl Server {
             let _context = runtime.enter();
             Listener::bind(&config, certificate.as_ref())?
         };
-        let reload = ReloadHandle(Arc::new(Reload {
+        let reload = ReloadHandle::new(Reload {
             config: Mutex::new(config),
             gate: Arc::clone(&gate),
             certificate,
             limits: listener.limits(),
-        }));
+        });
         let routes = router(gate);
         let shutdown = ShutdownHandle::new();
         Ok(Self { runtime, listener, routes, app: None, witness: None, live: None, shutdown, reload })
@@ -166,52 +166,5 @@ impl Server {
             app.models.clear();
         }
         Ok(witness.map_or(Ok(()), |witness| witness.writer().close())?)
-    }
-}
-
-/// Reads the configuration of a running server again.
-#[derive(Debug, Clone)]
-pub struct ReloadHandle(Arc<Reload>);
-
-#[derive(Debug)]
-struct Reload {
-    config: Mutex<Config>,
-    gate: Arc<Gate>,
-    certificate: Option<Arc<Certificate>>,
-    limits: Arc<RwLock<Arc<ConnectionLimits>>>,
-}
-
-impl ReloadHandle {
-    /// Reads the configuration, the keys file and the certificate again. What cannot be read stays
-    /// as it was; the others are replaced.
-    ///
-    /// # Errors
-    /// The first fault. All of them are in the log.
-    pub fn reload(&self) -> Result<(), Error> {
-        let this = &self.0;
-        let mut faults: Vec<Error> = Vec::new();
-        let config = &mut *this.config.lock();
-        match config.reload() {
-            Ok(new) => {
-                // The paths of the start hold: other ones need a restart.
-                let paths: (Option<PathBuf>, _) = (config.keys.file.clone(), config.tls.clone());
-                *config = new;
-                (config.keys.file, config.tls) = paths;
-            }
-            Err(error) => faults.push(error.into()),
-        }
-        *this.limits.write() = Arc::new(ConnectionLimits::new(&config.limits));
-        faults.extend(this.gate.reload(config).err().map(Error::from));
-        faults.extend(this.certificate.as_ref().and_then(|certificate| certificate.reload().err()));
-        for fault in &faults {
-            tracing::error!(error = %fault, "reload: the former state is kept");
-        }
-        match faults.into_iter().next() {
-            Some(fault) => Err(fault),
-            None => {
-                tracing::info!("reloaded configuration, keys and certificate");
-                Ok(())
-            }
-        }
     }
 }
