@@ -9,6 +9,7 @@ pub mod auth;
 mod body;
 pub mod config;
 mod error;
+mod field_schema;
 mod gate;
 mod generation;
 mod limits;

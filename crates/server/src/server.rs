@@ -14,7 +14,7 @@ use crate::gate::Gate;
 use crate::listen::{self, Address, Certificate, Listener, ShutdownHandle};
 use crate::models::{ModelEntry, ModelSet};
 use crate::reload::{Reload, ReloadHandle};
-use crate::telemetry::{Live, Metrics};
+use crate::telemetry::Metrics;
 use crate::witness::Witness;
 
 /// Threads of the server itself; models compute in those of their engines.
@@ -27,7 +27,6 @@ pub struct Server {
     routes: Router,
     app: Option<Arc<App>>,
     witness: Option<Arc<Witness>>,
-    live: Option<Arc<Live>>,
     shutdown: ShutdownHandle,
     reload: ReloadHandle,
 }
@@ -51,14 +50,13 @@ impl Server {
         if config.metrics.tenants {
             app.metrics.label_tenants();
         }
-        let (metrics, live) = (Arc::clone(&app.metrics), Arc::clone(&app.live));
         let app = Arc::new(app);
         let server = Self::with_router(config, |gate| router(Arc::clone(&app), gate))?;
-        metrics.watch_connections(server.listener.open_connections());
+        app.metrics.watch_connections(server.listener.open_connections());
         let loaded = server.runtime.block_on(app.models.load_kept());
         loaded.map_err(|(name, source)| Error::Model { name, source: source.into() })?;
         app.set_ready(true);
-        Ok(Self { app: Some(app), witness, live: Some(live), ..server })
+        Ok(Self { app: Some(app), witness, ..server })
     }
 
     /// Binds a server of other routes, behind the same listener, keys and limits.
@@ -92,7 +90,7 @@ impl Server {
         });
         let routes = router(gate);
         let shutdown = ShutdownHandle::new();
-        Ok(Self { runtime, listener, routes, app: None, witness: None, live: None, shutdown, reload })
+        Ok(Self { runtime, listener, routes, app: None, witness: None, shutdown, reload })
     }
 
     /// Checks a configuration and the files that it names, without binding the address.
@@ -141,21 +139,15 @@ impl Server {
     /// # Errors
     /// [`Error::Witness`] for entries that could not be written.
     pub fn run(self) -> Result<(), Error> {
-        let Self { runtime, listener, routes, app, witness, live, shutdown, reload: _ } = self;
+        let Self { runtime, listener, routes, app, witness, shutdown, reload: _ } = self;
         runtime.block_on(async {
-            if let Some(live) = live {
-                let shutdown = shutdown.clone();
-                // Viewers would hold their connections until the time to drain is over.
-                tokio::spawn(async move {
-                    shutdown.draining().await;
-                    live.close();
-                });
-            }
             if let Some(app) = app.clone() {
                 let shutdown = shutdown.clone();
                 tokio::spawn(async move {
                     shutdown.draining().await;
                     app.set_ready(false);
+                    // Viewers would hold their connections until the time to drain is over.
+                    app.live.close();
                 });
             }
             listener.run(routes, shutdown).await;
