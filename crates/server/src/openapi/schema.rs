@@ -1,4 +1,4 @@
-//! Schemas that are written by hand: of fields with several forms, of errors and events.
+//! Types of errors and events, for the document alone.
 
 use serde_json::Value;
 use utoipa::ToSchema;

@@ -1,4 +1,4 @@
-//! Schemas of fields with several forms, for the OpenAPI document.
+//! Schemas of fields with several forms, for the derived schemas of requests.
 
 use utoipa::openapi::schema::{ArrayBuilder, ArrayItems, ObjectBuilder, OneOfBuilder, Schema, Type};
 use utoipa::openapi::{Ref, RefOr};
