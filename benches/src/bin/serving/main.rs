@@ -161,7 +161,9 @@ where
 
 fn run(settings: &Settings) -> Result<()> {
     if !settings.cold {
-        for (server, prompt) in settings.servers.iter().flat_map(|s| settings.prompts.iter().map(move |p| (s, *p))) {
+        for (server, prompt) in
+            settings.servers.iter().flat_map(|s| settings.prompts.iter().map(move |p| (s, *p)))
+        {
             let warm = Load { requests: 1, tokens: 2, ..settings.load(1, prompt, 0) };
             load::run(server, &warm).map_err(|error| format!("{}: {error}", server.name))?;
         }
@@ -190,7 +192,8 @@ fn measure_load(settings: &Settings) -> Result<Vec<Value>> {
             for round in 0..settings.rounds {
                 for (server, found) in settings.servers.iter().zip(&mut rounds) {
                     let load = settings.load(streams, prompt, 1 + round);
-                    let measured = load::run(server, &load).map_err(|error| format!("{}: {error}", server.name))?;
+                    let measured =
+                        load::run(server, &load).map_err(|error| format!("{}: {error}", server.name))?;
                     found.push(report::numbers(&measured));
                 }
             }
