@@ -134,8 +134,7 @@ def raw(path, body=None, key=KEY):
 
 def token_ids(text):
     """Ids of a text, from the server."""
-    body = {"model": MODEL, "prompt": text, "content": text, "add_special_tokens": False}
-    return raw("/tokenize", body)["tokens"]
+    return raw("/tokenize", {"model": MODEL, "content": text, "add_special": False})["tokens"]
 
 
 def metric(name):
