@@ -6,7 +6,7 @@ use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     adapter, bench, calibrate_kv, chat, completions, convert, detokenize, doctor, embed, eval, generate,
-    inspect, man, quantize, run, session, show, store, template, tokenize, witness,
+    inspect, key, man, quantize, run, serve, session, show, store, template, tokenize, witness,
 };
 use crate::error::Result;
 
@@ -68,6 +68,9 @@ pub(crate) enum Command {
     Run(Box<run::RunArgs>),
     Chat(Box<chat::ChatArgs>),
     Generate(Box<generate::GenerateArgs>),
+    Serve(Box<serve::ServeArgs>),
+    #[command(subcommand)]
+    Key(key::KeyCommand),
     Inspect(inspect::InspectArgs),
     Tokenize(tokenize::TokenizeArgs),
     Detokenize(detokenize::DetokenizeArgs),
@@ -138,6 +141,11 @@ impl Cli {
             Command::Session(session::SessionCommand::List(args)) => session::list::run(&args, json)?,
             Command::Session(session::SessionCommand::Fork(args)) => session::fork::run(&args, json)?,
             Command::Session(session::SessionCommand::Rm(args)) => session::rm::run(&args, json)?,
+            Command::Serve(args) => serve::run(&args, json)?,
+            Command::Key(key::KeyCommand::New(args)) => key::new::run(&args, json)?,
+            Command::Key(key::KeyCommand::List(args)) => key::list::run(&args, json)?,
+            Command::Key(key::KeyCommand::Rm(args)) => key::rm::run(&args, json)?,
+            Command::Key(key::KeyCommand::Rotate(args)) => key::rotate::run(&args, json)?,
             Command::Witness(witness::WitnessCommand::Verify(args)) => {
                 return Ok(ExitCode::from(u8::from(!witness::verify::run(&args, json)?)));
             }

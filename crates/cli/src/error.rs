@@ -26,6 +26,15 @@ pub(crate) enum Error {
     /// The device of `--device` is absent or does not support the command.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The server cannot start.
+    #[error(transparent)]
+    Server(#[from] ruvllm_server::Error),
+    /// API keys cannot be read or changed.
+    #[error(transparent)]
+    Keys(#[from] ruvllm_server::auth::KeysError),
+    /// No folder for a keys file can be derived from the environment.
+    #[error("no folder for API keys: neither XDG_CONFIG_HOME nor HOME is set; name a file with --file")]
+    NoKeysFolder,
     /// No folder for cache files can be derived from the environment.
     #[error(
         "no folder for stored prefixes: neither XDG_CACHE_HOME nor HOME is set; name one with --prefix-dir"
@@ -394,6 +403,7 @@ impl Error {
             | Self::StdinTwice { .. }
             | Self::Conflict { .. }
             | Self::Config { .. } => 2,
+            Self::Server(error) if is_server_usage(error) => 2,
             Self::Device(error) if error.is_usage() => 2,
             Self::Adapter(error) if is_adapter_usage(error) => 2,
             _ => 1,
@@ -423,6 +433,12 @@ pub(crate) fn is_adapter_usage(error: &ruvllm_adapters::Error) -> bool {
         error,
         E::MergeInputs { .. } | E::MergeParameter { .. } | E::BaseNeeded { .. } | E::GateAdapters { .. }
     )
+}
+
+/// True for a server that its settings make impossible.
+pub(crate) fn is_server_usage(error: &ruvllm_server::Error) -> bool {
+    use ruvllm_server::Error as E;
+    matches!(error, E::Config(_) | E::Keys(_) | E::Public { .. } | E::Tls { .. })
 }
 
 /// Message for an error of an adapter with the program's flags; `None` if the library's will do.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::console;
-use crate::error::{Error, is_adapter_usage};
+use crate::error::{Error, is_adapter_usage, is_server_usage};
 use crate::output;
 
 /// Exit code of a usage error.
@@ -110,6 +110,8 @@ fn kind(error: &Error) -> &'static str {
         | Error::StdinTwice { .. }
         | Error::Conflict { .. } => USAGE_KIND,
         Error::Config { .. } => CONFIG,
+        Error::Server(ruvllm_server::Error::Model { source, .. }) => engine_kind(source),
+        Error::Server(error) if is_server_usage(error) => CONFIG,
         Error::NoSuchModel { .. } | Error::NotPulled { .. } => NOT_FOUND,
         Error::Hub(ruvllm_hub::Error::UnknownModel { .. } | ruvllm_hub::Error::Incomplete { .. }) => {
             NOT_FOUND
@@ -133,6 +135,7 @@ fn kind(error: &Error) -> &'static str {
         | Error::Rewrite { .. } => OUTPUT,
         Error::Tokens { .. }
         | Error::ReadFile { .. }
+        | Error::Keys(_)
         | Error::ReadStdin(_)
         | Error::NotUtf8 { .. }
         | Error::TokenList { .. }

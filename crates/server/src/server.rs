@@ -30,7 +30,6 @@ pub struct Server {
     live: Option<Arc<Live>>,
     shutdown: ShutdownHandle,
     reload: ReloadHandle,
-    handles_signals: bool,
 }
 
 impl Server {
@@ -90,17 +89,7 @@ impl Server {
         }));
         let routes = router(gate);
         let shutdown = ShutdownHandle::new();
-        Ok(Self {
-            runtime,
-            listener,
-            routes,
-            models: None,
-            witness: None,
-            live: None,
-            shutdown,
-            reload,
-            handles_signals: false,
-        })
+        Ok(Self { runtime, listener, routes, models: None, witness: None, live: None, shutdown, reload })
     }
 
     /// Checks a configuration and the files that it names, without binding the address.
@@ -131,26 +120,26 @@ impl Server {
         self.reload.clone()
     }
 
-    /// Makes [`Self::run`] handle the signals of the process: SIGTERM and SIGINT end the server,
-    /// the second one at once; SIGHUP reloads.
-    #[must_use]
-    pub fn with_signals(mut self) -> Self {
-        self.handles_signals = true;
-        self
+    /// Handles the signals of the process from now on: SIGTERM and SIGINT end the server, the
+    /// second one at once; SIGHUP reloads.
+    ///
+    /// # Errors
+    /// [`Error::System`] for signal handlers that the system refuses.
+    pub fn with_signals(self) -> Result<Self, Error> {
+        {
+            let _context = self.runtime.enter();
+            crate::signals::handle(self.shutdown.clone(), self.reload.clone())?;
+        }
+        Ok(self)
     }
 
     /// Serves until shutdown is requested and requests have ended.
     ///
     /// # Errors
-    /// [`Error::System`] for signal handlers that the system refuses; [`Error::Witness`] for entries
-    /// that could not be written.
+    /// [`Error::Witness`] for entries that could not be written.
     pub fn run(self) -> Result<(), Error> {
-        let Self { runtime, listener, routes, models, witness, live, shutdown, reload, handles_signals } =
-            self;
+        let Self { runtime, listener, routes, models, witness, live, shutdown, reload: _ } = self;
         runtime.block_on(async {
-            if handles_signals {
-                crate::signals::handle(shutdown.clone(), reload)?;
-            }
             if let Some(live) = live {
                 let shutdown = shutdown.clone();
                 // Viewers would hold their connections until the time to drain is over.
@@ -160,8 +149,7 @@ impl Server {
                 });
             }
             listener.run(routes, shutdown).await;
-            Ok::<(), Error>(())
-        })?;
+        });
         // Its threads record the last calls.
         drop(runtime);
         if let Some(models) = models {

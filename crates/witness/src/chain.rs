@@ -106,10 +106,11 @@ impl Chain {
             unpublished: None,
             _lock: lock,
         };
-        let mut bodies = vec![clock.body("start", &Start { torn })];
+        let mut bodies = Vec::new();
         if bytes == 0 {
-            bodies.insert(0, clock.body("file", &FileStart { format: FORMAT, file: number }));
+            bodies.push(clock.body("file", &FileStart { format: FORMAT, file: number }));
         }
+        bodies.push(clock.body("start", &Start { torn }));
         let begun = chain.write(&bodies).and_then(|()| folder::sync(folder));
         begun.and_then(|()| chain.checkpoint(clock)).map_err(io_error("write", &path))?;
         Ok(chain)

@@ -322,3 +322,49 @@ impl State {
         (self.status.last_error, self.error) = (None, None);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_stand_between_the_entries_before_and_behind_them() {
+        let limits = Limits {
+            entries: 2,
+            bytes: 1000,
+            batch_entries: 1,
+            batch_bytes: 1000,
+            batch_time: Duration::from_secs(3600),
+        };
+        let (queue, now) = (Queue::new(limits), "2026-11-24".parse().unwrap());
+        let push = |n: u8| queue.push(vec![n], OnFull::Drop(now));
+        let take = || queue.take(None).items;
+        assert_eq!(
+            [push(1), push(2), push(3), push(4)],
+            [Ok(()), Ok(()), Err(Refused::Full), Err(Refused::Full)]
+        );
+        assert_eq!(take(), [Item::Body(vec![1])]);
+        assert_eq!(push(5), Ok(()));
+        assert_eq!(take(), [Item::Body(vec![2])]);
+        assert_eq!(take(), [Item::Dropped(Dropped { count: 2, first: now, last: now })]);
+        assert_eq!(take(), [Item::Body(vec![5])]);
+    }
+
+    #[test]
+    fn queues_are_bounded_in_bytes_too() {
+        let limits = Limits {
+            entries: 100,
+            bytes: 10,
+            batch_entries: 100,
+            batch_bytes: 1000,
+            batch_time: Duration::from_secs(3600),
+        };
+        let queue = Queue::new(limits);
+        let push = |n| queue.push(vec![0; n], OnFull::Refuse);
+        assert_eq!([push(6), push(4), push(1)], [Ok(()), Ok(()), Err(Refused::Full)]);
+        let batch = queue.take(None);
+        assert!(batch.items.len() == 2 && batch.has_made_room);
+        // One larger than the queue passes alone.
+        assert_eq!([push(11), push(1)], [Ok(()), Err(Refused::Full)]);
+    }
+}

@@ -83,7 +83,7 @@ impl GenerationArgs {
 /// Options of the prefix cache on disk.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Prefix cache")]
-struct PrefixArgs {
+pub(crate) struct PrefixArgs {
     /// Prefix cache on disk: `on` stores every prefix, `spill` those evicted from memory
     /// [default: off; that of the session with --session]
     #[arg(long, value_enum, value_name = "off|on|spill", hide_possible_values = true)]
@@ -95,7 +95,7 @@ struct PrefixArgs {
 
     /// Key file of a prefix folder shared with other users, 32 to 1024 bytes
     #[arg(long, value_name = "FILE", value_parser = values::prefix_key)]
-    prefix_key: Option<FolderKey>,
+    pub(crate) prefix_key: Option<FolderKey>,
 
     /// Maximum size of the prefix folder; the least recently used prefixes are deleted
     #[arg(long, value_name = "BYTES", default_value = "4GiB", value_parser = values::bytes)]
@@ -111,7 +111,11 @@ enum PrefixFiles {
 }
 
 impl PrefixArgs {
-    fn caching(&self, session: Option<&Path>) -> Result<PrefixCaching> {
+    /// Prefix cache of these flags; without `--prefix-cache` that of a session.
+    ///
+    /// # Errors
+    /// [`Error::NoCacheFolder`].
+    pub(crate) fn caching(&self, session: Option<&Path>) -> Result<PrefixCaching> {
         let path = || match &self.prefix_dir {
             Some(path) => Ok(path.clone()),
             None => user_folders::cache().map(|folder| folder.join("prefixes")).ok_or(Error::NoCacheFolder),

@@ -14,13 +14,13 @@ mod values;
 
 pub(crate) use adapters::{AdapterArgs, NamedAdapter, named_adapter, scaled};
 pub(crate) use engine::{CalibrationArgs, ComputeArgs, LoadingArgs, ModelArgs};
-pub(crate) use generation::GenerationArgs;
+pub(crate) use generation::{GenerationArgs, PrefixArgs};
 pub(crate) use output::OutputLanguage;
 pub(crate) use sampling::with_breakers;
-pub(crate) use speculation::MeasuredSpeculationArgs;
+pub(crate) use speculation::{MeasuredSpeculationArgs, SpeculationArgs};
 pub(crate) use tools::choice as tool_choice;
 pub(crate) use values::{
-    ALL_SAMPLERS, KV_HELP, OrDefault, above_zero, at_least_one, breaker, bytes, choices, count, finite,
-    fraction, isa, kv_policy, logit_bias, logprobs, mirostat, non_negative, positive, recent_or_all, recipe,
-    samplers, sigmas, some_tokens_or_all, tokens_or_all, whole_number,
+    ALL_SAMPLERS, KV_HELP, OrDefault, above_zero, at_least_one, breaker, bytes, choices, context, count,
+    duration, finite, fraction, isa, kv_policy, logit_bias, logprobs, mirostat, non_negative, positive,
+    recent_or_all, recipe, samplers, sigmas, some_tokens_or_all, tokens_or_all, whole_number,
 };

@@ -78,6 +78,12 @@ fn draft(text: &str) -> Result<Draft, Infallible> {
 }
 
 impl SpeculationArgs {
+    /// These flags with another `--draft`.
+    pub(crate) fn with_draft(&self, text: &str) -> Self {
+        let Ok(draft) = draft(text);
+        Self { draft, speculation: self.speculation }
+    }
+
     /// Engine options of these flags for a model.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Parsers of flag values. Their errors are usage errors and say what is expected.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ruvllm::{DryBreakers, FolderKey, Isa, KvCalibration, KvPolicy, SamplerOrder};
 use ruvllm_models::quantize::Recipe;
@@ -193,6 +194,21 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
     bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "expected bytes like 1048576, 512MiB or 2GiB".to_owned())
 }
 
+/// Parses a time: a whole number of seconds, minutes, hours or days, such as 90d.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "s" => Some(1),
+        "m" => Some(60),
+        "h" => Some(3600),
+        "d" => Some(86_400),
+        _ => None,
+    };
+    let total = number.parse::<u64>().ok().zip(seconds).and_then(|(number, unit)| number.checked_mul(unit));
+    total.map(Duration::from_secs).ok_or_else(|| "expected a time like 30s, 10m, 12h or 90d".to_owned())
+}
+
 /// Help text of `--kv`.
 pub(crate) const KV_HELP: &str = "KV-cache type: f32, f16, bf16, q8, q4, kivi4, nuq3, kivi2, k4v2, tiered";
 
@@ -282,6 +298,15 @@ mod tests {
         assert_eq!(bytes("2GiB"), Ok(2 << 30));
         for text in ["", "0", "0MiB", "MiB", "-1", "1.5GiB", "1MB", "99999999999GiB"] {
             assert!(bytes(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(duration("0s"), Ok(Duration::ZERO));
+        assert_eq!(duration("90d"), Ok(Duration::from_secs(90 * 86_400)));
+        for text in ["", "1", "d", "1y", "-1d", "1.5h", "99999999999999999999d", "9999999999999999999d"] {
+            assert!(duration(text).is_err(), "{text:?}");
         }
     }
 

@@ -41,9 +41,9 @@ impl Key {
             Commands::All => command == "ruvllm",
             Commands::Model => command == "generate",
             Commands::Running => {
-                matches!(command, "generate" | "chat" | "run" | "embed" | "doctor")
+                matches!(command, "generate" | "chat" | "run" | "serve" | "embed" | "doctor")
             }
-            Commands::Generating => matches!(command, "generate" | "chat" | "run"),
+            Commands::Generating => matches!(command, "generate" | "chat" | "run" | "serve"),
         }
     }
 

@@ -78,8 +78,15 @@ fn every_command_has_a_manual_page() {
         .iter()
         .map(|command| format!("ruvllm-{}.1", command.join("-")))
         .chain(
-            ["ruvllm.1", "ruvllm-adapter.1", "ruvllm-eval.1", "ruvllm-session.1", "ruvllm-witness.1"]
-                .map(str::to_owned),
+            [
+                "ruvllm.1",
+                "ruvllm-adapter.1",
+                "ruvllm-eval.1",
+                "ruvllm-key.1",
+                "ruvllm-session.1",
+                "ruvllm-witness.1",
+            ]
+            .map(str::to_owned),
         )
         .collect();
     assert_eq!(written, expected);

@@ -26,6 +26,7 @@ mod golden;
 mod hostile;
 mod inspect;
 mod interrupt;
+mod keys;
 mod loading;
 mod output_language;
 #[cfg(unix)]
@@ -37,6 +38,8 @@ mod readme;
 mod references;
 mod run;
 mod schema;
+#[cfg(unix)]
+mod serve;
 // The store's own tests use the rest of it.
 #[allow(dead_code)]
 #[path = "../../../hub/tests/it/server.rs"]

@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 36] = [
+pub(crate) const COMMANDS: [&[&str]; 41] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -33,6 +33,11 @@ pub(crate) const COMMANDS: [&[&str]; 36] = [
     &["session", "list"],
     &["session", "fork"],
     &["session", "rm"],
+    &["serve"],
+    &["key", "new"],
+    &["key", "list"],
+    &["key", "rotate"],
+    &["key", "rm"],
     &["witness", "verify"],
     &["witness", "show"],
     &["witness", "export"],
@@ -61,7 +66,8 @@ fn long_lines(text: &str, columns: usize) -> Vec<&str> {
 #[test]
 fn help_fits_the_width_of_the_terminal() {
     for command in
-        [&[&[][..], &["adapter"], &["eval"], &["session"], &["witness"], &["man"]], &COMMANDS[..]].concat()
+        [&[&[][..], &["adapter"], &["eval"], &["key"], &["session"], &["witness"], &["man"]], &COMMANDS[..]]
+            .concat()
     {
         let arguments = [command, &["--help"]].concat();
         let help = |columns: Option<&str>| {

@@ -16,6 +16,11 @@ impl Moment {
         Self(time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
     }
 
+    /// Seconds since 1970.
+    pub fn unix(self) -> u64 {
+        self.0
+    }
+
     /// The moment this much later.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {

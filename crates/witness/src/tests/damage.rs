@@ -263,6 +263,18 @@ fn findings_name_the_damage_and_its_place() {
     assert_eq!(found(&swapped), order);
     let garbage = with(&|lines| lines[4].1 = b"{}\n".to_vec());
     assert_eq!(found(&garbage), [at(first, 5, Fault::NotALine)]);
+    // With a right hash of its own, but that is not the one its successor has.
+    let forged = with(&|lines| {
+        let text = String::from_utf8(lines[4].1.clone()).unwrap();
+        let body = text.split_once("\"kind\"").unwrap().1.rsplit_once(",\"hash\"").unwrap().0;
+        let body = format!("{{\"kind\"{}}}", body.replace("org/team", "org/evil"));
+        let mut sealed = Vec::new();
+        let head: line::Head = serde_json::from_str(&text).unwrap();
+        line::seal(head.seq, head.prev, body.as_bytes(), &mut sealed);
+        lines[4].1 = sealed;
+    });
+    assert_ne!(forged, *LOG);
+    assert_eq!(found(&forged), [at(first, 6, Fault::Replaced)]);
     let n_first = all.iter().filter(|(name, _)| name == first).count() as u64;
     let mut files = LOG.clone();
     files.remove(first);

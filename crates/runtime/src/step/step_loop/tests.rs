@@ -117,9 +117,10 @@ fn preemption_in_every_step_changes_no_output() {
     }
 }
 
-/// Requests for log-probabilities of prompts, with and without output, and others.
+/// Requests for log-probabilities of prompts, with and without output, and others. Three of them
+/// have the same prompt, of which each leaves a prefix that the others must not take.
 fn scoring(index: u64) -> GenerateRequest {
-    let request = request(index);
+    let request = request(index / 3);
     match index % 3 {
         0 => request,
         1 => request.with_prompt_logprobs(1),

@@ -1,0 +1,115 @@
+//! `ruvllm serve`: an OpenAI-compatible HTTP server.
+
+mod models;
+mod settings;
+
+use clap::Args;
+use ruvllm_server::{Config, ModelEntry, Server};
+use serde::Serialize;
+
+use self::models::ModelsArgs;
+use self::settings::SettingsArgs;
+use crate::error::Result;
+use crate::output;
+
+const HELP: &str = "\
+Serves the OpenAI API (/v1/chat/completions, /v1/completions, /v1/models) and a web page. Without --model and without
+[[models]] in the file of --config it serves the built-in model. Every setting of the file is in docs/server-config.md;
+the environment variable of `limits.requests` is RUVLLM_SERVER_LIMITS_REQUESTS. A flag goes before the environment, the
+environment before the file.
+
+Signals: SIGTERM and Ctrl-C end the server after the requests that run, a second one at once. SIGHUP reads the file,
+the keys and the certificate again.
+
+When it is ready, it writes its address to standard error, with --json also a document to standard output.
+
+JSON: {address, models: [{name, aliases, adapters}]}; with --check address is the configured one
+
+Examples:
+  ruvllm serve
+  ruvllm serve --model small --port 9000
+  ruvllm serve --model small --adapter poet=poet.ruvlora --alias gpt-4o
+  ruvllm serve --config /etc/ruvllm/server.toml --check
+  ruvllm serve --host 0.0.0.0 --api-keys keys.toml --tls-certificate cert.pem --tls-key key.pem";
+
+/// Serve models over HTTP: OpenAI's API and a web page
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct ServeArgs {
+    /// Check the configuration and its files, print what would be served, and end
+    #[arg(long)]
+    check: bool,
+
+    #[command(flatten)]
+    settings: SettingsArgs,
+
+    #[command(flatten)]
+    models: ModelsArgs,
+}
+
+/// The JSON document.
+#[derive(Serialize)]
+struct Document<'a> {
+    address: String,
+    models: Vec<ModelDocument<'a>>,
+}
+
+#[derive(Serialize)]
+struct ModelDocument<'a> {
+    name: &'a str,
+    aliases: &'a [String],
+    adapters: Vec<&'a str>,
+}
+
+impl<'a> From<&'a ModelEntry> for ModelDocument<'a> {
+    fn from(model: &'a ModelEntry) -> Self {
+        let adapters = model.adapters.iter().map(|(name, _)| name.as_str()).collect();
+        Self { name: &model.name, aliases: &model.aliases, adapters }
+    }
+}
+
+pub(crate) fn run(args: &ServeArgs, json: bool) -> Result<()> {
+    let config = args.settings.config()?;
+    let models = args.models.entries(&config)?;
+    if args.check {
+        return check(&config, &models, json);
+    }
+    let served = models.clone();
+    let server = Server::bind(config, models)?.with_signals()?;
+    let address = server.address().to_string();
+    if json {
+        let models = served.iter().map(ModelDocument::from).collect();
+        output::write_json(&Document { address: address.clone(), models })?;
+    }
+    output::hint(&format!("listening on {address}"));
+    Ok(server.run()?)
+}
+
+/// Checks a configuration and prints what it serves.
+fn check(config: &Config, models: &[ModelEntry], json: bool) -> Result<()> {
+    for warning in Server::check(config)? {
+        output::warn(&warning);
+    }
+    let address = settings::address(config);
+    let models: Vec<_> = models.iter().map(ModelDocument::from).collect();
+    if json {
+        return output::write_json(&Document { address, models });
+    }
+    let keys = match &config.keys.file {
+        Some(path) => path.display().to_string(),
+        None => "none: every caller may do everything".to_owned(),
+    };
+    let mut rows = vec![vec!["address".to_owned(), address], vec!["keys".to_owned(), keys]];
+    for ModelDocument { name, aliases, adapters } in &models {
+        let mut text = (*name).to_owned();
+        for (what, names) in
+            [("alias", aliases.iter().map(String::as_str).collect()), ("adapter", adapters.clone())]
+        {
+            if !names.is_empty() {
+                text = format!("{text}, {what} {}", names.join(" "));
+            }
+        }
+        rows.push(vec!["model".to_owned(), text]);
+    }
+    output::write_text(&output::table_of_lines(&rows, &[])).map(|_| ())
+}

@@ -1,0 +1,210 @@
+//! `ruvllm serve`: what it serves, its signals and its refusals.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::program::{argument, command, json_document, run, tiny_model};
+use crate::schema;
+
+/// A running server, which is killed at the end of a test.
+struct Served {
+    child: Child,
+    document: Value,
+}
+
+impl Served {
+    fn start(flags: &[&str]) -> Self {
+        Self::of(command(&[&["serve", "--port", "0", "--json", "--quiet", "--threads", "1"], flags].concat()))
+    }
+
+    fn of(mut program: Command) -> Self {
+        let mut child = program.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let document = json_document(&line);
+        schema::check_as("serve", &document);
+        Self { child, document }
+    }
+
+    fn address(&self) -> &str {
+        self.document["address"].as_str().unwrap().strip_prefix("http://").unwrap()
+    }
+
+    fn connect(&self) -> std::io::Result<TcpStream> {
+        let stream = TcpStream::connect(self.address())?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        Ok(stream)
+    }
+
+    /// Status and text of a request on a connection of its own; 0 without an answer.
+    fn request(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n{headers}\r\n{body}"
+        );
+        let mut text = String::new();
+        let exchange = self.connect().and_then(|mut stream| {
+            stream.write_all(request.as_bytes())?;
+            stream.read_to_string(&mut text)
+        });
+        let status = text.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
+        (exchange.ok().and(status).unwrap_or(0), text)
+    }
+
+    fn send(&self, signal: &str) {
+        assert!(
+            Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success()
+        );
+    }
+
+    fn exit_code(mut self) -> Option<i32> {
+        let mut code = None;
+        eventually("the server does not end", || {
+            code = self.child.try_wait().unwrap();
+            code.is_some()
+        });
+        code.unwrap().code()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[track_caller]
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_model_of_a_flag_is_served_under_its_names() {
+    let tiny = tiny_model();
+    let server = Served::start(&["-m", argument(&tiny), "--alias", "gpt-4o"]);
+    assert_eq!(server.document["models"][0]["name"], "model-F32");
+    assert_eq!(server.document["models"][0]["aliases"][0], "gpt-4o");
+    let body = r#"{"model": "gpt-4o", "prompt": "Once", "max_tokens": 2}"#;
+    let (status, text) = server.request("POST", "/v1/completions", "", body);
+    assert_eq!(status, 200, "{text}");
+    assert_eq!(server.request("GET", "/v1/models", "", "").0, 200);
+    assert!(server.request("GET", "/v1/models", "", "").1.contains("model-F32"));
+    server.send("-TERM");
+    assert_eq!(server.exit_code(), Some(0));
+}
+
+#[test]
+fn keys_are_rotated_by_sighup() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.toml");
+    let keys = argument(&path);
+    let bearer = |text: &str| format!("authorization: Bearer {}\r\n", text.trim());
+    let former = bearer(run(&["key", "new", "one", "--file", keys]).text());
+    let server = Served::start(&["-m", argument(&tiny_model()), "--api-keys", keys]);
+    let status = |key: &str| server.request("GET", "/v1/models", key, "").0;
+    assert_eq!((status(&former), status("")), (200, 401));
+    let next = bearer(run(&["key", "rotate", "one", "--file", keys]).text());
+    assert_eq!(status(&next), 401);
+    server.send("-HUP");
+    eventually("the former key is accepted", || status(&former) == 401);
+    assert_eq!(status(&next), 200);
+    // A file with a fault changes nothing; the server goes on.
+    fs::write(&path, "nonsense").unwrap();
+    server.send("-HUP");
+    server.send("-HUP");
+    assert_eq!(status(&next), 200);
+}
+
+#[test]
+fn the_second_signal_ends_requests_that_run() {
+    let server = Served::start(&["-m", argument(&tiny_model())]);
+    let mut running = server.connect().unwrap();
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n\
+                expect: 100-continue\r\ncontent-length: 10\r\n\r\n";
+    running.write_all(head.as_bytes()).unwrap();
+    // The handler runs: it has asked for the body.
+    running.read_exact(&mut [0; 12]).unwrap();
+    server.send("-INT");
+    eventually("connections are accepted", || server.connect().is_err());
+    server.send("-INT");
+    assert_eq!(server.exit_code(), Some(0));
+}
+
+#[test]
+fn a_server_without_file_descriptors_recovers() {
+    let tiny = tiny_model();
+    let mut program = Command::new("sh");
+    let script = "ulimit -n 40; exec \"$0\" serve --port 0 --json --quiet --threads 1 -m \"$1\"";
+    let usual = command(&[]);
+    program.args(["-c", script, env!("CARGO_BIN_EXE_ruvllm"), argument(&tiny)]);
+    for (name, value) in usual.get_envs() {
+        match value {
+            Some(value) => program.env(name, value),
+            None => program.env_remove(name),
+        };
+    }
+    let server = Served::of(program);
+    let open: Vec<_> = (0..80).filter_map(|_| server.connect().ok()).collect();
+    assert!(open.len() > 40, "{}", open.len());
+    drop(open);
+    eventually("the server is stuck", || server.request("GET", "/health", "", "").0 == 200);
+}
+
+#[test]
+fn a_check_prints_what_would_be_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("server.toml");
+    let tiny = tiny_model();
+    let text = format!(
+        "[listen]\nport = 9999\n[[models]]\nname = 'small'\npath = '{}'\nkv = 'q8'\n[[models]]\nname = 'base'\n\
+         aliases = ['*']\n",
+        tiny.display()
+    );
+    fs::write(&config, text).unwrap();
+    let file = argument(&config);
+    let document = run(&["serve", "--config", file, "--check", "--json"]).json();
+    assert_eq!(document["address"], "http://127.0.0.1:9999");
+    assert_eq!(
+        (&document["models"][0]["name"], &document["models"][1]["aliases"][0]),
+        (&"small".into(), &"*".into())
+    );
+    let output = run(&["serve", "--config", file, "--port", "1234", "--check"]);
+    for piece in ["http://127.0.0.1:1234", "none: every caller", "small", "alias *"] {
+        assert!(output.text().contains(piece), "{}", output.text());
+    }
+}
+
+#[test]
+fn faults_are_one_line_with_a_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("server.toml");
+    let file = argument(&config);
+    for (text, pieces) in [
+        ("[listen]\nprot = 1", &["server.toml:2", "`prot`", "`port`"][..]),
+        ("[limits]\nheaders = 1", &["server.toml:2", "limits.headers", "8 to 1000"]),
+        ("[keys]\nfile = '/nonexistent'", &["/nonexistent", "ruvllm key new"]),
+        ("[tls]\nkey = 'a'", &["tls.certificate", "is missing"]),
+        ("[[models]]\nkv = 'tired'", &["models.kv", "tired"]),
+    ] {
+        fs::write(&config, text).unwrap();
+        run(&["serve", "--config", file, "--check"]).fails_with(2, pieces);
+    }
+    run(&["serve", "--host", "0.0.0.0", "--check"]).fails_with(2, &["--api-keys", "--allow-public"]);
+    run(&["serve", "--host", "0.0.0.0"]).fails_with(2, &["--api-keys", "--allow-public"]);
+    run(&["serve", "--port", "70000"]).fails_with(2, &["70000"]);
+    run(&["serve", "-m", "/nonexistent.gguf", "--check"]).fails_with(1, &["/nonexistent.gguf"]);
+    run(&["serve", "--adapter", "a=Cargo.toml", "--check"]).failure(1);
+}
