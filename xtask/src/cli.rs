@@ -309,7 +309,7 @@ mod tests {
             "second-opinion",
             "clients",
             "clients --server target/release/ruvllm --only curl --feature chat",
-            "clients --url http://127.0.0.1:8080 --key a --limited-key b --model c --gauge d",
+            "clients --url http://127.0.0.1:8080 --key a --limited-key b --model c --gauge d --counter e",
             "clients --write",
             "clients schemathesis --minutes 10 --server a",
             "clients lm-eval",

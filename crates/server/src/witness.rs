@@ -70,7 +70,7 @@ impl Witness {
     pub(crate) async fn wait_for_room(&self) {
         loop {
             let mut room = pin!(self.room.notified());
-            // What happens from here on wakes this task.
+            // Room from here on wakes this task.
             room.as_mut().enable();
             if self.drops || self.writer.has_room() {
                 return;

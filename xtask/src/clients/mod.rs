@@ -74,6 +74,9 @@ pub(crate) struct ServerArgs {
     /// Gauge of running requests in /metrics
     #[arg(long, global = true, value_name = "METRIC", default_value = server::RUNNING)]
     gauge: String,
+    /// Counter of generated tokens in /metrics
+    #[arg(long, global = true, value_name = "METRIC", default_value = server::GENERATED)]
+    counter: String,
 }
 
 /// Tools that are no clients.
@@ -184,6 +187,7 @@ fn environment(command: CommandLine, server: &Server) -> CommandLine {
         .env("CLIENTS_MODEL", &server.model)
         .env("CLIENTS_EMBEDDING_MODEL", &server.embedding_model)
         .env("CLIENTS_RUNNING", &server.gauge)
+        .env("CLIENTS_GENERATED", &server.counter)
 }
 
 /// Replaces the table of the page.

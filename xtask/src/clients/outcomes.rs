@@ -49,7 +49,8 @@ impl Outcome {
 
     /// Feature, result and reason in one line.
     pub(super) fn summary(&self) -> String {
-        let reason = self.reason.as_deref().unwrap_or_default();
+        let reason =
+            self.reason.as_deref().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
         format!("{:<26} {} {reason}", self.feature, self.outcome.word()).trim_end().to_owned()
     }
 }

@@ -16,6 +16,9 @@ use crate::{Error, Result, Workspace, fixtures};
 /// Gauge of running requests.
 pub(super) const RUNNING: &str = "ruvllm_requests_running";
 
+/// Counter of generated tokens.
+pub(super) const GENERATED: &str = "ruvllm_output_tokens_total";
+
 /// The model of the configuration.
 pub(super) const MODEL_FILE: &str = "models/base-q8_0.gguf";
 
@@ -49,6 +52,8 @@ pub(super) struct Server {
     pub(super) embedding_model: String,
     /// Gauge of running requests.
     pub(super) gauge: String,
+    /// Counter of generated tokens.
+    pub(super) counter: String,
     child: Option<Running>,
 }
 
@@ -95,6 +100,7 @@ pub(super) fn start(workspace: &Workspace, folder: &Path, args: &ServerArgs) -> 
             model: args.model.clone(),
             embedding_model: args.model.clone(),
             gauge: args.gauge.clone(),
+            counter: args.counter.clone(),
             child: None,
         });
     }
@@ -110,6 +116,7 @@ pub(super) fn start(workspace: &Workspace, folder: &Path, args: &ServerArgs) -> 
         model: "base".to_owned(),
         embedding_model: "encoder".to_owned(),
         gauge: args.gauge.clone(),
+        counter: args.counter.clone(),
         child: Some(running),
     })
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 /// Longest wait for bytes.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A connection that is kept open between requests.
+/// A connection that is kept open between requests, and opened again where the server has closed
+/// it.
 pub(crate) struct Connection {
     reader: BufReader<TcpStream>,
     host: String,
@@ -37,10 +38,7 @@ impl Connection {
     pub(crate) fn open(url: &str, key: &str) -> Result<Self> {
         let host = url.trim_end_matches('/').strip_prefix("http://");
         let host = host.ok_or_else(|| Error::new(ErrorKind::InvalidInput, "URL without http://"))?;
-        let stream = TcpStream::connect(host)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        Ok(Self { reader: BufReader::new(stream), host: host.to_owned(), key: key.to_owned() })
+        Ok(Self { reader: connect(host)?, host: host.to_owned(), key: key.to_owned() })
     }
 
     /// Sends a request; the time of the write is the second value.
@@ -53,15 +51,25 @@ impl Connection {
             self.key,
             body.len()
         );
-        let sent = Instant::now();
-        self.reader.get_mut().write_all(request.as_bytes())?;
-        let reply = self.head()?;
-        Ok((reply, sent))
+        let mut sent = Instant::now();
+        if !self.try_write(&request) {
+            self.reader = connect(&self.host)?;
+            sent = Instant::now();
+            self.reader.get_mut().write_all(request.as_bytes())?;
+            self.reader.fill_buf()?;
+        }
+        let first_byte = Instant::now();
+        Ok((self.head(first_byte)?, sent))
     }
 
-    fn head(&mut self) -> Result<Reply<'_>> {
-        self.reader.fill_buf()?;
-        let first_byte = Instant::now();
+    /// Writes a request and waits for the first byte; false if the server has closed the
+    /// connection.
+    fn try_write(&mut self, request: &str) -> bool {
+        self.reader.get_mut().write_all(request.as_bytes()).is_ok()
+            && self.reader.fill_buf().is_ok_and(|bytes| !bytes.is_empty())
+    }
+
+    fn head(&mut self, first_byte: Instant) -> Result<Reply<'_>> {
         let line = self.line()?;
         let status =
             line.split(' ').nth(1).and_then(|word| word.parse().ok()).ok_or_else(|| invalid(&line))?;
@@ -153,6 +161,13 @@ impl Reply<'_> {
         }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+fn connect(host: &str) -> Result<BufReader<TcpStream>> {
+    let stream = TcpStream::connect(host)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    Ok(BufReader::new(stream))
 }
 
 fn invalid(line: &str) -> Error {

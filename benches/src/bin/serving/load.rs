@@ -181,6 +181,13 @@ pub(crate) fn overhead(server: &Server, load: Option<&Load>, seconds: f64) -> Re
     })
 }
 
+/// Milliseconds until the first token that a server states: `ttft_ms` here, prompt and token in
+/// llama.cpp, whose time in the queue is not in them.
+fn computed_ms(timings: &Value) -> Option<f64> {
+    let parts = || Some(timings["prompt_ms"].as_f64()? + timings["predicted_ms"].as_f64()?);
+    timings["ttft_ms"].as_f64().or_else(parts)
+}
+
 fn measure_overhead(server: &Server, seconds: f64) -> Result<Overhead> {
     let mut connection = Connection::open(&server.url, &server.key)?;
     let mut found = Overhead::default();
@@ -196,9 +203,8 @@ fn measure_overhead(server: &Server, seconds: f64) -> Result<Overhead> {
         let (mut reply, sent) = connection.send("/v1/chat/completions", Some(&one))?;
         let whole = reply.first_byte - sent;
         let timings = serde_json::from_str::<Value>(&reply.text()?)?["timings"].take();
-        if let (Some(prompt), Some(token)) = (timings["prompt_ms"].as_f64(), timings["predicted_ms"].as_f64())
-        {
-            found.one_token.push(whole.saturating_sub(Duration::from_secs_f64((prompt + token) / 1e3)));
+        if let Some(computed) = computed_ms(&timings) {
+            found.one_token.push(whole.saturating_sub(Duration::from_secs_f64(computed / 1e3)));
         }
         thread::sleep(PAUSE);
     }

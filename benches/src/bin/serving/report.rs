@@ -49,7 +49,9 @@ pub(crate) fn spread(rounds: &[Value], pointer: &str) -> String {
         [] => "-".to_owned(),
         [only] => figure(*only),
         [least, .., most] => {
-            format!("{} ({} to {})", figure(values[values.len() / 2]), figure(*least), figure(*most))
+            let half = values.len() / 2;
+            let median = (values[half] + values[(values.len() - 1) / 2]) / 2.0;
+            format!("{} ({} to {})", figure(median), figure(*least), figure(*most))
         }
     }
 }
@@ -82,6 +84,7 @@ mod tests {
     fn spreads_have_median_and_extremes() {
         let rounds = [json!({"a": 3.0}), json!({"a": 100.4}), json!({"a": 20.0})];
         assert_eq!(spread(&rounds, "/a"), "20.0 (3.00 to 100)");
+        assert_eq!(spread(&rounds[..2], "/a"), "51.7 (3.00 to 100)");
         assert_eq!(spread(&rounds, "/b"), "-");
     }
 }

@@ -142,7 +142,7 @@ impl Generation {
         if let Some(event) = self.take_event() {
             return Poll::Ready(event);
         }
-        // What arrives from here on wakes the task, so the mailboxes are looked at once more.
+        // Arrivals from here on wake the task, so the mailboxes are looked at once more.
         self.arrival.register(context.waker());
         match self.take_event() {
             Some(event) => Poll::Ready(event),

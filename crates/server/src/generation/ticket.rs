@@ -1,4 +1,5 @@
-//! The account of one call of the API: caller, tokens, times, outcome. Observers count or record it.
+//! The account of one call of the API: caller, tokens, times, outcome. Observers count or record
+//! it.
 
 use std::future::{Future, ready};
 use std::pin::Pin;

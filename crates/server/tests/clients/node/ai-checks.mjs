@@ -7,7 +7,7 @@ import {
 import { z } from "zod";
 
 import {
-  EMBEDDING_MODEL, KEY, LIMITED_KEY, LOGIT_BIAS, MODEL, STORY, URL_BASE, WEATHER_SCHEMA, check, checkAbort,
+  EMBEDDING_MODEL, KEY, LIMITED_KEY, LOGIT_BIAS, LONG, MODEL, STORY, URL_BASE, WEATHER_SCHEMA, check, checkAbort,
   checkRetries, checkWeather, expect, expectError, run,
 } from "./checks.mjs";
 
@@ -129,7 +129,7 @@ check("completions-streaming", async () => {
 check("abort", () => checkAbort(async () => {
   const controller = new AbortController();
   const stream = streamText({
-    model, maxOutputTokens: 3500, prompt: STORY, maxRetries: 0, abortSignal: controller.signal,
+    model, maxOutputTokens: LONG, prompt: STORY, maxRetries: 0, abortSignal: controller.signal,
     providerOptions: { ruvllm: { logit_bias: LOGIT_BIAS } }, onError: () => {},
   });
   return { chunks: stream.textStream[Symbol.asyncIterator](), abort: () => controller.abort() };

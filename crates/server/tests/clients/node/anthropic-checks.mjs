@@ -3,7 +3,7 @@
 import Anthropic, { AuthenticationError, BadRequestError, NotFoundError, RateLimitError } from "@anthropic-ai/sdk";
 
 import {
-  ASK_WEATHER, KEY, LIMITED_KEY, LOGIT_BIAS, MODEL, QUESTION, STORY, URL_BASE, WEATHER_SCHEMA, check,
+  ASK_WEATHER, KEY, LIMITED_KEY, LOGIT_BIAS, LONG, MODEL, QUESTION, STORY, URL_BASE, WEATHER_SCHEMA, check,
   checkAbort, checkRetries, checkWeather, expect, expectError, run,
 } from "./checks.mjs";
 
@@ -68,7 +68,7 @@ check("messages-count", async () => {
 
 check("abort", () => checkAbort(async () => {
   const stream = await client.messages.create({
-    model: MODEL, max_tokens: 3500, messages: [{ role: "user", content: STORY }], stream: true,
+    model: MODEL, max_tokens: LONG, messages: [{ role: "user", content: STORY }], stream: true,
     logit_bias: LOGIT_BIAS,
   });
   return { chunks: stream[Symbol.asyncIterator](), abort: () => stream.controller.abort() };

@@ -11,11 +11,14 @@ export const LIMITED_KEY = env.CLIENTS_LIMITED_KEY ?? "";
 export const MODEL = env.CLIENTS_MODEL;
 export const EMBEDDING_MODEL = env.CLIENTS_EMBEDDING_MODEL ?? MODEL;
 const RUNNING = env.CLIENTS_RUNNING ?? "";
+const GENERATED = env.CLIENTS_GENERATED ?? "";
 const END_TOKENS = (env.CLIENTS_END_TOKENS ?? "0,2").split(",");
 
 export const QUESTION = [{ role: "user", content: "What is a glacier?" }];
 export const ASK_WEATHER = [{ role: "user", content: "What is the weather in Oslo, in celsius?" }];
 export const STORY = "Tell a long story.";
+// Tokens of a text that does not end before it is aborted.
+export const LONG = 3500;
 // Forbids the tokens that end a text, so that it is long enough to be aborted.
 export const LOGIT_BIAS = Object.fromEntries(END_TOKENS.map((token) => [token, -100]));
 export const WEATHER_SCHEMA = {
@@ -102,34 +105,43 @@ export function checkWeather(given) {
   }
 }
 
-/** Requests that the server computes now. */
-async function running() {
+/** Sum of a metric of /metrics over its labels. */
+async function metric(name) {
   const reply = await fetch(`${URL_BASE}/metrics`, { headers: { authorization: `Bearer ${KEY}` } });
+  expect(reply.status === 200, `/metrics: status ${reply.status}`);
   const lines = (await reply.text()).split("\n");
-  const found = lines.filter((line) => line.startsWith(`${RUNNING} `) || line.startsWith(`${RUNNING}{`));
-  expect(found.length > 0, `/metrics without ${RUNNING}`);
+  const found = lines.filter((line) => line.startsWith(`${name} `) || line.startsWith(`${name}{`));
   return found.reduce((sum, line) => sum + Number(line.split(" ").at(-1)), 0);
 }
 
-/** Polls the gauge of running requests until it is 0. */
-export async function idle() {
+/** Polls the gauge of running requests until `accept` takes its value. */
+async function waitForRunning(accept) {
   const end = Date.now() + 20_000;
-  while ((await running()) !== 0) {
-    if (Date.now() > end) throw new Error(`${RUNNING} is not 0 after 20 s`);
+  for (let found = await metric(RUNNING); !accept(found); found = await metric(RUNNING)) {
+    if (Date.now() > end) throw new Error(`${RUNNING} is still ${found} after 20 s`);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }
 
-/** `open` starts a long stream and returns its iterator and a function that aborts it. */
+/** Waits until the server computes nothing. */
+export function idle() {
+  return waitForRunning((count) => count === 0);
+}
+
+/**
+ * `open` starts a long stream and returns its iterator and a function that aborts it. The text
+ * would end by itself at last, so fewer tokens must have been generated than it has.
+ */
 export async function checkAbort(open) {
   await idle();
+  const before = await metric(GENERATED);
   const { chunks, abort } = await open();
   for (let at = 0; at < 3; at += 1) await chunks.next();
-  expect((await running()) >= 1, "nothing is running");
-  const start = Date.now();
+  await waitForRunning((count) => count >= 1);
   abort();
   await idle();
-  expect(Date.now() - start < 2000, `${Date.now() - start} ms until the end`);
+  const generated = (await metric(GENERATED)) - before;
+  expect(generated > 0 && generated < LONG, `${generated} tokens`);
 }
 
 /** `call(retries)` sends a small request as the limited tenant, with so many retries. */

@@ -7,7 +7,7 @@ import { zodFunction, zodResponseFormat, zodTextFormat } from "openai/helpers/zo
 import { z } from "zod";
 
 import {
-  ASK_WEATHER, EMBEDDING_MODEL, KEY, LIMITED_KEY, LOGIT_BIAS, MODEL, QUESTION, STORY, URL_BASE,
+  ASK_WEATHER, EMBEDDING_MODEL, KEY, LIMITED_KEY, LOGIT_BIAS, LONG, MODEL, QUESTION, STORY, URL_BASE,
   WEATHER_SCHEMA, check, checkAbort, checkRetries, checkWeather, expect, expectError, idle, run,
 } from "./checks.mjs";
 
@@ -247,7 +247,7 @@ check("responses-schema", async () => {
 check("abort", () => checkAbort(async () => {
   const controller = new AbortController();
   const stream = await client.chat.completions.create({
-    model: MODEL, max_tokens: 3500, logit_bias: LOGIT_BIAS, stream: true,
+    model: MODEL, max_tokens: LONG, logit_bias: LOGIT_BIAS, stream: true,
     messages: [{ role: "user", content: STORY }],
   }, { signal: controller.signal });
   return { chunks: stream[Symbol.asyncIterator](), abort: () => controller.abort() };
@@ -263,7 +263,7 @@ check("retries", async () => {
 
 check("timeout", async () => {
   await expectError(APIConnectionTimeoutError, () => make({ timeout: 300 }).chat.completions.create({
-    model: MODEL, max_tokens: 3500, logit_bias: LOGIT_BIAS, messages: [{ role: "user", content: STORY }],
+    model: MODEL, max_tokens: LONG, logit_bias: LOGIT_BIAS, messages: [{ role: "user", content: STORY }],
   }));
   await idle();
 });

@@ -162,7 +162,7 @@ def abort():
         # The package knows no logit bias; the server takes it as an extension where it can.
         body = {"logit_bias": ENDLESS["logit_bias"]}
         stream = client.messages.create(
-            model=MODEL, max_tokens=3500, messages=ENDLESS["messages"], stream=True, extra_body=body
+            model=MODEL, max_tokens=ENDLESS["max_tokens"], messages=ENDLESS["messages"], stream=True, extra_body=body
         )
         return iter(stream), stream.close
 

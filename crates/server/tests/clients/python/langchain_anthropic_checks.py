@@ -81,7 +81,7 @@ def messages_count():
 @check("abort")
 def abort():
     endless = ChatAnthropic(
-        base_url=URL, api_key=KEY, model=MODEL, max_tokens=3500,
+        base_url=URL, api_key=KEY, model=MODEL, max_tokens=checks.ENDLESS["max_tokens"],
         model_kwargs={"extra_body": {"logit_bias": checks.ENDLESS["logit_bias"]}},
     )
 

@@ -194,7 +194,8 @@ def responses_tools():
 
 @check("abort")
 def abort():
-    endless = ChatOpenAI(**SERVER, model=MODEL, max_tokens=3500, logit_bias=checks.ENDLESS["logit_bias"])
+    settings = {name: checks.ENDLESS[name] for name in ("model", "max_tokens", "logit_bias")}
+    endless = ChatOpenAI(**SERVER, **settings)
 
     def open_stream():
         stream = endless.stream("Tell a long story.")
@@ -214,7 +215,7 @@ def retries():
 
 @check("timeout")
 def timeout():
-    endless = ChatOpenAI(**SERVER, model=MODEL, max_tokens=3500, timeout=0.3, max_retries=0,
+    endless = ChatOpenAI(**SERVER, model=MODEL, max_tokens=checks.ENDLESS["max_tokens"], timeout=0.3, max_retries=0,
                          logit_bias=checks.ENDLESS["logit_bias"])
     expect_raises(openai.APITimeoutError, lambda: endless.invoke("Tell a long story."))
     checks.wait_for_running(lambda count: count == 0)

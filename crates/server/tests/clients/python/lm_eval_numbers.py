@@ -22,6 +22,7 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import lm_eval  # noqa: E402 - reads the environment
+import lm_eval.utils  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 PROGRAM = os.environ["CLIENTS_PROGRAM"]
@@ -38,6 +39,29 @@ QUESTIONS = [
     {"question": "Question: What colour is the sky on a clear day?\nAnswer:", "answers": [" blue", " green"]},
     {"question": "Question: How many days has a week?\nAnswer:", "answers": [" seven", " two", " ninety"]},
 ]
+
+
+class Tokenizer(lm_eval.utils.RemoteTokenizer):
+    """The harness's tokenizer over HTTP, which speaks vLLM's form of `/tokenize`, in the server's."""
+
+    def _validate_server(self):
+        pass
+
+    @property
+    def tokenizer_info(self):
+        return {}
+
+    # The prefix of texts without context; no task here has one.
+    eos_token_id = checks.END_TOKENS[0]
+
+    def encode(self, text):
+        return checks.token_ids(text)
+
+    def decode(self, tokens):
+        return decode(tokens)
+
+
+lm_eval.utils.RemoteTokenizer = Tokenizer
 
 
 def evaluate(text, context, limit=None):
@@ -68,7 +92,7 @@ def texts_of(tokens, size):
 
 
 def decode(tokens):
-    return checks.raw("/detokenize", {"model": MODEL, "tokens": tokens})["prompt"]
+    return checks.raw("/detokenize", {"model": MODEL, "tokens": tokens})["content"]
 
 
 def windows():

@@ -9,14 +9,18 @@ import openai
 
 import checks
 from checks import ASK_WEATHER, EMBEDDING_MODEL, GREEDY, MODEL, WEATHER, check, check_weather, expect, expect_raises
-from openai_chat import Mountain, client
+from openai_chat import Mountain, client, make
 
 PROMPT = "Once upon a time"
 WEATHER_FUNCTION = {"type": "function", **WEATHER["function"], "strict": True}
 
+# The package's types leave no room for a null `finish_reason` before the end of a stream, nor for
+# the null of the first token of an echoed prompt, both of which OpenAI's service sends.
+lenient = make(strict=False)
+
 
 def complete(**settings):
-    return client.completions.create(**(GREEDY | {"prompt": PROMPT, "max_tokens": 12} | settings))
+    return lenient.completions.create(**(GREEDY | {"prompt": PROMPT, "max_tokens": 12} | settings))
 
 
 def embed(texts, **settings):
