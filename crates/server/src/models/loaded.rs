@@ -1,5 +1,6 @@
 //! A model in memory.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ruvllm::{
@@ -8,7 +9,7 @@ use ruvllm::{
 use tokio::sync::Mutex;
 
 use super::ModelEntry;
-use crate::api_error::ApiError;
+use crate::api_error::{ApiError, with_sources};
 
 /// A loaded model: a decoder, which generates, or an encoder, which only embeds.
 pub(crate) struct LoadedModel {
@@ -17,16 +18,19 @@ pub(crate) struct LoadedModel {
     bytes: u64,
     /// Held while embeddings are computed.
     embedding: Arc<Mutex<()>>,
+    /// Folder of the sessions of this model; `None` keeps them in memory.
+    sessions: Option<PathBuf>,
 }
 
 impl LoadedModel {
-    /// Loads a model and registers its adapters.
+    /// Loads a model, registers its adapters and restores its sessions from their folder in
+    /// `sessions`, which is named by the fingerprint of the model.
     ///
     /// # Errors
     /// As [`Engine::load`], and [`ruvllm::Error::Adapter`].
-    pub(super) fn load(entry: &ModelEntry) -> Result<Self, ruvllm::Error> {
+    pub(super) fn load(entry: &ModelEntry, sessions: Option<&Path>) -> Result<Self, ruvllm::Error> {
         let embedder = Embedder::load(&entry.source, &entry.options, &mut |_: LoadProgress<'_>| ())?;
-        let mut bytes = super::expected_bytes(entry);
+        let (mut bytes, mut folder) = (super::expected_bytes(entry), None);
         if let Some(engine) = embedder.engine() {
             let weights = engine.model().weight_bytes();
             bytes = weights.private + weights.shared + engine.plan().kv_budget.value as u64;
@@ -35,8 +39,12 @@ impl LoadedModel {
                     engine.adapter_registry().register(&Tenant::root(), name, path, Precision::default());
                 registered.map_err(|source| ruvllm::Error::Adapter { source: source.into() })?;
             }
+            if let Some(sessions) = sessions {
+                folder = Some(restore_sessions(engine, sessions)?);
+            }
         }
-        Ok(Self { name: entry.name.as_str().into(), embedder, bytes, embedding: Arc::default() })
+        let name = entry.name.as_str().into();
+        Ok(Self { name, embedder, bytes, embedding: Arc::default(), sessions: folder })
     }
 
     /// Name of the model in replies.
@@ -95,5 +103,30 @@ impl LoadedModel {
             let message = format!("the model {} computes embeddings and generates no text", self.name);
             ApiError::invalid_param("model", message)
         })
+    }
+}
+
+/// Restores the sessions of a model; returns their folder. Sessions that cannot be read are left
+/// alone and reported: their requests compute their prompts again.
+fn restore_sessions(engine: &Engine, sessions: &Path) -> Result<PathBuf, ruvllm::Error> {
+    let name: String = engine.fingerprint()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let folder = sessions.join(name);
+    if folder.is_dir() {
+        match engine.sessions().restore(&folder) {
+            Ok(count) => tracing::info!(count, "restored sessions"),
+            Err(error) => tracing::error!(error = with_sources(&error), "cannot restore sessions"),
+        }
+    }
+    Ok(folder)
+}
+
+/// Saves the sessions when the model is unloaded, or the server ends.
+impl Drop for LoadedModel {
+    fn drop(&mut self) {
+        if let (Some(folder), Some(engine)) = (&self.sessions, self.embedder.engine())
+            && let Err(error) = engine.sessions().save(folder)
+        {
+            tracing::error!(model = &*self.name, error = with_sources(&error), "cannot save sessions");
+        }
     }
 }

@@ -57,6 +57,8 @@ pub(crate) struct ModelSet {
     /// Time of the last change to the files, as far as clients can tell: that of the start.
     created: u64,
     clock: AtomicU64,
+    /// Folder of the sessions of all models.
+    sessions: Option<PathBuf>,
     /// Held by the one load.
     loading: tokio::sync::Mutex<()>,
 }
@@ -85,8 +87,16 @@ impl ModelSet {
             memory_limit,
             created: created.map_or(0, |time| time.as_secs()),
             clock: AtomicU64::new(1),
+            sessions: None,
             loading: tokio::sync::Mutex::new(()),
         }
+    }
+
+    /// Keeps the sessions of callers in a folder while their model is not loaded.
+    #[must_use]
+    pub(crate) fn with_sessions(mut self, folder: Option<PathBuf>) -> Self {
+        self.sessions = folder;
+        self
     }
 
     /// Seconds since the Unix epoch for `created` of models.
@@ -179,9 +189,10 @@ impl ModelSet {
     }
 
     async fn load_now(self: &Arc<Self>, index: usize) -> Result<Arc<LoadedModel>, ruvllm::Error> {
-        let entry = self.slots[index].entry.clone();
+        let (entry, sessions) = (self.slots[index].entry.clone(), self.sessions.clone());
         let name = entry.name.clone();
-        let loaded = tokio::task::spawn_blocking(move || LoadedModel::load(&entry)).await;
+        let load = move || LoadedModel::load(&entry, sessions.as_deref());
+        let loaded = tokio::task::spawn_blocking(load).await;
         let model = loaded.unwrap_or(Err(ruvllm::Error::EngineStopped))?;
         tracing::info!(model = name, bytes = model.bytes(), "loaded a model");
         let model = Arc::new(model);

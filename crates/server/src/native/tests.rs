@@ -168,3 +168,24 @@ fn properties_are_those_of_a_model_in_memory() {
     assert!(props["chat_template"].is_string());
     assert_eq!(send("GET", "/props?model=other", None).status, 404);
 }
+
+#[test]
+fn sessions_outlive_their_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = || {
+        let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
+        let entry = ModelEntry::new("base", ModelSource::builtin(), options);
+        let models = ModelSet::new(vec![entry], None).with_sessions(Some(folder.path().to_owned()));
+        std::sync::Arc::new(App::new(models, RequestLimits::default()))
+    };
+    let call = json!({"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0, "session": "story"});
+    let state = app();
+    send_to(crate::testing::serve(&state), "POST", "/v1/completions", Some(call));
+    state.models.clear();
+    drop(state);
+    let router = crate::testing::serve(&app());
+    // Loads the model.
+    send_to(router.clone(), "POST", "/tokenize", Some(json!({"content": "x"})));
+    let found = send_to(router, "GET", "/v1/sessions", None).json();
+    assert_eq!(found["data"][0]["id"], "story", "{found}");
+}
