@@ -193,6 +193,40 @@ mod tests {
     }
 
     #[test]
+    fn calls_of_all_endpoints_are_recorded_with_their_outcomes() {
+        let folder = tempfile::tempdir().unwrap();
+        let witness = Arc::new(Witness::open(folder.path(), Options::default(), false).unwrap());
+        let mut app = app();
+        app.set_witness(&witness);
+        let router = router_of(app);
+        let message = json!([{"role": "user", "content": "Hi"}]);
+        let calls = [
+            ("/v1/chat/completions", json!({"messages": message, "max_tokens": 2})),
+            ("/v1/messages", json!({"model": "base", "messages": message, "max_tokens": 2})),
+            ("/v1/responses", json!({"input": "Hi", "max_output_tokens": 2})),
+            ("/v1/embeddings", json!({"input": "Hi"})),
+        ];
+        for (path, call) in &calls {
+            let mut unknown = call.clone();
+            unknown["model"] = json!("none");
+            send_to(router.clone(), "POST", path, Some(call.clone()));
+            send_to(router.clone(), "POST", path, Some(unknown));
+        }
+        witness.writer().close().unwrap();
+        let lines = LogReader::open(folder.path(), Filter::default()).unwrap();
+        let events = lines.map(|line| line.unwrap().event);
+        let entries =
+            events.filter_map(|event| if let Event::Request(entry) = event { Some(entry) } else { None });
+        let entries: Vec<_> = entries.collect();
+        assert_eq!(entries.len(), 2 * calls.len());
+        for (pair, (path, _)) in entries.chunks(2).zip(&calls) {
+            assert_eq!((&*pair[0].endpoint, &*pair[1].endpoint), (*path, *path));
+            assert!(matches!(pair[0].outcome, Outcome::Finished(_)), "{path}: {:?}", pair[0].outcome);
+            assert_eq!(pair[1].outcome, Outcome::Failed("not_found_error".to_owned()), "{path}");
+        }
+    }
+
+    #[test]
     fn a_call_is_recorded_with_its_tokens_and_hashes() {
         let call = json!({"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0, "seed": 3});
         let unknown = json!({"prompt": "x", "model": "none"});

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use ruvllm::GenerateRequest;
 
 pub(crate) use self::message::Block;
 pub(crate) use self::reply::{ContentBlock, MessageReply, MessageUsage, TokenCount};
@@ -23,6 +24,7 @@ use crate::api_error::ApiError;
 use crate::app::App;
 use crate::body::{JsonBytes, parse};
 use crate::generation::{Endpoint, Generation, Ticket, stream as reply_stream};
+use crate::models::LoadedModel;
 use crate::openai::Common;
 
 /// `POST /v1/messages`: answers a conversation, whole or as a stream of events.
@@ -32,15 +34,11 @@ pub(crate) async fn create(
     JsonBytes(body): JsonBytes,
 ) -> Result<Response, ApiError> {
     ticket.set_endpoint(Endpoint::Messages);
-    let (common, request): (Common, MessagesRequest) = (parse(&body)?, parse(&body)?);
     ticket.set_request(&body, &["system", "messages"]);
-    let (common, request) = (request.common(common)?, request);
-    let chosen = app.models.choose(common.model.as_deref()).await?;
-    let engine = chosen.model.engine()?;
-    let generate = request.generate_request(&app, engine, &common, &ticket.caller, chosen.adapter)?;
-    let model = Arc::clone(&chosen.model);
+    let prepared = prepare(&app, &ticket, &body).await;
+    let (ticket, (common, model, generate)) = ticket.check(prepared)?;
     let request_id = ticket.request_id.clone();
-    let generation = Generation::start(ticket, chosen.model, vec![generate], 1).await;
+    let generation = Generation::start(ticket, Arc::clone(&model), vec![generate], 1).await;
     let generation = generation.map_err(request::renamed)?;
     if common.streams() {
         let writer = stream::EventWriter::new(model, request_id, generation.prompt_tokens());
@@ -49,6 +47,20 @@ pub(crate) async fn create(
     let completions = generation.complete().await.map_err(request::renamed)?;
     let completion = completions.first().ok_or(ruvllm::Error::EngineStopped)?;
     Ok(Json(MessageReply::new(model.name(), completion)).into_response())
+}
+
+/// Reads and checks a body.
+async fn prepare(
+    app: &App,
+    ticket: &Ticket,
+    body: &[u8],
+) -> Result<(Common, Arc<LoadedModel>, GenerateRequest), ApiError> {
+    let (common, request): (Common, MessagesRequest) = (parse(body)?, parse(body)?);
+    let common = request.common(common)?;
+    let chosen = app.models.choose(common.model.as_deref()).await?;
+    let engine = chosen.model.engine()?;
+    let generate = request.generate_request(app, engine, &common, &ticket.caller, chosen.adapter)?;
+    Ok((common, chosen.model, generate))
 }
 
 /// `POST /v1/messages/count_tokens`: the number of tokens of a prompt, without generating.

@@ -188,10 +188,13 @@ impl Ticket {
         self.observed.error.get_or_insert(error.kind);
     }
 
-    /// Closes the call with an error that came before its generation began.
-    pub(crate) fn fail(mut self, error: ApiError) -> ApiError {
-        self.set_error(&error);
-        error
+    /// Passes a result on that comes before the generation; an error closes the call.
+    ///
+    /// # Errors
+    /// That of the result.
+    pub(crate) fn check<T>(mut self, result: Result<T, ApiError>) -> Result<(Self, T), ApiError> {
+        let value = result.inspect_err(|error| self.set_error(error))?;
+        Ok((self, value))
     }
 
     pub(crate) fn has_failed(&self) -> bool {

@@ -118,15 +118,24 @@ pub(crate) async fn create(
     JsonBytes(body): JsonBytes,
 ) -> Result<Json<EmbeddingList>, ApiError> {
     ticket.set_endpoint(Endpoint::Embeddings);
-    let request: EmbeddingsRequest = parse(&body)?;
     ticket.set_request(&body, &["input"]);
+    let embedded = embed(&app, &mut ticket, &body).await;
+    let (mut ticket, list) = ticket.check(embedded)?;
+    ticket.set_prompt_tokens(list.usage.prompt_tokens);
+    ticket.set_complete();
+    Ok(Json(list))
+}
+
+/// Reads and checks a body, and computes its embeddings.
+async fn embed(app: &App, ticket: &mut Ticket, body: &[u8]) -> Result<EmbeddingList, ApiError> {
+    let request: EmbeddingsRequest = parse(body)?;
     let inputs = request.inputs(app.limits.items)?;
     let chosen = app.models.choose(request.model.as_deref()).await?;
     ticket.set_model(chosen.model.name());
     if chosen.adapter.is_some() {
         return Err(ApiError::invalid_param("model", "embeddings are computed without adapters"));
     }
-    let embedded = chosen.model.embed(inputs).await.inspect_err(|error| ticket.set_error(error));
+    let embedded = chosen.model.embed(inputs).await;
     let embedded = embedded.map_err(|error| error.renamed(&[("prompt", "input")]))?;
     let dimensions = request.dimensions(embedded.dim)?;
     let mut tokens = 0;
@@ -146,9 +155,8 @@ pub(crate) async fn create(
         };
         data.push(EmbeddingObject { object: "embedding", index, embedding });
     }
-    ticket.set_prompt_tokens(tokens);
     let usage = EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens };
-    Ok(Json(EmbeddingList { object: "list", data, model: chosen.model.name().to_string(), usage }))
+    Ok(EmbeddingList { object: "list", data, model: chosen.model.name().to_string(), usage })
 }
 
 /// The first values of a vector, scaled to unit length if that leaves any out.

@@ -41,10 +41,8 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     ticket.set_endpoint(Endpoint::Chat);
     ticket.set_request(&body, &["messages"]);
-    let Prepared { common, model, request, n } = match prepare(&app, &ticket, &body).await {
-        Ok(prepared) => prepared,
-        Err(error) => return Err(ticket.fail(error)),
-    };
+    let prepared = prepare(&app, &ticket, &body).await;
+    let (ticket, Prepared { common, model, request, n }) = ticket.check(prepared)?;
     let with_logprobs = request.logprobs.is_some();
     let generation = Generation::start(ticket, Arc::clone(&model), vec![request], n).await?;
     if common.streams() {

@@ -66,11 +66,9 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     ticket.set_endpoint(Endpoint::Completions);
     ticket.set_request(&body, &["prompt"]);
-    let Prepared { common, model, requests, echoes, wants_logprobs, n, best_of } =
-        match prepare(&app, &ticket, &body).await {
-            Ok(prepared) => prepared,
-            Err(error) => return Err(ticket.fail(error)),
-        };
+    let prepared = prepare(&app, &ticket, &body).await;
+    let (ticket, prepared) = ticket.check(prepared)?;
+    let Prepared { common, model, requests, echoes, wants_logprobs, n, best_of } = prepared;
     let generation = Generation::start(ticket, Arc::clone(&model), requests, best_of).await?;
     if common.streams() {
         let usage = common.includes_usage();

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use ruvllm::GenerateRequest;
 
 pub(crate) use self::input::InputItem;
 pub(crate) use self::reply::{OutputItem, ResponseObject};
@@ -22,6 +23,15 @@ use crate::api_error::ApiError;
 use crate::app::App;
 use crate::body::{JsonBytes, parse};
 use crate::generation::{Endpoint, Generation, Ticket, stream as reply_stream};
+use crate::models::LoadedModel;
+
+/// A call that is ready to be generated.
+struct Prepared {
+    streams: bool,
+    model: Arc<LoadedModel>,
+    generate: GenerateRequest,
+    object: ResponseObject,
+}
 
 /// Answers a conversation, whole or as a stream of events.
 pub(crate) async fn create(
@@ -30,19 +40,26 @@ pub(crate) async fn create(
     JsonBytes(body): JsonBytes,
 ) -> Result<Response, ApiError> {
     ticket.set_endpoint(Endpoint::Responses);
-    let (common, request): (Common, ResponsesRequest) = (parse(&body)?, parse(&body)?);
-    let echo: Echo = parse(&body)?;
     ticket.set_request(&body, &["instructions", "input"]);
-    let common = request.common(common)?;
-    let chosen = app.models.choose(common.model.as_deref()).await?;
-    let engine = chosen.model.engine()?;
-    let generate = request.generate_request(&app, engine, &common, &ticket.caller, chosen.adapter)?;
-    let object = ResponseObject::new(chosen.model.name(), echo, &generate);
-    let generation = Generation::start(ticket, chosen.model, vec![generate], 1).await.map_err(renamed)?;
-    if common.streams() {
+    let prepared = prepare(&app, &ticket, &body).await;
+    let (ticket, Prepared { streams, model, generate, object }) = ticket.check(prepared)?;
+    let generation = Generation::start(ticket, model, vec![generate], 1).await.map_err(renamed)?;
+    if streams {
         return reply_stream(generation, stream::EventWriter::new(object)).await.map_err(renamed);
     }
     let completions = generation.complete().await.map_err(renamed)?;
     let completion = completions.first().ok_or(ruvllm::Error::EngineStopped)?;
     Ok(Json(object.complete(completion)).into_response())
+}
+
+/// Reads and checks a body.
+async fn prepare(app: &App, ticket: &Ticket, body: &[u8]) -> Result<Prepared, ApiError> {
+    let (common, request): (Common, ResponsesRequest) = (parse(body)?, parse(body)?);
+    let echo: Echo = parse(body)?;
+    let common = request.common(common)?;
+    let chosen = app.models.choose(common.model.as_deref()).await?;
+    let engine = chosen.model.engine()?;
+    let generate = request.generate_request(app, engine, &common, &ticket.caller, chosen.adapter)?;
+    let object = ResponseObject::new(chosen.model.name(), echo, &generate);
+    Ok(Prepared { streams: common.streams(), model: chosen.model, generate, object })
 }
