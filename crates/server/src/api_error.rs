@@ -240,6 +240,9 @@ impl From<ruvllm::Error> for ApiError {
             E::DryBreaker { .. } => Self::invalid_param("dry_sequence_breakers", message),
             E::EmptyStop { .. } => Self::invalid_param("stop", message),
             E::Constraint(_) => Self::invalid_param("response_format", message),
+            E::Tools(ruvllm::ToolError::UnknownChoice { .. } | ruvllm::ToolError::NoTools) => {
+                Self::invalid_param("tool_choice", message)
+            }
             E::Tools(_) => Self::invalid_param("tools", message),
             E::Chat(_) | E::NoChatTemplate | E::UnusableChatTemplate { .. } => {
                 Self::invalid_param("messages", message)

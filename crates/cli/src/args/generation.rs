@@ -70,11 +70,15 @@ impl GenerationArgs {
     /// [`Error::NoCacheFolder`] if the prefix cache needs a folder and none is given or known; a
     /// draft model that is neither a path nor in the store.
     pub(crate) fn options(&self, session: Option<&Path>) -> Result<EngineOptions> {
+        let of_session = |limit_bytes| match session {
+            Some(path) => PrefixCaching::Folder { path: path.to_owned(), limit_bytes },
+            None => PrefixCaching::Off,
+        };
         let options = self
             .compute
             .options(self.kv)
             .with_context(self.context.and_then(|context| context.0))
-            .with_prefixes(self.prefixes.caching(session)?)
+            .with_prefixes(self.prefixes.caching(of_session)?)
             .with_prefix_key(self.prefixes.prefix_key.clone());
         self.speculation.apply(options, &self.model)
     }
@@ -85,7 +89,7 @@ impl GenerationArgs {
 #[command(next_help_heading = "Prefix cache")]
 pub(crate) struct PrefixArgs {
     /// Prefix cache on disk: `on` stores every prefix, `spill` those evicted from memory
-    /// [default: off; that of the session with --session]
+    /// [default: off; in memory with `serve`; that of the session with --session]
     #[arg(long, value_enum, value_name = "off|on|spill", hide_possible_values = true)]
     prefix_cache: Option<PrefixFiles>,
 
@@ -111,21 +115,19 @@ enum PrefixFiles {
 }
 
 impl PrefixArgs {
-    /// Prefix cache of these flags; without `--prefix-cache` that of a session.
+    /// Prefix cache of these flags; `default` gives that without `--prefix-cache`, for the largest size
+    /// of a folder.
     ///
     /// # Errors
     /// [`Error::NoCacheFolder`].
-    pub(crate) fn caching(&self, session: Option<&Path>) -> Result<PrefixCaching> {
+    pub(crate) fn caching(&self, default: impl FnOnce(u64) -> PrefixCaching) -> Result<PrefixCaching> {
         let path = || match &self.prefix_dir {
             Some(path) => Ok(path.clone()),
             None => user_folders::cache().map(|folder| folder.join("prefixes")).ok_or(Error::NoCacheFolder),
         };
         let limit_bytes = self.prefix_limit as u64;
         Ok(match self.prefix_cache {
-            None => session.map_or(PrefixCaching::Off, |path| PrefixCaching::Folder {
-                path: path.to_owned(),
-                limit_bytes,
-            }),
+            None => default(limit_bytes),
             Some(PrefixFiles::Off) => PrefixCaching::Off,
             Some(PrefixFiles::On) => PrefixCaching::Folder { path: path()?, limit_bytes },
             Some(PrefixFiles::Spill) => PrefixCaching::Spill { path: path()?, limit_bytes },

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy, PressurePolicy};
+use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy, PrefixCaching, PressurePolicy};
 use ruvllm_server::config::Model;
 use ruvllm_server::{Config, ModelEntry};
 
@@ -161,7 +161,7 @@ impl ModelsArgs {
             .with_kv_budget(self.kv_budget)
             .with_pressure(self.pressure)
             .with_context(self.context.and_then(|context| context.0))
-            .with_prefixes(self.prefixes.caching(None)?)
+            .with_prefixes(self.prefixes.caching(|_| PrefixCaching::Memory)?)
             .with_prefix_key(self.prefixes.prefix_key.clone()))
     }
 }

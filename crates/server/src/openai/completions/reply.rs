@@ -1,6 +1,6 @@
 //! The reply that is not streamed.
 
-use ruvllm::Completion;
+use ruvllm::{Completion, FinishReason};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -50,6 +50,10 @@ impl TextCompletion {
                     echo.write_logprobs(completion, tokenizer, &mut logprobs, &mut offset);
                 }
                 logprobs.extend(&completion.logprobs, tokenizer, &mut offset);
+                // Harnesses that score a prompt drop the entry of the one token behind it.
+                if echo.is_some() && completion.logprobs.is_empty() && ended_itself(completion) {
+                    logprobs.push(tokenizer.eos().unwrap_or_default(), None, tokenizer, &mut offset);
+                }
                 logprobs
             });
             let prompt = echo.map_or("", |echo| echo.text.as_str());
@@ -70,4 +74,9 @@ impl TextCompletion {
             timings: completions.first().map(|first| first.timings.into()).unwrap_or_default(),
         })
     }
+}
+
+/// True if the model ended its text. The engine tells nothing of the end token but that it came.
+fn ended_itself(completion: &Completion) -> bool {
+    completion.finish_reason == FinishReason::Stop && completion.stop_sequence.is_none()
 }

@@ -98,6 +98,8 @@ pub(crate) struct ResponseUsage {
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 struct InputTokens {
     cached_tokens: usize,
+    /// Always 0: nobody pays for what the prefix cache keeps.
+    cache_write_tokens: usize,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
@@ -110,7 +112,10 @@ impl From<&Completion> for ResponseUsage {
         let (input_tokens, output_tokens) = (completion.prompt_tokens, completion.tokens.len());
         Self {
             input_tokens,
-            input_tokens_details: InputTokens { cached_tokens: completion.cached_tokens },
+            input_tokens_details: InputTokens {
+                cached_tokens: completion.cached_tokens,
+                cache_write_tokens: 0,
+            },
             output_tokens,
             output_tokens_details: OutputTokens { reasoning_tokens: 0 },
             total_tokens: input_tokens + output_tokens,
