@@ -115,8 +115,8 @@ enum PrefixFiles {
 }
 
 impl PrefixArgs {
-    /// Prefix cache of these flags; `default` gives that without `--prefix-cache`, for the largest size
-    /// of a folder.
+    /// Prefix cache of these flags; `default` gives that without `--prefix-cache`, for the largest
+    /// size of a folder.
     ///
     /// # Errors
     /// [`Error::NoCacheFolder`].
