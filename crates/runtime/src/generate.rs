@@ -236,6 +236,7 @@ impl Engine {
             // The end of this request is not that of others with the caller's token.
             let cancel = cancel.child();
             let (record, parser) = (record.take(), prepared.parser());
+            let prompt_tokens = prepared.prompt_tokens();
             jobs.push(Job {
                 prepared,
                 spec: spec.clone(),
@@ -247,7 +248,7 @@ impl Engine {
                 cancel: cancel.clone(),
                 outlet: Outlet::new(Arc::clone(&inbox), request.id.as_deref()).with(taken),
             });
-            handles.push(RequestHandle::new(inbox, cancel, parser));
+            handles.push(RequestHandle::new(inbox, cancel, parser, prompt_tokens));
         }
         steps.submit(jobs);
         Ok(handles)

@@ -429,6 +429,8 @@ pub struct Completion {
     pub cached_tokens: usize,
     /// Reason that the generation ended.
     pub finish_reason: FinishReason,
+    /// Stop sequence that ended the generation; `None` if something else did.
+    pub stop_sequence: Option<String>,
     /// Sampling seed; the same request with this seed repeats the output.
     pub seed: u64,
     /// Durations and rates.

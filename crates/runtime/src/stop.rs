@@ -64,6 +64,11 @@ impl StopMatcher {
         self.matched
     }
 
+    /// The stop sequence that was matched.
+    pub fn matched(&self) -> Option<&str> {
+        self.matched.map(|index| self.stops[index].as_str())
+    }
+
     /// Ends the text: appends the text held back to `released`.
     pub fn finish(&mut self, released: &mut String) {
         released.push_str(&self.held);
@@ -124,7 +129,7 @@ mod tests {
     fn without_stop_strings_text_passes_at_once() {
         let (mut m, mut out) = (matcher(&[]), String::new());
         assert_eq!(m.push("hello", &mut out), None);
-        assert_eq!(out, "hello");
+        assert_eq!((out.as_str(), m.matched()), ("hello", None));
     }
 
     #[test]
@@ -161,7 +166,8 @@ mod tests {
     #[test]
     fn the_first_complete_stop_wins_and_of_equal_ends_the_longest() {
         let mut out = String::new();
-        assert_eq!(matcher(&["abcd", "bc"]).push("xabcd", &mut out), Some(1));
+        let mut first = matcher(&["abcd", "bc"]);
+        assert_eq!((first.push("xabcd", &mut out), first.matched()), (Some(1), Some("bc")));
         assert_eq!(out, "xa");
         out.clear();
         assert_eq!(matcher(&["c", "bc"]).push("abcd", &mut out), Some(1));

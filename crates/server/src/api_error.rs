@@ -106,6 +106,11 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, ErrorKind::NotFound, message)
     }
 
+    /// 409: something of this name is there already.
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, ErrorKind::InvalidRequest, message)
+    }
+
     /// 404 for a model that is not served.
     pub(crate) fn no_model(name: &str, served: &str) -> Self {
         let message = format!("the model {name:?} does not exist; this server has {served}");
@@ -157,6 +162,17 @@ impl ApiError {
 
     pub(crate) fn with_param(mut self, param: impl Into<String>) -> Self {
         self.param = Some(param.into());
+        self
+    }
+
+    /// Gives a field the name that it has in another protocol: pairs of old and new names.
+    pub(crate) fn renamed(mut self, names: &[(&str, &str)]) -> Self {
+        let param = self.param.as_deref().unwrap_or_default();
+        let new = names.iter().find_map(|(from, to)| {
+            let rest = param.strip_prefix(from)?;
+            (rest.is_empty() || rest.starts_with(['.', '['])).then(|| format!("{to}{rest}"))
+        });
+        self.param = new.or(self.param);
         self
     }
 
@@ -282,6 +298,19 @@ mod tests {
         let error = ApiError::from(unknown);
         assert_eq!(error.status.as_u16(), 500);
         assert!(!error.message.contains("kept"), "{}", error.message);
+    }
+
+    #[test]
+    fn renaming_keeps_the_rest_of_a_path() {
+        let renamed = |param: &str| {
+            let error =
+                ApiError::invalid_param(param, "").renamed(&[("stop", "stop_sequences"), ("a.b", "c")]);
+            error.param.unwrap_or_default()
+        };
+        assert_eq!(renamed("stop[1]"), "stop_sequences[1]");
+        assert_eq!(renamed("a.b.c"), "c.c");
+        assert_eq!(renamed("stopped"), "stopped");
+        assert!(ApiError::invalid("").renamed(&[("stop", "x")]).param.is_none());
     }
 
     #[test]

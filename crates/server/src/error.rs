@@ -50,7 +50,7 @@ pub enum Error {
         /// Name in requests.
         name: String,
         /// Error of the engine.
-        source: ruvllm::Error,
+        source: Box<ruvllm::Error>,
     },
     /// The witness log cannot be opened, or its last entries cannot be written.
     #[error("witness log: {0}")]

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod anthropic;
 mod api_error;
 mod app;
 pub mod auth;
@@ -13,7 +14,10 @@ mod generation;
 mod limits;
 mod listen;
 mod models;
+mod native;
 mod openai;
+mod openapi;
+mod reload;
 mod request_id;
 mod server;
 mod signals;
@@ -27,7 +31,8 @@ pub use config::Config;
 pub use error::Error;
 pub use listen::{Address, Peer, ShutdownHandle};
 pub use models::ModelEntry;
-pub use server::{ReloadHandle, Server};
+pub use reload::ReloadHandle;
+pub use server::Server;
 pub use telemetry::logging;
 #[cfg(feature = "otlp")]
 pub use telemetry::otlp;

@@ -1,10 +1,9 @@
 //! A server: bound, configured, run to its end.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use ruvllm_witness::PrivateKey;
 use tokio::runtime::{Builder, Runtime};
 
@@ -12,9 +11,10 @@ use crate::app::{App, RequestLimits, layered, router};
 use crate::config::Config;
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::listen::{self, Address, Certificate, ConnectionLimits, Listener, ShutdownHandle};
+use crate::listen::{self, Address, Certificate, Listener, ShutdownHandle};
 use crate::models::{ModelEntry, ModelSet};
-use crate::telemetry::{Live, Metrics};
+use crate::reload::{Reload, ReloadHandle};
+use crate::telemetry::Metrics;
 use crate::witness::Witness;
 
 /// Threads of the server itself; models compute in those of their engines.
@@ -25,9 +25,8 @@ pub struct Server {
     runtime: Runtime,
     listener: Listener,
     routes: Router,
-    models: Option<Arc<ModelSet>>,
+    app: Option<Arc<App>>,
     witness: Option<Arc<Witness>>,
-    live: Option<Arc<Live>>,
     shutdown: ShutdownHandle,
     reload: ReloadHandle,
 }
@@ -41,7 +40,9 @@ impl Server {
     pub fn bind(config: Config, models: Vec<ModelEntry>) -> Result<Self, Error> {
         let models = ModelSet::new(models, config.memory_limit.map(|limit| limit.0));
         let mut app = App::new(models, RequestLimits::new(&config));
-        let models = Arc::clone(&app.models);
+        if let Some(folder) = &config.folders.adapters {
+            app.set_adapter_folder(folder);
+        }
         let witness = Witness::of_config(&config.witness)?.map(Arc::new);
         if let Some(witness) = &witness {
             app.set_witness(Arc::clone(witness));
@@ -49,13 +50,13 @@ impl Server {
         if config.metrics.tenants {
             app.metrics.label_tenants();
         }
-        let (metrics, live) = (Arc::clone(&app.metrics), Arc::clone(&app.live));
         let app = Arc::new(app);
-        let server = Self::with_router(config, |gate| router(app, gate))?;
-        metrics.watch_connections(server.listener.open_connections());
-        let loaded = server.runtime.block_on(models.load_kept());
-        loaded.map_err(|(name, source)| Error::Model { name, source })?;
-        Ok(Self { models: Some(models), witness, live: Some(live), ..server })
+        let server = Self::with_router(config, |gate| router(Arc::clone(&app), gate))?;
+        app.metrics.watch_connections(server.listener.open_connections());
+        let loaded = server.runtime.block_on(app.models.load_kept());
+        loaded.map_err(|(name, source)| Error::Model { name, source: source.into() })?;
+        app.set_ready(true);
+        Ok(Self { app: Some(app), witness, ..server })
     }
 
     /// Binds a server of other routes, behind the same listener, keys and limits.
@@ -81,15 +82,15 @@ impl Server {
             let _context = runtime.enter();
             Listener::bind(&config, certificate.as_ref())?
         };
-        let reload = ReloadHandle(Arc::new(Reload {
+        let reload = ReloadHandle::new(Reload {
             config: Mutex::new(config),
             gate: Arc::clone(&gate),
             certificate,
             limits: listener.limits(),
-        }));
+        });
         let routes = router(gate);
         let shutdown = ShutdownHandle::new();
-        Ok(Self { runtime, listener, routes, models: None, witness: None, live: None, shutdown, reload })
+        Ok(Self { runtime, listener, routes, app: None, witness: None, shutdown, reload })
     }
 
     /// Checks a configuration and the files that it names, without binding the address.
@@ -138,70 +139,24 @@ impl Server {
     /// # Errors
     /// [`Error::Witness`] for entries that could not be written.
     pub fn run(self) -> Result<(), Error> {
-        let Self { runtime, listener, routes, models, witness, live, shutdown, reload: _ } = self;
+        let Self { runtime, listener, routes, app, witness, shutdown, reload: _ } = self;
         runtime.block_on(async {
-            if let Some(live) = live {
+            if let Some(app) = app.clone() {
                 let shutdown = shutdown.clone();
-                // Viewers would hold their connections until the time to drain is over.
                 tokio::spawn(async move {
                     shutdown.draining().await;
-                    live.close();
+                    app.set_ready(false);
+                    // Viewers would hold their connections until the time to drain is over.
+                    app.live.close();
                 });
             }
             listener.run(routes, shutdown).await;
         });
         // Its threads record the last calls.
         drop(runtime);
-        if let Some(models) = models {
-            models.clear();
+        if let Some(app) = app {
+            app.models.clear();
         }
         Ok(witness.map_or(Ok(()), |witness| witness.writer().close())?)
-    }
-}
-
-/// Reads the configuration of a running server again.
-#[derive(Debug, Clone)]
-pub struct ReloadHandle(Arc<Reload>);
-
-#[derive(Debug)]
-struct Reload {
-    config: Mutex<Config>,
-    gate: Arc<Gate>,
-    certificate: Option<Arc<Certificate>>,
-    limits: Arc<RwLock<Arc<ConnectionLimits>>>,
-}
-
-impl ReloadHandle {
-    /// Reads the configuration, the keys file and the certificate again. What cannot be read stays
-    /// as it was; the others are replaced.
-    ///
-    /// # Errors
-    /// The first fault. All of them are in the log.
-    pub fn reload(&self) -> Result<(), Error> {
-        let this = &self.0;
-        let mut faults: Vec<Error> = Vec::new();
-        let config = &mut *this.config.lock();
-        match config.reload() {
-            Ok(new) => {
-                // The paths of the start hold: other ones need a restart.
-                let paths: (Option<PathBuf>, _) = (config.keys.file.clone(), config.tls.clone());
-                *config = new;
-                (config.keys.file, config.tls) = paths;
-            }
-            Err(error) => faults.push(error.into()),
-        }
-        *this.limits.write() = Arc::new(ConnectionLimits::new(&config.limits));
-        faults.extend(this.gate.reload(config).err().map(Error::from));
-        faults.extend(this.certificate.as_ref().and_then(|certificate| certificate.reload().err()));
-        for fault in &faults {
-            tracing::error!(error = %fault, "reload: the former state is kept");
-        }
-        match faults.into_iter().next() {
-            Some(fault) => Err(fault),
-            None => {
-                tracing::info!("reloaded configuration, keys and certificate");
-                Ok(())
-            }
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::listen::ShutdownHandle;
-use crate::server::ReloadHandle;
+use crate::reload::ReloadHandle;
 
 /// Handles signals in tasks of the current runtime.
 ///

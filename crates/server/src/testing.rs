@@ -13,6 +13,7 @@ use crate::app::{App, RequestLimits, router};
 use crate::config::Config;
 use crate::gate::Gate;
 use crate::models::{ModelEntry, ModelSet};
+use crate::openapi;
 
 /// A status, a content type and a body.
 pub(crate) struct Reply {
@@ -23,6 +24,16 @@ pub(crate) struct Reply {
 impl Reply {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    /// Names and data of the server-sent events.
+    pub(crate) fn events(&self) -> Vec<(String, Value)> {
+        let event = |text: &str| {
+            let (name, data) = text.strip_prefix("event: ")?.split_once("\ndata: ")?;
+            Some((name.to_owned(), serde_json::from_str(data).unwrap()))
+        };
+        let events = self.text.split("\n\n").filter(|text| !text.is_empty() && !text.starts_with(':'));
+        events.map(|text| event(text).unwrap_or_else(|| panic!("no event: {text:?}"))).collect()
     }
 
     /// Data of the server-sent events but the last one, which is `[DONE]`.
@@ -63,9 +74,12 @@ pub(crate) fn send(method: &str, path: &str, body: Option<Value>) -> Reply {
     send_to(shared(), method, path, body)
 }
 
-/// Sends a request to a router.
+/// Sends a request to a router, and checks both ways against the OpenAPI document.
 pub(crate) fn send_to(router: Router, method: &str, path: &str, body: Option<Value>) -> Reply {
-    exchange(router, request(method, path, body))
+    let sent = body.clone();
+    let reply = exchange(router, request(method, path, body));
+    openapi::tests::check(method, path, sent.as_ref(), &reply);
+    reply
 }
 
 /// A request with a JSON body, or none.

@@ -73,7 +73,8 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         let (priority, deadline) = (request.priority, request.deadline);
         let outlet = Outlet::new(Arc::clone(&inbox), request.id.as_deref());
         let cancel = cancel.child();
-        let mut handle = RequestHandle::new(inbox, cancel.clone(), prepared.parser());
+        let mut handle =
+            RequestHandle::new(inbox, cancel.clone(), prepared.parser(), prepared.prompt_tokens());
         self.steps.submit(Job {
             prepared,
             spec,

@@ -23,8 +23,9 @@ impl Engine {
         if settings.pooling == Pooling::Cls {
             return Err(Error::PoolingOfDecoder { pooling: settings.pooling });
         }
-        let encode = |(index, text): (usize, &String)| encode(tokenizer, index, text, settings.max_tokens);
-        let texts = request.texts.iter().enumerate().map(encode).collect::<Result<Vec<_>>>()?;
+        let vocab_size = self.config().vocab_size;
+        let encode = |(index, input)| encode(tokenizer, vocab_size, index, input, settings.max_tokens);
+        let texts = request.inputs().into_iter().enumerate().map(encode).collect::<Result<Vec<_>>>()?;
         let mut embeddings = Vec::with_capacity(texts.len());
         let mut workspace = Workspace::new();
         for group in groups(&texts, self.core().prefill_chunk, MAX_TEXTS) {

@@ -12,7 +12,7 @@ use ruvllm_text::TokenId;
 use ruvllm_text::tokenizer::Tokenizer;
 
 use super::pool::Pool;
-use super::{Embedding, EmbeddingRequest, Embeddings, Encoded, Settings, encode};
+use super::{Embedding, EmbeddingRequest, Embeddings, Encoded, Input, Settings, encode};
 use crate::codec::read_tokenizer;
 use crate::engine::Start;
 use crate::error::{Error, Result};
@@ -42,7 +42,7 @@ pub(super) struct EncoderEngine {
 
 /// Work queue of one request, shared by its threads.
 struct Queue<'a> {
-    texts: &'a [String],
+    texts: &'a [Input<'a>],
     next: AtomicUsize,
     /// Finished embeddings, by index of the text.
     done: Vec<OnceLock<Embedding>>,
@@ -87,11 +87,15 @@ impl EncoderEngine {
         self.load_time
     }
 
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
     pub(super) fn embed(&self, request: &EmbeddingRequest) -> Result<Embeddings> {
         let config = self.encoder.config();
         let dim = config.model_dim;
         let settings = Settings::new(request, &self.defaults, &self.tokenizer, config.context_length)?;
-        let texts = &request.texts;
+        let texts = &request.inputs();
         let queue = Queue {
             texts,
             next: AtomicUsize::new(0),
@@ -117,12 +121,13 @@ impl EncoderEngine {
     fn work(&self, compute: &Compute, queue: &Queue<'_>, settings: &Settings) {
         let mut workspace = self.workspaces.lock().pop().unwrap_or_default();
         let mut pass = Vec::new();
+        let vocab_size = self.encoder.config().vocab_size;
         loop {
             let mut tokens = 0;
             while tokens < PASS_TOKENS && queue.failed.lock().is_none() {
                 let index = queue.next.fetch_add(1, Ordering::Relaxed);
-                let Some(text) = queue.texts.get(index) else { break };
-                match encode(&self.tokenizer, index, text, settings.max_tokens) {
+                let Some(&input) = queue.texts.get(index) else { break };
+                match encode(&self.tokenizer, vocab_size, index, input, settings.max_tokens) {
                     Ok(text) => {
                         tokens += text.tokens.len();
                         pass.push((index, text));

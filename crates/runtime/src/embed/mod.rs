@@ -26,6 +26,8 @@ use crate::setters::setters;
 pub struct EmbeddingRequest {
     /// Texts. Special tokens written in them are parsed.
     pub texts: Vec<String>,
+    /// Further texts as token ids, used as they are: no special tokens are added.
+    pub tokens: Vec<Vec<TokenId>>,
     /// Pooling of the hidden states; mean if the files name none.
     pub pooling: Option<Pooling>,
     /// Normalization to unit length (L2); on if the files do not say.
@@ -41,6 +43,24 @@ impl EmbeddingRequest {
     pub fn new(texts: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { texts: texts.into_iter().map(Into::into).collect(), ..Self::default() }
     }
+
+    /// A request of texts as token ids, with the defaults of the model's files.
+    pub fn of_tokens(tokens: impl Into<Vec<Vec<TokenId>>>) -> Self {
+        Self { tokens: tokens.into(), ..Self::default() }
+    }
+
+    /// Texts and lists of ids.
+    fn inputs(&self) -> Vec<Input<'_>> {
+        let texts = self.texts.iter().map(|text| Input::Text(text));
+        texts.chain(self.tokens.iter().map(|tokens| Input::Tokens(tokens))).collect()
+    }
+}
+
+/// One text of a request.
+#[derive(Debug, Clone, Copy)]
+enum Input<'r> {
+    Text(&'r str),
+    Tokens(&'r [TokenId]),
 }
 
 setters! {
@@ -55,7 +75,7 @@ setters! {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Embeddings {
-    /// One per text, in order.
+    /// One per text, in order; those of [`EmbeddingRequest::tokens`] follow.
     pub embeddings: Vec<Embedding>,
     /// Dimension of the vectors.
     pub dim: usize,
@@ -139,12 +159,20 @@ impl Embedder {
     /// # Errors
     /// [`Error::InvalidOption`] for a `max_tokens` without room for text besides special tokens,
     /// [`Error::EmptyText`] for a text without tokens, [`Error::PoolingOfDecoder`],
-    /// [`Error::EncodeText`]; [`Error::Cache`], [`Error::Forward`] and [`Error::ForwardTexts`] from
-    /// the run.
+    /// [`Error::EncodeText`], [`Error::TokenOutOfRange`]; [`Error::Cache`], [`Error::Forward`] and
+    /// [`Error::ForwardTexts`] from the run.
     pub fn embed(&self, request: &EmbeddingRequest) -> Result<Embeddings> {
         match &self.0 {
             AnyModel::Decoder(engine) => engine.embed(request),
             AnyModel::Encoder(engine) => engine.embed(request),
+        }
+    }
+
+    /// Tokenizer of the model.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        match &self.0 {
+            AnyModel::Decoder(engine) => engine.tokenizer(),
+            AnyModel::Encoder(engine) => engine.tokenizer(),
         }
     }
 
@@ -200,10 +228,27 @@ struct Encoded {
     truncated: bool,
 }
 
-/// Tokenizes the text with this index, truncated to `max_tokens`.
-fn encode(tokenizer: &Tokenizer, index: usize, text: &str, max_tokens: usize) -> Result<Encoded> {
-    let (tokens, truncated) =
-        tokenizer.encode_at_most(text, max_tokens).map_err(|source| Error::EncodeText { index, source })?;
+/// Tokenizes the text with this index, truncated to `max_tokens`. `vocab_size`: rows of the
+/// model's embedding.
+fn encode(
+    tokenizer: &Tokenizer,
+    vocab_size: usize,
+    index: usize,
+    input: Input<'_>,
+    max_tokens: usize,
+) -> Result<Encoded> {
+    let (tokens, truncated) = match input {
+        Input::Text(text) => {
+            let encoded = tokenizer.encode_at_most(text, max_tokens);
+            encoded.map_err(|source| Error::EncodeText { index, source })?
+        }
+        Input::Tokens(tokens) => {
+            if let Some(position) = tokens.iter().position(|&token| token as usize >= vocab_size) {
+                return Err(Error::TokenOutOfRange { token: tokens[position], position, vocab_size });
+            }
+            (tokens[..tokens.len().min(max_tokens)].to_vec(), tokens.len() > max_tokens)
+        }
+    };
     if tokens.is_empty() { Err(Error::EmptyText { index }) } else { Ok(Encoded { tokens, truncated }) }
 }
 

@@ -53,13 +53,24 @@ pub struct RequestHandle {
     end: Option<Completion>,
     has_ended: bool,
     parser: Option<OutputParser>,
+    prompt_tokens: usize,
 }
 
 impl RequestHandle {
-    /// The handle of a request whose tool calls `parser` finds.
-    pub(crate) fn new(inbox: Arc<Inbox>, cancel: CancelToken, parser: Option<OutputParser>) -> Self {
+    /// The handle of a request with a prompt of so many tokens, whose tool calls `parser` finds.
+    pub(crate) fn new(
+        inbox: Arc<Inbox>,
+        cancel: CancelToken,
+        parser: Option<OutputParser>,
+        prompt_tokens: usize,
+    ) -> Self {
         let (pieces, end) = (Pieces::default(), None);
-        Self { inbox, cancel, pieces, read: 0, given: (0, 0), end, has_ended: false, parser }
+        Self { inbox, cancel, pieces, read: 0, given: (0, 0), end, has_ended: false, parser, prompt_tokens }
+    }
+
+    /// Tokens of the encoded prompt.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
     }
 
     /// A parser that divides the pieces of text into content and tool calls, with the identifiers
@@ -157,6 +168,7 @@ impl RequestHandle {
         completion.tokens.truncate(tokens);
         completion.logprobs.truncate(tokens);
         completion.finish_reason = FinishReason::Cancelled;
+        completion.stop_sequence = None;
         if let Some(parser) = self.parser.take() {
             completion.parse(parser);
         }

@@ -143,6 +143,11 @@ impl Prepared {
         self.sampler.seed()
     }
 
+    /// Tokens of the prompt.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompt.len()
+    }
+
     /// Parameters of the parser of tool calls.
     pub(crate) fn parser(&self) -> Option<OutputParser> {
         self.parser.clone()

@@ -394,6 +394,7 @@ impl<'c> Request<'c> {
         let has_begun = self.clock.first.is_some();
         let reason = if has_begun { self.output.finish(reason) } else { reason };
         self.deliver();
+        let stop_sequence = self.output.matcher.matched().map(str::to_owned);
         let cached = self.cached.unwrap_or(0);
         let prompt_logprobs = self.share_prompt_logprobs();
         let mut completion = Completion {
@@ -404,6 +405,7 @@ impl<'c> Request<'c> {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: cached,
             finish_reason: reason,
+            stop_sequence,
             kv_quality: report.kv_quality,
             dropped_tokens: report.dropped_tokens,
             adapters: self.adapters.into_served(),

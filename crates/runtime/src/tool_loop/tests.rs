@@ -49,6 +49,7 @@ impl Generator for Script {
             prompt_tokens: 1,
             cached_tokens: 0,
             finish_reason: if is_stopped { FinishReason::Cancelled } else { FinishReason::Stop },
+            stop_sequence: None,
             seed: 0,
             timings: Timings::default(),
             kv_quality: None,

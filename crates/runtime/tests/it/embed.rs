@@ -114,6 +114,28 @@ fn other_texts_and_threads_change_no_bit_of_a_vector() {
 }
 
 #[test]
+fn token_ids_give_the_vectors_of_their_texts() {
+    let texts = ["The cat sat on the mat.", "A dog."];
+    let encoder = encoder(&tiny_options());
+    let decoder = Embedder::load(&tiny_path().into(), &tiny_options(), &mut |_| ()).expect("it loads");
+    for embedder in [encoder, decoder] {
+        let ids = |text: &&str| embedder.tokenizer().encode_at_most(text, 24).expect("ids").0;
+        let ids: Vec<_> = texts.iter().map(ids).collect();
+        let of_texts = embedder.embed(&EmbeddingRequest::new(texts)).expect("vectors").embeddings;
+        let of_ids = embedder.embed(&EmbeddingRequest::of_tokens(ids.clone())).expect("vectors").embeddings;
+        assert_eq!(vectors(&of_texts), vectors(&of_ids));
+        let short = EmbeddingRequest::of_tokens(ids).with_max_tokens(3);
+        let short = embedder.embed(&short).expect("vectors").embeddings;
+        assert!(short.iter().all(|text| text.tokens == 3 && text.truncated));
+        let unknown = EmbeddingRequest::of_tokens([vec![0, 1 << 30]]);
+        let error = embedder.embed(&unknown).expect_err("no such token");
+        assert!(matches!(error, Error::TokenOutOfRange { token: 0x4000_0000, position: 1, .. }), "{error}");
+        let empty = embedder.embed(&EmbeddingRequest::of_tokens([vec![]])).expect_err("no tokens");
+        assert!(matches!(empty, Error::EmptyText { index: 0 }), "{empty}");
+    }
+}
+
+#[test]
 fn quantized_encoders_point_the_same_way() {
     let q8 = tiny_options().with_quantize(Recipe::from_name("q8_0"));
     let (texts, _) = reference();

@@ -146,6 +146,7 @@ fn a_stop_string_ends_the_text_before_itself() {
     let (pieces, completion) = run(base(), &request);
     assert_eq!(completion.text, before);
     assert_eq!(completion.finish_reason, FinishReason::Stop);
+    assert_eq!((completion.stop_sequence, whole.stop_sequence), (Some(stop), None));
     assert!(completion.tokens.len() < whole.tokens.len());
     assert!(whole.tokens.starts_with(&completion.tokens));
     assert!(pieces.len() > 3, "the text is streamed: {pieces:?}");

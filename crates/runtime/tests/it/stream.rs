@@ -18,9 +18,11 @@ const STORY: &str = "Once upon a time, there was a little fox who lived near a g
 /// Chunks and completion of a stream without errors.
 fn chunks(engine: &Engine, request: &GenerateRequest) -> (Vec<Chunk>, Completion) {
     let mut stream = engine.submit(request).expect("a request that is taken");
+    let prompt_tokens = stream.prompt_tokens();
     let chunks = stream.by_ref().collect::<Result<_, _>>().expect("no error");
     assert!(stream.next().is_none(), "an ended stream stays ended");
     let completion = stream.finish().expect("a completion");
+    assert_eq!(prompt_tokens, completion.prompt_tokens);
     (chunks, completion)
 }
 

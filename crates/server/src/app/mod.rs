@@ -2,8 +2,11 @@
 
 mod router;
 
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use ruvllm::crates::adapters::AdapterStore;
 use ruvllm::{Engine, Quota, Tenant};
 
 pub(crate) use self::router::{layered, router};
@@ -53,6 +56,9 @@ pub(crate) struct App {
     pub(crate) limits: RequestLimits,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) live: Arc<Live>,
+    /// Folder of the adapters that requests may load.
+    adapters: Option<AdapterStore>,
+    is_ready: AtomicBool,
     observers: Vec<Arc<dyn Observer>>,
     witness: Option<Arc<Witness>>,
 }
@@ -63,7 +69,36 @@ impl App {
         let models = Arc::new(models);
         let metrics = Arc::new(Metrics::new(&models));
         let observers: Vec<Arc<dyn Observer>> = vec![Arc::clone(&metrics) as Arc<dyn Observer>];
-        Self { models, limits, metrics, live: Arc::default(), observers, witness: None }
+        Self {
+            models,
+            limits,
+            metrics,
+            live: Arc::default(),
+            adapters: None,
+            is_ready: AtomicBool::new(false),
+            observers,
+            witness: None,
+        }
+    }
+
+    /// Lets requests load the adapters of a folder.
+    pub(crate) fn set_adapter_folder(&mut self, folder: &Path) {
+        self.adapters = Some(AdapterStore::new(folder));
+    }
+
+    /// The adapters that requests may load; `None` for none.
+    pub(crate) fn adapter_store(&self) -> Option<&AdapterStore> {
+        self.adapters.as_ref()
+    }
+
+    /// Tells load balancers to send requests, or no more of them.
+    pub(crate) fn set_ready(&self, is_ready: bool) {
+        self.is_ready.store(is_ready, Ordering::Release);
+    }
+
+    /// True between the loading of the kept models and the shutdown.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_ready.load(Ordering::Acquire)
     }
 
     /// Adds an observer of calls.

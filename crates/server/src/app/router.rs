@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 
 use super::App;
 use crate::api_error::{self, ApiError};
 use crate::gate::{self, Gate};
 use crate::telemetry::{Metrics, access, live, metrics};
-use crate::{openai, request_id, web};
+use crate::{anthropic, native, openai, openapi, request_id, web};
 
 /// All routes behind a gate.
 pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
@@ -19,11 +18,25 @@ pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
     let routes = Router::new()
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/v1/completions", post(openai::completions::create))
+        .route("/v1/responses", post(openai::responses::create))
+        .route("/v1/messages", post(anthropic::create))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
+        .route("/v1/embeddings", post(openai::embeddings::create))
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*name}", get(openai::models::retrieve))
+        .route("/v1/adapters", get(native::adapters::list).post(native::adapters::load))
+        .route("/v1/adapters/{name}", delete(native::adapters::unload))
+        .route("/v1/sessions", get(native::sessions::list))
+        .route("/v1/sessions/{id}", get(native::sessions::retrieve).delete(native::sessions::remove))
+        .route("/v1/sessions/{id}/fork", post(native::sessions::fork))
+        .route("/tokenize", post(native::tokens::tokenize))
+        .route("/detokenize", post(native::tokens::detokenize))
+        .route("/props", get(native::state::props))
+        .route("/openapi.json", get(openapi::serve))
+        .route("/health", get(native::state::health))
+        .route("/ready", get(native::state::ready))
         .route("/v1/live", get(live::live))
         .route("/metrics", get(metrics::metrics))
-        .route("/health", get(|| async { StatusCode::OK }))
         .merge(web::routes())
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
         .fallback(|| async { ApiError::not_found("there is no such path") })

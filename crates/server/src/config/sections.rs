@@ -196,8 +196,8 @@ pub struct Model {
     pub adapters: BTreeMap<String, String>,
     /// Draft for speculative decoding, as `--draft`.
     pub draft: Option<String>,
-    /// Loads the model at the start and keeps it; else it is loaded at its first request and unloaded
-    /// when `memory_limit` needs its room.
+    /// Loads the model at the start and keeps it; else its first request loads it, and it is
+    /// unloaded when `memory_limit` needs its room.
     pub keep: bool,
 }
 

@@ -117,6 +117,12 @@ fn faults_of_variables_and_flags_name_them() {
 }
 
 #[test]
+fn the_example_is_a_configuration() {
+    let config = Config::from_toml(include_str!("../../../../deploy/server.toml")).unwrap();
+    assert!(config.needs_keys() && config.tenant("team-a").requests_per_minute.is_some());
+}
+
+#[test]
 fn the_page_lists_every_key_with_its_default() {
     let page = include_str!("../../../../docs/server-config.md");
     for (key, default) in Config::keys() {

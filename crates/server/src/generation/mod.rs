@@ -133,6 +133,11 @@ impl Generation {
         self.choices.len()
     }
 
+    /// Tokens of all prompts.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.choices.iter().step_by(self.n).map(|choice| choice.handle.prompt_tokens()).sum()
+    }
+
     /// The next event, in the order of arrival; `None` after the end of all choices and after an
     /// error.
     pub(crate) async fn next(&mut self) -> Option<Result<Event, ApiError>> {

@@ -65,7 +65,7 @@ impl Bucket {
 pub(crate) struct BucketState {
     /// Size of the bucket, which is the limit per minute.
     pub(crate) limit: u64,
-    /// What it holds.
+    /// Content of the bucket.
     pub(crate) remaining: u64,
     /// Time until it is full.
     pub(crate) reset: Duration,

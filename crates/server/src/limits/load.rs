@@ -23,6 +23,7 @@ impl Load {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
+    #[cfg(test)]
     pub(super) fn running(&self) -> usize {
         self.running.load(Ordering::Relaxed)
     }

@@ -1,6 +1,7 @@
 //! Limits of tenants and of the whole server (ADR-0064).
 
 mod bucket;
+mod duration;
 mod headers;
 mod json;
 mod load;
@@ -14,7 +15,7 @@ use std::time::Instant;
 
 use parking_lot::RwLock;
 
-pub(crate) use self::headers::{insert, short};
+pub(crate) use self::headers::insert;
 pub(crate) use self::json::is_too_deep;
 use self::load::Load;
 pub(crate) use self::tenant::{Limited, Permit, TenantLimits};
@@ -63,12 +64,12 @@ impl Tenants {
         }
         let mut table = self.table.write();
         let settings = table.settings(tenant);
-        let name: Arc<str> = tenant.into();
-        let make = || TenantLimits::new(Arc::clone(&name), &settings, Arc::clone(&self.load), Instant::now());
-        Arc::clone(table.limits.entry(Arc::clone(&name)).or_insert_with(|| Arc::new(make())))
+        let make = || TenantLimits::new(&settings, Arc::clone(&self.load), Instant::now());
+        Arc::clone(table.limits.entry(tenant.into()).or_insert_with(|| Arc::new(make())))
     }
 
     /// Requests of all tenants that are admitted and not over.
+    #[cfg(test)]
     pub(crate) fn running(&self) -> usize {
         self.load.running()
     }

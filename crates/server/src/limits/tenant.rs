@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::bucket::{Bucket, BucketState};
+use super::duration::short;
 use super::load::{Load, Place};
 use crate::config::Tenant;
 
@@ -16,7 +17,6 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Limits of a tenant.
 #[derive(Debug)]
 pub(crate) struct TenantLimits {
-    name: Arc<str>,
     load: Arc<Load>,
     state: Mutex<State>,
 }
@@ -34,7 +34,7 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(crate) enum Limited {
     /// The tenant's requests per minute are used up.
-    #[error("rate limit of {limit} requests per minute reached; send the request again in {}", super::short(*retry_after))]
+    #[error("rate limit of {limit} requests per minute reached; send the request again in {}", short(*retry_after))]
     Requests {
         /// Requests per minute.
         limit: u64,
@@ -42,7 +42,7 @@ pub(crate) enum Limited {
         retry_after: Duration,
     },
     /// The tenant's tokens per minute are used up.
-    #[error("rate limit of {limit} tokens per minute reached; send the request again in {}", super::short(*retry_after))]
+    #[error("rate limit of {limit} tokens per minute reached; send the request again in {}", short(*retry_after))]
     Tokens {
         /// Tokens per minute.
         limit: u64,
@@ -83,8 +83,8 @@ pub(crate) struct LimitState {
 }
 
 impl TenantLimits {
-    pub(super) fn new(name: Arc<str>, settings: &Tenant, load: Arc<Load>, now: Instant) -> Self {
-        let limits = Self { name, load, state: Mutex::default() };
+    pub(super) fn new(settings: &Tenant, load: Arc<Load>, now: Instant) -> Self {
+        let limits = Self { load, state: Mutex::default() };
         limits.set(settings, now);
         limits
     }
@@ -96,11 +96,6 @@ impl TenantLimits {
         state.tokens = resized(state.tokens.take(), settings.tokens_per_minute, now);
         state.concurrent = settings.concurrent_requests;
         state.kv_share = settings.kv_share;
-    }
-
-    /// Name of the tenant.
-    pub(crate) fn name(&self) -> &Arc<str> {
-        &self.name
     }
 
     /// Share of each model's KV-cache budget.
@@ -155,6 +150,7 @@ impl TenantLimits {
     }
 
     /// Requests that are admitted and not over.
+    #[cfg(test)]
     pub(crate) fn running(&self) -> u32 {
         self.state.lock().running
     }
@@ -172,13 +168,6 @@ fn resized(bucket: Option<Bucket>, per_minute: Option<u32>, now: Instant) -> Opt
 pub(crate) struct Permit {
     limits: Arc<TenantLimits>,
     _place: Place,
-}
-
-impl Permit {
-    /// Limits of the tenant, for the tokens that the request uses.
-    pub(crate) fn limits(&self) -> &Arc<TenantLimits> {
-        &self.limits
-    }
 }
 
 impl Drop for Permit {

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use ruvllm::{Embedder, Engine, LoadProgress, Precision, Tenant};
+use ruvllm::{
+    Embedder, EmbeddingRequest, Embeddings, Engine, LoadProgress, Precision, Prompt, Tenant, TokenId,
+};
+use tokio::sync::Mutex;
 
 use super::ModelEntry;
 use crate::api_error::ApiError;
@@ -12,6 +15,8 @@ pub(crate) struct LoadedModel {
     name: Arc<str>,
     embedder: Embedder,
     bytes: u64,
+    /// Held while embeddings are computed.
+    embedding: Arc<Mutex<()>>,
 }
 
 impl LoadedModel {
@@ -31,7 +36,7 @@ impl LoadedModel {
                 registered.map_err(|source| ruvllm::Error::Adapter { source: source.into() })?;
             }
         }
-        Ok(Self { name: entry.name.as_str().into(), embedder, bytes })
+        Ok(Self { name: entry.name.as_str().into(), embedder, bytes, embedding: Arc::default() })
     }
 
     /// Name of the model in replies.
@@ -47,6 +52,38 @@ impl LoadedModel {
     /// The model for embeddings.
     pub(crate) fn embedder(&self) -> &Embedder {
         &self.embedder
+    }
+
+    /// Computes embeddings in a thread of its own.
+    ///
+    /// One request at a time for each model, in the order of their arrival: its passes take all
+    /// threads of the engine, so that several at once would only divide them, take buffers for each,
+    /// and delay every step of the requests that generate.
+    ///
+    /// # Errors
+    /// As [`Embedder::embed`].
+    pub(crate) async fn embed(self: &Arc<Self>, request: EmbeddingRequest) -> Result<Embeddings, ApiError> {
+        let turn = Arc::clone(&self.embedding).lock_owned().await;
+        let model = Arc::clone(self);
+        let computed = tokio::task::spawn_blocking(move || {
+            // Held to the end, also if the client is gone meanwhile.
+            let _turn = turn;
+            model.embedder.embed(&request)
+        });
+        Ok(computed.await.map_err(|panic| ApiError::internal(&panic))??)
+    }
+
+    /// Encodes a prompt in a thread of its own: chat templates are programs and may run long.
+    ///
+    /// # Errors
+    /// As [`Engine::encode_prompt`], and 400 for an encoder.
+    pub(crate) async fn encode(self: &Arc<Self>, prompt: Prompt) -> Result<Vec<TokenId>, ApiError> {
+        let model = Arc::clone(self);
+        let encoded = tokio::task::spawn_blocking(move || {
+            let tokens = model.engine()?.encode_prompt(&prompt)?;
+            Ok::<_, ApiError>(tokens)
+        });
+        encoded.await.map_err(|panic| ApiError::internal(&panic))?
     }
 
     /// The engine of a model that generates.

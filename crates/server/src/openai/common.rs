@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use ruvllm::{Engine, GenerateRequest, Prompt, SamplingParams, TokenId};
 use serde::Deserialize;
+use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::OneOrMany;
 use crate::api_error::ApiError;
@@ -18,7 +20,7 @@ const MOST_CHOICES: usize = 128;
 const MOST_STOPS: usize = 32;
 
 /// Adapter of a request.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct AdapterField {
     /// Name in the registry.
     pub(crate) name: String,
@@ -32,7 +34,7 @@ fn one() -> f32 {
 }
 
 /// Options of a stream.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 pub(crate) struct StreamOptions {
     /// Adds a last chunk with the numbers of tokens.
     #[serde(default)]
@@ -40,7 +42,7 @@ pub(crate) struct StreamOptions {
 }
 
 /// The fields. `null` stands for an absent field.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub(crate) struct Common {
     pub(crate) model: Option<String>,
     pub(crate) stream: Option<bool>,
@@ -50,6 +52,7 @@ pub(crate) struct Common {
     pub(crate) max_tokens: Option<usize>,
     /// Newer name of `max_tokens`, which it goes before.
     pub(crate) max_completion_tokens: Option<usize>,
+    #[schema(schema_with = crate::openapi::stop)]
     pub(crate) stop: Option<OneOrMany<String>>,
     pub(crate) seed: Option<i64>,
     pub(crate) temperature: Option<f32>,
@@ -77,6 +80,8 @@ pub(crate) struct Common {
     pub(crate) cache_prompt: Option<bool>,
     /// GBNF grammar of the output.
     pub(crate) grammar: Option<String>,
+    /// JSON schema of the output.
+    pub(crate) json_schema: Option<Value>,
 
     // Additions of this server.
     pub(crate) adapters: Option<Vec<AdapterField>>,
@@ -142,6 +147,12 @@ impl Common {
             let constraint = ruvllm::Constraint::gbnf(grammar);
             let constraint =
                 constraint.map_err(|error| ApiError::invalid_param("grammar", error.to_string()))?;
+            request = request.with_constraint(constraint);
+        }
+        if let Some(schema) = &self.json_schema {
+            let constraint = ruvllm::Constraint::json_schema(schema);
+            let constraint =
+                constraint.map_err(|error| ApiError::invalid_param("json_schema", error.to_string()))?;
             request = request.with_constraint(constraint);
         }
         Ok(request)

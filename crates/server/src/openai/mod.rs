@@ -1,4 +1,4 @@
-//! OpenAI's interface: chat completions, completions, models.
+//! OpenAI's interface: chat completions, completions, responses, embeddings, models.
 //!
 //! Fields, their order of precedence and the shapes of replies follow the published API reference;
 //! fields that this server adds have the names of llama.cpp's server where it has them.
@@ -6,8 +6,10 @@
 pub(crate) mod chat;
 mod common;
 pub(crate) mod completions;
+pub(crate) mod embeddings;
 pub(crate) mod models;
 mod one_or_many;
+pub(crate) mod responses;
 mod usage;
 
 pub(crate) use self::common::Common;

@@ -7,13 +7,14 @@ use axum::Json;
 use axum::extract::{Path, State};
 use ruvllm_witness::Timestamp;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::api_error::ApiError;
 use crate::app::App;
 use crate::models::Offered;
 
 /// A model, or an adapter under its own name.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelObject {
     id: String,
     object: &'static str,
@@ -23,6 +24,7 @@ pub(crate) struct ModelObject {
     #[serde(rename = "type")]
     kind: &'static str,
     display_name: String,
+    #[schema(value_type = String)]
     created_at: Timestamp,
     /// Model of an adapter.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,7 +37,7 @@ pub(crate) struct ModelObject {
 }
 
 /// The list of models.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelList {
     object: &'static str,
     data: Vec<ModelObject>,

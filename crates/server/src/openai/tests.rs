@@ -110,6 +110,26 @@ fn echoed_prompts_have_log_probabilities_without_output() {
 }
 
 #[test]
+fn json_schema_constrains_completions_and_chats() {
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}},
+        "required": ["n"], "additionalProperties": false});
+    let body = json!({"prompt": "A number:", "max_tokens": 32, "json_schema": schema});
+    let texts =
+        [
+            post("/v1/completions", body).json()["choices"][0]["text"].clone(),
+            post("/v1/chat/completions", ask(json!({"json_schema": schema}))).json()["choices"][0]["message"]
+                ["content"]
+                .clone(),
+        ];
+    for text in texts {
+        let value: Value = serde_json::from_str(text.as_str().unwrap()).unwrap();
+        assert!(value["n"].is_i64(), "{text}");
+    }
+    let reply = post("/v1/completions", json!({"prompt": "", "json_schema": {"type": "nothing"}}));
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("json_schema")));
+}
+
+#[test]
 fn errors_have_openais_form() {
     let reply = post("/v1/chat/completions", ask(json!({"temperature": "hot"})));
     assert_eq!(reply.status, 400);

@@ -2,9 +2,10 @@
 
 use ruvllm::Completion;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// `usage` of a reply.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: usize,
     pub(crate) completion_tokens: usize,
@@ -14,14 +15,14 @@ pub(crate) struct Usage {
 }
 
 /// Parts of the prompt's tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct PromptTokens {
     /// Tokens from the prefix cache or a session.
     pub(crate) cached_tokens: usize,
 }
 
 /// Parts of the output's tokens, and drafts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct CompletionTokens {
     /// Drafted tokens that became output.
     pub(crate) accepted_prediction_tokens: usize,
@@ -54,7 +55,7 @@ impl Usage {
 }
 
 /// `timings` of a reply, an addition to the interface: those of the first choice.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Timings {
     /// Time until the request had its place among those that run.
     #[serde(skip_serializing_if = "Option::is_none")]

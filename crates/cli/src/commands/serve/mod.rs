@@ -4,11 +4,13 @@ mod models;
 mod settings;
 
 use clap::Args;
+use ruvllm_server::config::{Log, LogLevel};
 use ruvllm_server::{Config, ModelEntry, Server};
 use serde::Serialize;
 
 use self::models::ModelsArgs;
 use self::settings::SettingsArgs;
+use crate::console;
 use crate::error::Result;
 use crate::output;
 
@@ -74,6 +76,8 @@ pub(crate) fn run(args: &ServeArgs, json: bool) -> Result<()> {
     if args.check {
         return check(&config, &models, json);
     }
+    // Fails only for a process that has a log already.
+    let _ = ruvllm_server::logging::init(&log(&config));
     let served = models.clone();
     let server = Server::bind(config, models)?.with_signals()?;
     let address = server.address().to_string();
@@ -83,6 +87,12 @@ pub(crate) fn run(args: &ServeArgs, json: bool) -> Result<()> {
     }
     output::hint(&format!("listening on {address}"));
     Ok(server.run()?)
+}
+
+/// Settings of the log; with `--quiet` errors alone.
+fn log(config: &Config) -> Log {
+    let level = if console::is_quiet() { LogLevel::Error } else { config.log.level };
+    Log { level, ..config.log.clone() }
 }
 
 /// Checks a configuration and prints what it serves.

@@ -55,7 +55,7 @@ fn submit<'c>(
     };
     let inbox = Arc::new(Inbox::default());
     let outlet = Outlet::new(Arc::clone(&inbox), None);
-    let handle = RequestHandle::new(inbox, cancel.clone(), None);
+    let handle = RequestHandle::new(inbox, cancel.clone(), None, 0);
     let (session, record, priority, deadline) = (None, None, 0, None);
     steps.submit(Job {
         prepared,

@@ -2,25 +2,26 @@
 
 use ruvllm::{Logprobs, Tokenizer};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::generation::token_text;
 use crate::openai::finite;
 
 /// Log-probabilities of the tokens of an answer.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChoiceLogprobs {
     content: Vec<TokenLogprob>,
     refusal: Option<()>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct TokenLogprob {
     #[serde(flatten)]
     token: Candidate,
     top_logprobs: Vec<Candidate>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct Candidate {
     token: String,
     logprob: f64,

@@ -1,18 +1,21 @@
 //! Messages of a conversation as clients send them, and as the chat template takes them.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use ruvllm::Message;
 use ruvllm::serde_json::{Map, Value};
 use serde::Deserialize as Derive;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
+use utoipa::ToSchema;
 
 use crate::api_error::ApiError;
 
 /// A message.
-#[derive(Debug, Clone, Derive)]
+#[derive(Debug, Clone, Derive, ToSchema)]
 pub(crate) struct ChatMessage {
     pub(crate) role: String,
+    #[schema(schema_with = crate::openapi::parts)]
     pub(crate) content: Option<Content>,
     pub(crate) name: Option<String>,
     pub(crate) tool_calls: Option<Vec<CallParam>>,
@@ -21,15 +24,40 @@ pub(crate) struct ChatMessage {
     pub(crate) reasoning_content: Option<String>,
 }
 
+impl ChatMessage {
+    /// A message of text alone.
+    pub(crate) fn new(role: &str, text: impl Into<String>) -> Self {
+        Self {
+            role: role.to_owned(),
+            content: Some(Content::Text(text.into())),
+            name: None,
+            tool_calls: None,
+            tool_call_id: None,
+            reasoning_content: None,
+        }
+    }
+
+    /// Adds a line to a message of text alone.
+    pub(crate) fn push_line(&mut self, line: &str) {
+        if let Some(Content::Text(text)) = &mut self.content {
+            if !text.is_empty() && !line.is_empty() {
+                text.push('\n');
+            }
+            text.push_str(line);
+        }
+    }
+}
+
 /// Text, or a list of parts.
 #[derive(Debug, Clone)]
-pub(crate) enum Content {
+pub(crate) enum Content<P = Part> {
     Text(String),
-    Parts(Vec<Part>),
+    Parts(Vec<P>),
 }
 
 /// Part of a message.
-#[derive(Debug, Clone, Derive)]
+#[derive(Debug, Clone, Derive, ToSchema)]
+#[schema(as = ContentPart)]
 pub(crate) struct Part {
     #[serde(rename = "type")]
     pub(crate) kind: String,
@@ -38,14 +66,14 @@ pub(crate) struct Part {
 }
 
 /// Tool call of an earlier answer.
-#[derive(Debug, Clone, Derive)]
+#[derive(Debug, Clone, Derive, ToSchema)]
 pub(crate) struct CallParam {
     pub(crate) id: Option<String>,
     pub(crate) function: FunctionParam,
 }
 
 /// Name and arguments of a call.
-#[derive(Debug, Clone, Derive)]
+#[derive(Debug, Clone, Derive, ToSchema)]
 pub(crate) struct FunctionParam {
     pub(crate) name: String,
     /// JSON text of an object, or the object.
@@ -53,26 +81,26 @@ pub(crate) struct FunctionParam {
     pub(crate) arguments: Value,
 }
 
-impl<'de> Deserialize<'de> for Content {
+impl<'de, P: Deserialize<'de>> Deserialize<'de> for Content<P> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
+        struct Either<P>(PhantomData<P>);
 
-        impl<'de> Visitor<'de> for Either {
-            type Value = Content;
+        impl<'de, P: Deserialize<'de>> Visitor<'de> for Either<P> {
+            type Value = Content<P>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string or a list of parts")
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Content, E> {
+            fn visit_str<E: Error>(self, text: &str) -> Result<Content<P>, E> {
                 Ok(Content::Text(text.to_owned()))
             }
 
-            fn visit_string<E: Error>(self, text: String) -> Result<Content, E> {
+            fn visit_string<E: Error>(self, text: String) -> Result<Content<P>, E> {
                 Ok(Content::Text(text))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content<P>, A::Error> {
                 let mut parts = Vec::new();
                 while let Some(part) = seq.next_element()? {
                     parts.push(part);
@@ -81,7 +109,7 @@ impl<'de> Deserialize<'de> for Content {
             }
         }
 
-        deserializer.deserialize_any(Either)
+        deserializer.deserialize_any(Either(PhantomData))
     }
 }
 

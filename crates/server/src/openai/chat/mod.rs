@@ -12,8 +12,12 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use ruvllm::GenerateRequest;
 
-pub(crate) use self::message::{ChatMessage, messages_of};
-use self::request::ChatRequest;
+pub(crate) use self::message::{
+    CallParam, ChatMessage, Content, FunctionParam, Part, messages_of, text_of_content,
+};
+pub(crate) use self::reply::ChatCompletion;
+pub(crate) use self::request::{ChatRequest, ResponseFormat};
+pub(crate) use self::stream::ChatChunk;
 use super::Common;
 use crate::api_error::ApiError;
 use crate::app::App;

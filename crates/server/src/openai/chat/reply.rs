@@ -2,13 +2,14 @@
 
 use ruvllm::{Completion, Tokenizer, ToolCall};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::logprobs::ChoiceLogprobs;
 use crate::openai::{Timings, Usage, finish_reason, now};
 use crate::request_id::random_id;
 
 /// `chat.completion`
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChatCompletion {
     id: String,
     object: &'static str,
@@ -19,7 +20,7 @@ pub(crate) struct ChatCompletion {
     timings: Timings,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct ChatChoice {
     index: usize,
     message: Answer,
@@ -27,7 +28,7 @@ struct ChatChoice {
     finish_reason: &'static str,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct Answer {
     role: &'static str,
     /// Null where there are calls alone.
@@ -37,7 +38,7 @@ struct Answer {
     tool_calls: Vec<CallObject>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct CallObject {
     id: String,
     #[serde(rename = "type")]
@@ -45,7 +46,7 @@ struct CallObject {
     function: FunctionObject,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct FunctionObject {
     name: String,
     arguments: String,

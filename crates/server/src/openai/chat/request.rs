@@ -3,6 +3,7 @@
 use ruvllm::serde_json::Value;
 use ruvllm::{Constraint, Engine, GenerateRequest, Prompt, ToolChoice};
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::message::{ChatMessage, messages_of};
 use crate::api_error::ApiError;
@@ -14,7 +15,7 @@ use crate::openai::Common;
 const MOST_TOP_LOGPROBS: usize = 20;
 
 /// Fields of chat completions besides [`Common`].
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ChatRequest {
     pub(crate) messages: Vec<ChatMessage>,
     pub(crate) tools: Option<Vec<Value>>,
@@ -26,7 +27,7 @@ pub(crate) struct ChatRequest {
 }
 
 /// Form of the answer.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ResponseFormat {
     #[serde(rename = "type")]
     pub(crate) kind: String,
@@ -36,7 +37,7 @@ pub(crate) struct ResponseFormat {
 }
 
 /// Schema of the answer. `strict` changes nothing: the output fits the schema in any case.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct JsonSchemaFormat {
     pub(crate) schema: Option<Value>,
 }

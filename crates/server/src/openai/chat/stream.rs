@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ruvllm::ToolCallEvent;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::logprobs::ChoiceLogprobs;
 use crate::api_error::ApiError;
@@ -13,8 +14,8 @@ use crate::openai::{Timings, Usage, finish_reason, now};
 use crate::request_id::random_id;
 
 /// `chat.completion.chunk`
-#[derive(Serialize)]
-struct ChatChunk<'w> {
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ChatChunk<'w> {
     id: &'w str,
     object: &'static str,
     created: u64,
@@ -27,7 +28,8 @@ struct ChatChunk<'w> {
     timings: Option<Timings>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = ChatChunkChoice)]
 struct ChunkChoice<'w> {
     index: usize,
     delta: Delta<'w>,
@@ -35,7 +37,7 @@ struct ChunkChoice<'w> {
     finish_reason: Option<&'static str>,
 }
 
-#[derive(Default, Serialize)]
+#[derive(Default, Serialize, ToSchema)]
 struct Delta<'w> {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
@@ -45,7 +47,7 @@ struct Delta<'w> {
     tool_calls: Option<[CallDelta<'w>; 1]>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct CallDelta<'w> {
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,7 +57,7 @@ struct CallDelta<'w> {
     function: FunctionDelta<'w>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct FunctionDelta<'w> {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'w str>,

@@ -3,17 +3,19 @@
 use ruvllm::serde_json::{Map, Value};
 use ruvllm::{Logprobs, Tokenizer};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::generation::token_text;
 use crate::openai::finite;
 
 /// Lists with one element for each token.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub(super) struct TextLogprobs {
     tokens: Vec<String>,
     /// Null for the first token of a prompt.
     token_logprobs: Vec<Option<f64>>,
     /// Texts of the most likely tokens with their log-probabilities.
+    #[schema(value_type = Vec<Option<Object>>)]
     top_logprobs: Vec<Option<Map<String, Value>>>,
     /// Place of the token in the choice's text, in characters.
     text_offset: Vec<usize>,

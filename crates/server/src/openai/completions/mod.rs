@@ -11,7 +11,9 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use ruvllm::{Completion, Engine, GenerateRequest, Prompt, TokenId, Tokenizer};
 
-use self::request::CompletionRequest;
+pub(crate) use self::reply::TextCompletion;
+pub(crate) use self::request::{CompletionRequest, Prompts};
+pub(crate) use self::stream::TextChunk;
 use super::Common;
 use crate::api_error::ApiError;
 use crate::app::App;

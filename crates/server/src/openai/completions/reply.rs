@@ -2,6 +2,7 @@
 
 use ruvllm::Completion;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::Echo;
 use super::logprobs::TextLogprobs;
@@ -11,8 +12,8 @@ use crate::openai::{Timings, Usage, finish_reason, now};
 use crate::request_id::random_id;
 
 /// `text_completion`
-#[derive(Debug, Serialize)]
-pub(super) struct TextCompletion {
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TextCompletion {
     id: String,
     object: &'static str,
     created: u64,
@@ -22,7 +23,7 @@ pub(super) struct TextCompletion {
     timings: Timings,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct TextChoice {
     text: String,
     index: usize,

@@ -5,6 +5,7 @@ use std::fmt;
 use ruvllm::{GenerateRequest, Prompt, TokenId};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use utoipa::ToSchema;
 
 use crate::api_error::ApiError;
 use crate::app::App;
@@ -14,8 +15,9 @@ use crate::openai::Common;
 const DEFAULT_TOKENS: usize = 16;
 
 /// Fields of completions besides [`Common`].
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct CompletionRequest {
+    #[schema(schema_with = crate::openapi::prompts)]
     prompt: Prompts,
     suffix: Option<String>,
     echo: Option<bool>,
@@ -25,7 +27,7 @@ pub(crate) struct CompletionRequest {
 
 /// A text, a list of texts, a list of token ids, or a list of such lists.
 #[derive(Debug)]
-struct Prompts(Vec<Prompt>);
+pub(crate) struct Prompts(pub(crate) Vec<Prompt>);
 
 /// One element of a list of prompts.
 enum Element {

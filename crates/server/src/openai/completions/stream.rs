@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::Echo;
 use super::logprobs::TextLogprobs;
@@ -13,8 +14,8 @@ use crate::openai::{Timings, Usage, finish_reason, now};
 use crate::request_id::random_id;
 
 /// `text_completion`, one piece of it.
-#[derive(Serialize)]
-struct TextChunk<'w> {
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TextChunk<'w> {
     id: &'w str,
     object: &'static str,
     created: u64,
@@ -26,7 +27,8 @@ struct TextChunk<'w> {
     timings: Option<Timings>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = TextChunkChoice)]
 struct ChunkChoice<'w> {
     text: &'w str,
     index: usize,

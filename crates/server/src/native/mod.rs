@@ -1,0 +1,51 @@
+//! Interfaces that are the server's own: tokens, adapters, sessions, state.
+//!
+//! Where llama.cpp's server has an endpoint, names and fields are those of it.
+
+pub(crate) mod adapters;
+pub(crate) mod sessions;
+pub(crate) mod state;
+pub(crate) mod tokens;
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::models::LoadedModel;
+
+#[cfg(test)]
+mod tests;
+
+/// Query of endpoints that ask about models in memory.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct ModelQuery {
+    /// The model; absent: all in memory.
+    pub(crate) model: Option<String>,
+}
+
+impl ModelQuery {
+    /// Models in memory that generate. None is loaded for the sake of a list.
+    fn models(&self, app: &App) -> impl Iterator<Item = Arc<LoadedModel>> {
+        let is_named = |model: &Arc<LoadedModel>| {
+            self.model.as_deref().is_none_or(|name| name == &**model.name()) && model.engine().is_ok()
+        };
+        let models: Vec<_> = app.models.loaded().into_iter().filter(is_named).collect();
+        models.into_iter()
+    }
+}
+
+/// Confirmation of a removal.
+#[derive(Debug, serde::Serialize, ToSchema)]
+pub(crate) struct Deleted {
+    id: String,
+    object: &'static str,
+    deleted: bool,
+}
+
+impl Deleted {
+    fn new(id: String, object: &'static str) -> Self {
+        Self { id, object, deleted: true }
+    }
+}

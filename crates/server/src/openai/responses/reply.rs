@@ -1,0 +1,229 @@
+//! The response object, whole and as it grows in a stream.
+
+use ruvllm::{Completion, FinishReason, GenerateRequest};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use super::request::Echo;
+use crate::openai::now;
+use crate::request_id::random_id;
+
+/// `response`
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct ResponseObject {
+    id: String,
+    object: &'static str,
+    created_at: u64,
+    completed_at: Option<u64>,
+    pub(super) status: Status,
+    pub(super) error: Option<ResponseError>,
+    incomplete_details: Option<IncompleteDetails>,
+    instructions: Option<String>,
+    max_output_tokens: Option<usize>,
+    #[schema(value_type = Object)]
+    metadata: Map<String, Value>,
+    model: String,
+    pub(super) output: Vec<OutputItem>,
+    parallel_tool_calls: bool,
+    /// Null: responses are not kept.
+    previous_response_id: Option<String>,
+    reasoning: Reasoning,
+    store: bool,
+    background: bool,
+    temperature: f32,
+    text: Value,
+    tool_choice: Value,
+    tools: Vec<Value>,
+    top_p: f32,
+    truncation: &'static str,
+    usage: Option<ResponseUsage>,
+    user: Option<String>,
+}
+
+/// State of a response or an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Status {
+    InProgress,
+    Completed,
+    Incomplete,
+    Failed,
+}
+
+/// Error of a response whose stream had begun.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct ResponseError {
+    pub(super) code: &'static str,
+    pub(super) message: String,
+}
+
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct IncompleteDetails {
+    reason: &'static str,
+}
+
+/// Settings of thoughts, which are not kept apart from the text here.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+pub(crate) struct Reasoning {
+    effort: Option<String>,
+    summary: Option<String>,
+}
+
+/// A message or a call.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum OutputItem {
+    Message { id: String, status: Status, role: &'static str, content: Vec<OutputPart> },
+    FunctionCall { id: String, status: Status, call_id: String, name: String, arguments: String },
+}
+
+/// Text of a message.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum OutputPart {
+    OutputText { text: String, annotations: Vec<Value>, logprobs: Vec<Value> },
+}
+
+/// Numbers of tokens.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(crate) struct ResponseUsage {
+    input_tokens: usize,
+    input_tokens_details: InputTokens,
+    output_tokens: usize,
+    output_tokens_details: OutputTokens,
+    total_tokens: usize,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+struct InputTokens {
+    cached_tokens: usize,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+struct OutputTokens {
+    reasoning_tokens: usize,
+}
+
+impl From<&Completion> for ResponseUsage {
+    fn from(completion: &Completion) -> Self {
+        let (input_tokens, output_tokens) = (completion.prompt_tokens, completion.tokens.len());
+        Self {
+            input_tokens,
+            input_tokens_details: InputTokens { cached_tokens: completion.cached_tokens },
+            output_tokens,
+            output_tokens_details: OutputTokens { reasoning_tokens: 0 },
+            total_tokens: input_tokens + output_tokens,
+        }
+    }
+}
+
+impl OutputPart {
+    pub(super) fn new(text: &str) -> Self {
+        Self::OutputText { text: text.to_owned(), annotations: Vec::new(), logprobs: Vec::new() }
+    }
+}
+
+impl OutputItem {
+    /// A message with a text.
+    pub(super) fn message(text: &str, status: Status) -> Self {
+        let content = vec![OutputPart::new(text)];
+        Self::Message { id: random_id("msg_"), status, role: "assistant", content }
+    }
+
+    /// A call of a function.
+    pub(super) fn call(call_id: &str, name: &str, arguments: &str, status: Status) -> Self {
+        let (call_id, name, arguments) = (call_id.to_owned(), name.to_owned(), arguments.to_owned());
+        Self::FunctionCall { id: random_id("fc_"), status, call_id, name, arguments }
+    }
+
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Self::Message { id, .. } | Self::FunctionCall { id, .. } => id,
+        }
+    }
+
+    pub(super) fn set_status(&mut self, new: Status) {
+        match self {
+            Self::Message { status, .. } | Self::FunctionCall { status, .. } => *status = new,
+        }
+    }
+
+    /// Text of the message, or arguments of the call.
+    pub(super) fn text_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Message { content, .. } => {
+                content.first_mut().map(|OutputPart::OutputText { text, .. }| text)
+            }
+            Self::FunctionCall { arguments, .. } => Some(arguments),
+        }
+    }
+}
+
+impl ResponseObject {
+    /// The response to a request, before there is output.
+    pub(super) fn new(model: &str, echo: Echo, request: &GenerateRequest) -> Self {
+        Self {
+            id: random_id("resp_"),
+            object: "response",
+            created_at: now(),
+            completed_at: None,
+            status: Status::InProgress,
+            error: None,
+            incomplete_details: None,
+            instructions: echo.instructions,
+            max_output_tokens: echo.max_output_tokens,
+            metadata: echo.metadata.unwrap_or_default(),
+            model: model.to_owned(),
+            output: Vec::new(),
+            parallel_tool_calls: request.parallel_tool_calls,
+            previous_response_id: None,
+            reasoning: Reasoning::default(),
+            store: false,
+            background: false,
+            temperature: request.sampling.temperature,
+            text: echo.text.unwrap_or_else(|| json!({"format": {"type": "text"}})),
+            tool_choice: echo.tool_choice.unwrap_or_else(|| json!("auto")),
+            tools: echo.tools.unwrap_or_default(),
+            top_p: request.sampling.top_p,
+            truncation: "disabled",
+            usage: None,
+            user: echo.user,
+        }
+    }
+
+    /// The response with its output.
+    pub(super) fn complete(mut self, completion: &Completion) -> Self {
+        let status = status_of(completion);
+        let calls = completion.tool_calls.iter();
+        let calls =
+            calls.map(|call| OutputItem::call(&call.id, &call.name, &call.arguments, Status::Completed));
+        let invalid = completion.invalid_tool_calls().iter().map(|(name, arguments)| {
+            OutputItem::call(&random_id("call_"), name, arguments, Status::Incomplete)
+        });
+        let calls: Vec<_> = calls.chain(invalid).collect();
+        if !completion.content().is_empty() || calls.is_empty() {
+            self.output.push(OutputItem::message(completion.content(), status));
+        }
+        self.output.extend(calls);
+        self.end(completion);
+        self
+    }
+
+    /// Sets status and usage of a response that has its output.
+    pub(super) fn end(&mut self, completion: &Completion) {
+        self.status = status_of(completion);
+        let is_cut = self.status == Status::Incomplete;
+        self.incomplete_details = is_cut.then_some(IncompleteDetails { reason: "max_output_tokens" });
+        self.completed_at = (!is_cut).then(now);
+        self.usage = Some(completion.into());
+    }
+}
+
+/// Status of a response, and of the item that was the last one.
+pub(super) fn status_of(completion: &Completion) -> Status {
+    match completion.finish_reason {
+        FinishReason::Length => Status::Incomplete,
+        _ => Status::Completed,
+    }
+}

@@ -1,0 +1,177 @@
+//! The response as a stream of events.
+
+use ruvllm::ToolCallEvent;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::reply::{OutputItem, OutputPart, ResponseError, ResponseObject, Status, status_of};
+use crate::api_error::{ApiError, ErrorKind};
+use crate::generation::{Event, EventKind, StreamWriter, write_event};
+
+/// An event; its name is its type.
+#[derive(Serialize)]
+struct Typed<'e> {
+    #[serde(rename = "type")]
+    name: &'e str,
+    sequence_number: usize,
+    #[serde(flatten)]
+    data: &'e Value,
+}
+
+/// Writes the events of a response. The last item of its output is open while text or arguments
+/// are added to it.
+pub(super) struct EventWriter {
+    response: ResponseObject,
+    is_open: bool,
+    sequence_number: usize,
+}
+
+impl EventWriter {
+    pub(super) fn new(response: ResponseObject) -> Self {
+        Self { response, is_open: false, sequence_number: 0 }
+    }
+
+    fn write(&mut self, name: &str, data: &Value, out: &mut Vec<u8>) {
+        let event = Typed { name, sequence_number: self.sequence_number, data };
+        self.sequence_number += 1;
+        write_event(out, Some(name), &event);
+    }
+
+    fn write_response(&mut self, name: &str, out: &mut Vec<u8>) {
+        let data = json!({"response": self.response});
+        self.write(name, &data, out);
+    }
+
+    /// Number of the open item.
+    fn index(&self) -> usize {
+        self.response.output.len().saturating_sub(1)
+    }
+
+    fn begin_item(&mut self, item: OutputItem, out: &mut Vec<u8>) {
+        self.end_item(Status::Completed, out);
+        self.response.output.push(item);
+        self.is_open = true;
+        let (index, item) = (self.index(), &self.response.output[self.index()]);
+        let id = item.id().to_owned();
+        let mut added = json!({"output_index": index, "item": item});
+        let is_message = matches!(item, OutputItem::Message { .. });
+        if is_message {
+            added["item"]["content"] = json!([]);
+        }
+        self.write("response.output_item.added", &added, out);
+        if is_message {
+            let part = OutputPart::new("");
+            let data = json!({"item_id": id, "output_index": index, "content_index": 0, "part": part});
+            self.write("response.content_part.added", &data, out);
+        }
+    }
+
+    /// Ends the open item, if there is one.
+    fn end_item(&mut self, status: Status, out: &mut Vec<u8>) {
+        if !std::mem::take(&mut self.is_open) {
+            return;
+        }
+        let index = self.index();
+        let item = &mut self.response.output[index];
+        item.set_status(status);
+        let item = item.clone();
+        match &item {
+            OutputItem::Message { id, content, .. } => {
+                for (number, part) in content.iter().enumerate() {
+                    let OutputPart::OutputText { text, .. } = part;
+                    let mut data = json!({"item_id": id, "output_index": index, "content_index": number,
+                        "text": text, "logprobs": []});
+                    self.write("response.output_text.done", &data, out);
+                    data =
+                        json!({"item_id": id, "output_index": index, "content_index": number, "part": part});
+                    self.write("response.content_part.done", &data, out);
+                }
+            }
+            OutputItem::FunctionCall { id, name, arguments, .. } => {
+                let data =
+                    json!({"item_id": id, "output_index": index, "name": name, "arguments": arguments});
+                self.write("response.function_call_arguments.done", &data, out);
+            }
+        }
+        self.write("response.output_item.done", &json!({"output_index": index, "item": item}), out);
+    }
+
+    /// Adds text to the open message, or arguments to the open call.
+    fn write_delta(&mut self, delta: &str, out: &mut Vec<u8>) {
+        let index = self.index();
+        let Some(item) = self.response.output.last_mut() else { return };
+        if let Some(text) = item.text_mut() {
+            text.push_str(delta);
+        }
+        let mut data = json!({"item_id": item.id(), "output_index": index, "delta": delta});
+        let name = match item {
+            OutputItem::FunctionCall { .. } => "response.function_call_arguments.delta",
+            OutputItem::Message { .. } => {
+                data["content_index"] = 0.into();
+                data["logprobs"] = json!([]);
+                "response.output_text.delta"
+            }
+        };
+        self.write(name, &data, out);
+    }
+
+    fn write_text(&mut self, text: &str, out: &mut Vec<u8>) {
+        let is_message = matches!(self.response.output.last(), Some(OutputItem::Message { .. }));
+        if !self.is_open || !is_message {
+            self.begin_item(OutputItem::message("", Status::InProgress), out);
+        }
+        self.write_delta(text, out);
+    }
+
+    fn write_call(&mut self, event: &ToolCallEvent, out: &mut Vec<u8>) {
+        match event {
+            ToolCallEvent::Begin { id, name, .. } => {
+                self.begin_item(OutputItem::call(id, name, "", Status::InProgress), out);
+            }
+            ToolCallEvent::Arguments { delta, .. } => self.write_delta(delta, out),
+            ToolCallEvent::Invalid { .. } => self.end_item(Status::Incomplete, out),
+            _ => self.end_item(Status::Completed, out),
+        }
+    }
+}
+
+impl StreamWriter for EventWriter {
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        self.write_response("response.created", out);
+        self.write_response("response.in_progress", out);
+    }
+
+    fn event(&mut self, event: Event, out: &mut Vec<u8>) {
+        match event.kind {
+            EventKind::Text(piece) if piece.text.is_empty() => {}
+            EventKind::Text(piece) => self.write_text(&piece.text, out),
+            EventKind::ToolCall(call) => self.write_call(&call, out),
+            EventKind::End(completion) => {
+                if self.response.output.is_empty() {
+                    self.begin_item(OutputItem::message("", Status::InProgress), out);
+                }
+                self.end_item(status_of(&completion), out);
+                self.response.end(&completion);
+            }
+        }
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) {
+        match self.response.status {
+            Status::Incomplete => self.write_response("response.incomplete", out),
+            _ => self.write_response("response.completed", out),
+        }
+    }
+
+    fn error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        self.end_item(Status::Incomplete, out);
+        let code = match error.kind {
+            ErrorKind::InvalidRequest => "invalid_prompt",
+            ErrorKind::RateLimit => "rate_limit_exceeded",
+            _ => "server_error",
+        };
+        self.response.status = Status::Failed;
+        self.response.error = Some(ResponseError { code, message: error.message.clone() });
+        self.write_response("response.failed", out);
+    }
+}
