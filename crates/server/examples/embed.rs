@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::from_toml(&format!("listen.port = {port}"))?;
     let mut entry = ModelEntry::new("default", ModelSource::from(model), EngineOptions::default());
     entry.keep = true;
-    let server = Server::bind(config, vec![entry])?.with_signals();
+    let server = Server::bind(config, vec![entry])?.with_signals()?;
     eprintln!("listening at {}", server.address());
     server.run()?;
     Ok(())

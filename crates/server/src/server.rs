@@ -7,13 +7,14 @@ use parking_lot::Mutex;
 use ruvllm_witness::PrivateKey;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::app::{App, RequestLimits, layered, router};
+use crate::app::{App, RequestLimits};
 use crate::config::Config;
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::listen::{self, Address, Certificate, Listener, ShutdownHandle};
 use crate::models::{ModelEntry, ModelSet};
 use crate::reload::{Reload, ReloadHandle};
+use crate::router::{layered, router};
 use crate::telemetry::Metrics;
 use crate::witness::Witness;
 
@@ -45,7 +46,7 @@ impl Server {
         }
         let witness = Witness::of_config(&config.witness)?.map(Arc::new);
         if let Some(witness) = &witness {
-            app.set_witness(Arc::clone(witness));
+            app.set_witness(witness);
         }
         if config.metrics.tenants {
             app.metrics.label_tenants();

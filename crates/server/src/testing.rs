@@ -9,11 +9,12 @@ use ruvllm::{EngineOptions, ModelSource};
 use serde_json::Value;
 use tower::ServiceExt;
 
-use crate::app::{App, RequestLimits, router};
+use crate::app::{App, RequestLimits};
 use crate::config::Config;
 use crate::gate::Gate;
 use crate::models::{ModelEntry, ModelSet};
 use crate::openapi;
+use crate::router::router;
 
 /// A status, a content type and a body.
 pub(crate) struct Reply {

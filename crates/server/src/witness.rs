@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::config;
 use crate::error::Error;
-use crate::generation::{Observer, Ticket};
+use crate::generation::{Observer, Room, Ticket};
 
 /// The witness log of a server.
 pub(crate) struct Witness {
@@ -70,7 +70,7 @@ impl Witness {
     pub(crate) async fn wait_for_room(&self) {
         loop {
             let mut room = pin!(self.room.notified());
-            // What happens from here on wakes this task.
+            // Room from here on wakes this task.
             room.as_mut().enable();
             if self.drops || self.writer.has_room() {
                 return;
@@ -136,6 +136,14 @@ fn outcome(ticket: &Ticket) -> Outcome {
 }
 
 impl Observer for Witness {
+    fn reads_text(&self) -> bool {
+        true
+    }
+
+    fn room(&self) -> Room<'_> {
+        Box::pin(self.wait_for_room())
+    }
+
     fn ended(&self, ticket: &Ticket) {
         let entry = self.entry(ticket);
         match self.writer.try_record(&entry) {
@@ -170,7 +178,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let witness = Arc::new(Witness::open(folder.path(), Options::default(), text).unwrap());
         let mut app = app();
-        app.set_witness(Arc::clone(&witness));
+        app.set_witness(&witness);
         let router = router_of(app);
         for call in calls {
             send_to(router.clone(), "POST", "/v1/completions", Some(call.clone()));

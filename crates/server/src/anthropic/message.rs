@@ -12,7 +12,7 @@ use crate::openai::chat::{CallParam, ChatMessage, Content, FunctionParam, messag
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub(crate) struct MessageParam {
     role: String,
-    #[schema(schema_with = crate::openapi::blocks)]
+    #[schema(schema_with = crate::field_schema::blocks)]
     content: Content<Block>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Block {
     input: Option<Value>,
     /// Of `tool_result`.
     tool_use_id: Option<String>,
-    #[schema(schema_with = crate::openapi::blocks)]
+    #[schema(schema_with = crate::field_schema::blocks)]
     content: Option<Content<Block>>,
 }
 

@@ -17,7 +17,7 @@ use crate::openai::{Common, OneOrMany};
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct MessagesRequest {
     messages: Vec<MessageParam>,
-    #[schema(schema_with = crate::openapi::blocks)]
+    #[schema(schema_with = crate::field_schema::blocks)]
     system: Option<Content<Block>>,
     tools: Option<Vec<ToolParam>>,
     tool_choice: Option<ToolChoiceParam>,

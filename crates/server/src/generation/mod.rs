@@ -20,11 +20,11 @@ use ruvllm::{
 
 use self::arrival::Arrival;
 pub(crate) use self::event_stream::{StreamWriter, stream, write_event};
-pub(crate) use self::ticket::{Endpoint, Observed, Observer, Ticket};
+pub(crate) use self::ticket::{CallRecord, Endpoint, Observer, Observers, Room, Ticket};
 use crate::api_error::ApiError;
 use crate::models::LoadedModel;
 
-/// What happened to one choice of a generation.
+/// Event of one choice of a generation.
 #[derive(Debug)]
 pub(crate) struct Event {
     /// Number of the choice: prompts in their order, the choices of each together.
@@ -69,7 +69,6 @@ struct Choice {
 
 /// The requests of one call of the API.
 pub(crate) struct Generation {
-    model: Arc<LoadedModel>,
     choices: Vec<Choice>,
     /// Choices of each prompt.
     n: usize,
@@ -108,7 +107,6 @@ impl Generation {
         });
         Ok(Self {
             choices: choices.collect(),
-            model,
             n,
             next: 0,
             events: VecDeque::new(),
@@ -116,11 +114,6 @@ impl Generation {
             arrival,
             ticket,
         })
-    }
-
-    /// The model that generates.
-    pub(crate) fn model(&self) -> &Arc<LoadedModel> {
-        &self.model
     }
 
     /// The account of the call.
@@ -149,7 +142,7 @@ impl Generation {
         if let Some(event) = self.take_event() {
             return Poll::Ready(event);
         }
-        // What arrives from here on wakes the task, so the mailboxes are looked at once more.
+        // Arrivals from here on wake the task, so the mailboxes are looked at once more.
         self.arrival.register(context.waker());
         match self.take_event() {
             Some(event) => Poll::Ready(event),

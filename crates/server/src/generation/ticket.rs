@@ -1,7 +1,10 @@
-//! The account of one call of the API: who, what, how many tokens, how long, how it ended.
+//! The account of one call of the API: caller, tokens, times, outcome. Observers count or record
+//! it.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -9,11 +12,9 @@ use ruvllm::{Completion, FinishReason, ServedAdapter, Timings};
 use serde_json::Value;
 
 use crate::api_error::{ApiError, ErrorKind};
-use crate::app::App;
 use crate::auth::Caller;
 use crate::limits::Permit;
 use crate::request_id::RequestId;
-use crate::telemetry::{CallRecord, CallSummary};
 
 /// Interfaces that work with models; the names are labels of metrics and the witness log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -77,12 +78,52 @@ pub(crate) struct Observed {
     pub(crate) is_complete: bool,
     pub(crate) error: Option<ErrorKind>,
     /// Time of the arrival.
-    pub(crate) started_at: SystemTime,
     pub(crate) started: Instant,
 }
 
+/// Facts about a call of a model, for its log line and its span.
+#[derive(Debug)]
+pub(crate) struct CallSummary {
+    pub(crate) model: Option<Arc<str>>,
+    pub(crate) tenant: Arc<str>,
+    pub(crate) error: Option<ErrorKind>,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) cached_tokens: usize,
+    pub(crate) output_tokens: usize,
+    pub(crate) first_token: Option<Duration>,
+}
+
+/// Place in the extensions of a request for the summary of its call.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CallRecord(Arc<OnceLock<CallSummary>>);
+
+impl CallRecord {
+    /// Leaves the summary at the end of the call.
+    fn set(&self, summary: CallSummary) {
+        let _ = self.0.set(summary);
+    }
+
+    /// The summary of a call that has ended; `None` for a request that is no call of a model.
+    pub(crate) fn get(&self) -> Option<&CallSummary> {
+        self.0.get()
+    }
+}
+
+/// A future without a name.
+pub(crate) type Room<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 /// Something that counts or records calls.
 pub(crate) trait Observer: Send + Sync {
+    /// True if it reads prompts and outputs.
+    fn reads_text(&self) -> bool {
+        false
+    }
+
+    /// Ready once there is room for another call.
+    fn room(&self) -> Room<'_> {
+        Box::pin(ready(()))
+    }
+
     /// Tokens of a choice have arrived, `gap` after those before them.
     fn tokens(&self, _ticket: &Ticket, _tokens: usize, _gap: Duration) {}
 
@@ -90,9 +131,24 @@ pub(crate) trait Observer: Send + Sync {
     fn ended(&self, ticket: &Ticket);
 }
 
+/// The observers of all calls: an extension of every request.
+#[derive(Default)]
+pub(crate) struct Observers {
+    all: Vec<Arc<dyn Observer>>,
+    /// True if one of them reads prompts and outputs, which are then kept to the end of a call.
+    reads_text: bool,
+}
+
+impl Observers {
+    pub(crate) fn new(all: Vec<Arc<dyn Observer>>) -> Self {
+        let reads_text = all.iter().any(|observer| observer.reads_text());
+        Self { all, reads_text }
+    }
+}
+
 /// The account of one call; it is closed when it is dropped.
 pub(crate) struct Ticket {
-    pub(crate) app: Arc<App>,
+    observers: Arc<Observers>,
     pub(crate) caller: Caller,
     pub(crate) request_id: RequestId,
     pub(crate) observed: Observed,
@@ -118,7 +174,7 @@ impl Ticket {
     /// Notes prompt and parameters of a JSON body, for a witness log. The fields `prompts` are the
     /// prompt, all others the parameters.
     pub(crate) fn set_request(&mut self, body: &[u8], prompts: &[&str]) {
-        if !self.app.keeps_text() {
+        if !self.observers.reads_text {
             return;
         }
         let Ok(Value::Object(mut fields)) = serde_json::from_slice(body) else { return };
@@ -153,7 +209,7 @@ impl Ticket {
         self.observed.first_token.get_or_insert_with(|| now - started);
         if let Some(before) = last.replace(now) {
             let gap = now - before;
-            self.app.observers().iter().for_each(|observer| observer.tokens(self, tokens, gap));
+            self.observers.all.iter().for_each(|observer| observer.tokens(self, tokens, gap));
         }
     }
 
@@ -173,7 +229,7 @@ impl Ticket {
 
     /// Adds generated text of a choice, for a witness log.
     pub(crate) fn add_text(&mut self, index: usize, text: &str) {
-        if self.app.keeps_text() {
+        if self.observers.reads_text {
             let outputs = &mut self.observed.outputs;
             outputs.resize_with(outputs.len().max(index + 1), String::new);
             outputs[index].push_str(text);
@@ -197,8 +253,8 @@ impl Drop for Ticket {
             (self.observed.prompt_tokens + self.observed.output_tokens) as u64,
             Instant::now(),
         );
-        let app = Arc::clone(&self.app);
-        app.observers().iter().for_each(|observer| observer.ended(self));
+        let observers = Arc::clone(&self.observers);
+        observers.all.iter().for_each(|observer| observer.ended(self));
         let observed = &self.observed;
         self.record.set(CallSummary {
             model: observed.model.clone(),
@@ -212,17 +268,18 @@ impl Drop for Ticket {
     }
 }
 
-impl FromRequestParts<Arc<App>> for Ticket {
+impl<S: Sync> FromRequestParts<S> for Ticket {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
-        if let Some(witness) = app.witness() {
-            witness.wait_for_room().await;
-        }
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let extensions = &parts.extensions;
+        let observers = extensions.get::<Arc<Observers>>().cloned().unwrap_or_default();
+        for observer in &observers.all {
+            observer.room().await;
+        }
         let caller = extensions.get::<Caller>().cloned();
         Ok(Self {
-            app: Arc::clone(app),
+            observers,
             caller: caller.ok_or_else(|| ApiError::unauthorized("the request has no API key"))?,
             request_id: extensions.get::<RequestId>().cloned().unwrap_or_default(),
             record: extensions.get::<CallRecord>().cloned().unwrap_or_default(),
@@ -245,7 +302,6 @@ impl FromRequestParts<Arc<App>> for Ticket {
                 finish_reasons: Vec::new(),
                 is_complete: false,
                 error: None,
-                started_at: SystemTime::now(),
                 started: Instant::now(),
             },
         })

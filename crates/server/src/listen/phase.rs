@@ -23,9 +23,10 @@ impl Phase {
             // Further bytes do not give a slow head more time.
             (Self::Head(since), Position::Head) => Self::Head(since),
             (Self::Idle(_), Position::Head) => Self::Head(now),
-            (Self::Idle(_) | Self::Head(_), Position::Request) => Self::Busy,
-            // A whole request without a body came at once.
-            (Self::Head(_), Position::Between) => Self::Busy,
+            // Behind a head without a body comes the next one.
+            (Self::Head(_), Position::Request | Position::Between) | (Self::Idle(_), Position::Request) => {
+                Self::Busy
+            }
             (phase, _) => phase,
         }
     }

@@ -57,8 +57,8 @@ impl LoadedModel {
     /// Computes embeddings in a thread of its own.
     ///
     /// One request at a time for each model, in the order of their arrival: its passes take all
-    /// threads of the engine, so that several at once would only divide them, take buffers for each,
-    /// and delay every step of the requests that generate.
+    /// threads of the engine, so that several at once would only divide them, take buffers for
+    /// each, and delay every step of the requests that generate.
     ///
     /// # Errors
     /// As [`Embedder::embed`].

@@ -52,7 +52,7 @@ pub(crate) struct Common {
     pub(crate) max_tokens: Option<usize>,
     /// Newer name of `max_tokens`, which it goes before.
     pub(crate) max_completion_tokens: Option<usize>,
-    #[schema(schema_with = crate::openapi::stop)]
+    #[schema(schema_with = crate::field_schema::stop)]
     pub(crate) stop: Option<OneOrMany<String>>,
     pub(crate) seed: Option<i64>,
     pub(crate) temperature: Option<f32>,

@@ -20,7 +20,7 @@ use crate::generation::{Endpoint, Ticket};
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct EmbeddingsRequest {
     model: Option<String>,
-    #[schema(schema_with = crate::openapi::prompts)]
+    #[schema(schema_with = crate::field_schema::prompts)]
     input: Prompts,
     encoding_format: Option<EncodingFormat>,
     /// Length of the vectors; the first values of the model's, of unit length again.

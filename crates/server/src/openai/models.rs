@@ -1,4 +1,5 @@
-//! `GET /v1/models`, with the fields of OpenAI's clients and of Anthropic's, which ask the same path.
+//! `GET /v1/models`, with the fields of OpenAI's clients and of Anthropic's, which ask the same
+//! path.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};

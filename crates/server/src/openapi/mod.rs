@@ -14,7 +14,6 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use self::operations::operations;
-pub(crate) use self::schema::{blocks, items, parts, prompts, stop};
 
 /// `GET /openapi.json`
 pub(crate) async fn serve() -> impl IntoResponse {

@@ -96,7 +96,7 @@ pub(crate) fn check(method: &str, path: &str, body: Option<&Value>, reply: &Repl
 
 /// Methods and paths of the router's source.
 fn routes() -> BTreeSet<String> {
-    let source = include_str!("../app/router.rs");
+    let source = include_str!("../router.rs");
     let routes = source.split(".route(\"").skip(1).flat_map(|route| {
         let (path, handlers) = route.split_once('"').unwrap();
         let path = path.replace("{*", "{");

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -20,33 +20,11 @@ use tracing::{Instrument, Span};
 
 use super::metrics::{Metrics, RequestEnd};
 use crate::api_error::{ApiError, ErrorKind};
+use crate::generation::CallRecord;
 use crate::request_id::RequestId;
 
 /// Endpoints that machines ask all the time: logged at the level `debug`.
 const QUIET: [&str; 4] = ["health", "ready", "metrics", "live"];
-
-/// Facts about a call of a model, for its log line and its span.
-#[derive(Debug)]
-pub(crate) struct CallSummary {
-    pub(crate) model: Option<Arc<str>>,
-    pub(crate) tenant: Arc<str>,
-    pub(crate) error: Option<ErrorKind>,
-    pub(crate) prompt_tokens: usize,
-    pub(crate) cached_tokens: usize,
-    pub(crate) output_tokens: usize,
-    pub(crate) first_token: Option<Duration>,
-}
-
-/// Place in the extensions of a request for the summary of its call.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct CallRecord(Arc<OnceLock<CallSummary>>);
-
-impl CallRecord {
-    /// Leaves the summary at the end of the call.
-    pub(crate) fn set(&self, summary: CallSummary) {
-        let _ = self.0.set(summary);
-    }
-}
 
 /// Name of an endpoint from its route: `/v1/chat/completions` is `chat_completions`.
 fn endpoint_of(route: Option<&str>) -> Cow<'static, str> {
@@ -96,7 +74,7 @@ impl OpenRequest {
         if let Some(error) = self.error {
             span.record("error", error.name());
         }
-        let Some(call) = self.record.0.get() else { return };
+        let Some(call) = self.record.get() else { return };
         if let Some(model) = &call.model {
             span.record("model", &**model);
         }
@@ -117,7 +95,7 @@ fn milliseconds(time: Duration) -> f64 {
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
-        let call = self.record.0.get();
+        let call = self.record.get();
         self.error = self.error.or(call.and_then(|call| call.error));
         let outcome = match self.error {
             Some(_) => "error",

@@ -10,6 +10,5 @@ pub mod otlp;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::access::{CallRecord, CallSummary};
 pub(crate) use self::live::Live;
 pub(crate) use self::metrics::Metrics;

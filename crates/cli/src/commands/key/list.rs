@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Args;
-use ruvllm_server::auth::{KeyEntry, Moment};
+use ruvllm_server::auth::{KeyEntry, Moment, Scope};
 use serde::Serialize;
 
 use super::{FileArgs, now, read};
@@ -60,7 +60,7 @@ impl<'a> From<&'a KeyEntry> for KeyDocument<'a> {
 }
 
 fn scopes(key: &KeyEntry) -> Vec<&'static str> {
-    key.scopes.iter().map(|scope| scope.name()).collect()
+    key.scopes.iter().map(Scope::name).collect()
 }
 
 pub(crate) fn run(args: &ListArgs, json: bool) -> Result<()> {

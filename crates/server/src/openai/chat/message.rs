@@ -15,7 +15,7 @@ use crate::api_error::ApiError;
 #[derive(Debug, Clone, Derive, ToSchema)]
 pub(crate) struct ChatMessage {
     pub(crate) role: String,
-    #[schema(schema_with = crate::openapi::parts)]
+    #[schema(schema_with = crate::field_schema::parts)]
     pub(crate) content: Option<Content>,
     pub(crate) name: Option<String>,
     pub(crate) tool_calls: Option<Vec<CallParam>>,

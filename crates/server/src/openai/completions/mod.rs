@@ -29,7 +29,8 @@ struct Echo {
 }
 
 impl Echo {
-    /// Adds the prompt's tokens to the log-probabilities of a choice; nothing predicts the first one.
+    /// Adds the prompt's tokens to the log-probabilities of a choice; nothing predicts the first
+    /// one.
     fn write_logprobs(
         &self,
         completion: &Completion,

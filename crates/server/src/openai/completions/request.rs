@@ -17,7 +17,7 @@ const DEFAULT_TOKENS: usize = 16;
 /// Fields of completions besides [`Common`].
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct CompletionRequest {
-    #[schema(schema_with = crate::openapi::prompts)]
+    #[schema(schema_with = crate::field_schema::prompts)]
     prompt: Prompts,
     suffix: Option<String>,
     echo: Option<bool>,

@@ -16,7 +16,7 @@ pub(crate) struct InputItem {
     kind: Option<String>,
     /// Of messages.
     role: Option<String>,
-    #[schema(schema_with = crate::openapi::parts)]
+    #[schema(schema_with = crate::field_schema::parts)]
     content: Option<Content>,
     /// Of calls and their results.
     call_id: Option<String>,
@@ -24,7 +24,7 @@ pub(crate) struct InputItem {
     name: Option<String>,
     arguments: Option<String>,
     /// Of results.
-    #[schema(schema_with = crate::openapi::parts)]
+    #[schema(schema_with = crate::field_schema::parts)]
     output: Option<Content>,
 }
 

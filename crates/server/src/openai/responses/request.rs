@@ -15,7 +15,7 @@ use crate::openai::chat::{Content, ResponseFormat};
 /// Fields of responses besides [`Common`].
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ResponsesRequest {
-    #[schema(schema_with = crate::openapi::items)]
+    #[schema(schema_with = crate::field_schema::items)]
     input: Content<InputItem>,
     instructions: Option<String>,
     tools: Option<Vec<FunctionTool>>,

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use http_body::Frame;
@@ -21,8 +21,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use self::sample::Sampler;
 use crate::api_error::ApiError;
-use crate::app::App;
 use crate::generation::write_event;
+use crate::models::ModelSet;
+use crate::telemetry::Metrics;
 
 /// Time between two samples.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -31,8 +32,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 const MOST_VIEWERS: usize = 64;
 
 /// The viewers of the live figures.
-#[derive(Debug, Default)]
 pub(crate) struct Live {
+    models: Arc<ModelSet>,
+    metrics: Arc<Metrics>,
     viewers: Mutex<Viewers>,
 }
 
@@ -43,21 +45,26 @@ struct Viewers {
 }
 
 impl Live {
+    /// The live figures of models, without viewers.
+    pub(crate) fn new(models: Arc<ModelSet>, metrics: Arc<Metrics>) -> Self {
+        Self { models, metrics, viewers: Mutex::default() }
+    }
+
     /// Adds a viewer; the first one starts the sampler.
     ///
     /// # Errors
     /// 503 if there are too many, or the server shuts down.
-    fn join(app: &Arc<App>) -> Result<mpsc::Receiver<Bytes>, ApiError> {
+    fn join(self: &Arc<Self>) -> Result<mpsc::Receiver<Bytes>, ApiError> {
         // A viewer that has not read the last event misses the next one.
         let (sender, receiver) = mpsc::channel(1);
-        let mut viewers = app.live.viewers.lock();
+        let mut viewers = self.viewers.lock();
         if viewers.is_closed || viewers.senders.len() >= MOST_VIEWERS {
             let message = "the live view has as many viewers as it can have; try again later";
             return Err(ApiError::overloaded(message, None));
         }
         viewers.senders.push(sender);
         if viewers.senders.len() == 1 {
-            tokio::spawn(sample_until_alone(Arc::clone(app)));
+            tokio::spawn(sample_until_alone(Arc::clone(self)));
         }
         Ok(receiver)
     }
@@ -86,15 +93,15 @@ impl Live {
 }
 
 /// Takes samples until the last viewer is gone.
-async fn sample_until_alone(app: Arc<App>) {
+async fn sample_until_alone(live: Arc<Live>) {
     let mut sampler = Sampler::default();
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let mut event = Vec::with_capacity(1024);
-        write_event(&mut event, None, &sampler.sample(&app));
-        if !app.live.send(&event.into()) {
+        write_event(&mut event, None, &sampler.sample(&live.models, &live.metrics));
+        if !live.send(&event.into()) {
             return;
         }
     }
@@ -116,8 +123,8 @@ impl http_body::Body for LiveBody {
 }
 
 /// `GET /v1/live`
-pub(crate) async fn live(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    let events = Live::join(&app)?;
+pub(crate) async fn live(Extension(live): Extension<Arc<Live>>) -> Result<Response, ApiError> {
+    let events = live.join()?;
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),

@@ -7,8 +7,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use ruvllm::{Engine, PrefixNode, StepStatistics};
 use serde::Serialize;
 
-use crate::app::App;
-use crate::models::LoadedModel;
+use crate::models::{LoadedModel, ModelSet};
+use crate::telemetry::Metrics;
 use crate::telemetry::figures::EngineFigures;
 
 /// Most nodes of a prefix tree that are looked at, for the number of its tokens.
@@ -114,20 +114,19 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    pub(super) fn sample(&mut self, app: &App) -> LiveSample {
+    pub(super) fn sample(&mut self, models: &ModelSet, metrics: &Metrics) -> LiveSample {
         // Engines forget steps that nobody reads; a viewer lets longer pauses of scrapes pass.
-        app.metrics.observe_steps();
-        let models =
-            app.models.offered().filter(|offered| offered.parent.is_none()).map(|offered| ModelSample {
-                id: offered.name.to_owned(),
-                loaded: offered.loaded.is_some(),
-                engine: offered.loaded.as_deref().and_then(|model| self.engine(model)),
-            });
+        metrics.observe_steps();
+        let models = models.offered().filter(|offered| offered.parent.is_none()).map(|offered| ModelSample {
+            id: offered.name.to_owned(),
+            loaded: offered.loaded.is_some(),
+            engine: offered.loaded.as_deref().and_then(|model| self.engine(model)),
+        });
         let time = SystemTime::now().duration_since(UNIX_EPOCH);
         LiveSample {
             models: models.collect(),
             time_ms: time.map_or(0, |time| time.as_millis() as u64),
-            connections: app.metrics.connections(),
+            connections: metrics.connections(),
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::Extension;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use prometheus_client::encoding::text::encode;
@@ -28,7 +28,6 @@ use self::collector::{EngineCollector, ProcessCollector};
 use self::labels::Labels;
 use self::steps::StepHistograms;
 use crate::api_error::{ApiError, ErrorKind};
-use crate::app::App;
 use crate::generation::{Observer, Ticket};
 use crate::models::ModelSet;
 
@@ -235,7 +234,7 @@ impl Observer for Metrics {
 }
 
 /// `GET /metrics`
-pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    let text = app.metrics.render().map_err(|error| ApiError::internal(&error))?;
+pub(crate) async fn metrics(Extension(metrics): Extension<Arc<Metrics>>) -> Result<Response, ApiError> {
+    let text = metrics.render().map_err(|error| ApiError::internal(&error))?;
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{delete, get, post};
+use axum::{Extension, Router};
 
-use super::App;
 use crate::api_error::{self, ApiError};
+use crate::app::App;
 use crate::gate::{self, Gate};
 use crate::telemetry::{Metrics, access, live, metrics};
 use crate::{anthropic, native, openai, openapi, request_id, web};
@@ -15,6 +15,8 @@ use crate::{anthropic, native, openai, openapi, request_id, web};
 /// All routes behind a gate.
 pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
     let counted = Arc::clone(&app.metrics);
+    let observers = Extension(Arc::new(app.observers()));
+    let figures = (Extension(Arc::clone(&app.metrics)), Extension(Arc::clone(&app.live)));
     let routes = Router::new()
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/v1/completions", post(openai::completions::create))
@@ -40,6 +42,7 @@ pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
         .merge(web::routes())
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
         .fallback(|| async { ApiError::not_found("there is no such path") })
+        .layer((observers, figures.0, figures.1))
         .with_state(app);
     layered(routes, gate, counted)
 }

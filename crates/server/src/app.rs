@@ -1,6 +1,4 @@
-//! State that all requests share, and the router.
-
-mod router;
+//! State that all requests share.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ruvllm::crates::adapters::AdapterStore;
 use ruvllm::{Engine, Quota, Tenant};
 
-pub(crate) use self::router::{layered, router};
 use crate::api_error::ApiError;
 use crate::auth::Caller;
 use crate::config::Config;
-use crate::generation::Observer;
+use crate::generation::{Observer, Observers};
 use crate::models::ModelSet;
 use crate::telemetry::{Live, Metrics};
 use crate::witness::Witness;
@@ -59,24 +56,22 @@ pub(crate) struct App {
     /// Folder of the adapters that requests may load.
     adapters: Option<AdapterStore>,
     is_ready: AtomicBool,
-    observers: Vec<Arc<dyn Observer>>,
     witness: Option<Arc<Witness>>,
 }
 
 impl App {
-    /// State whose one observer are the metrics.
+    /// State without a witness log.
     pub(crate) fn new(models: ModelSet, limits: RequestLimits) -> Self {
         let models = Arc::new(models);
         let metrics = Arc::new(Metrics::new(&models));
-        let observers: Vec<Arc<dyn Observer>> = vec![Arc::clone(&metrics) as Arc<dyn Observer>];
+        let live = Arc::new(Live::new(Arc::clone(&models), Arc::clone(&metrics)));
         Self {
             models,
             limits,
             metrics,
-            live: Arc::default(),
+            live,
             adapters: None,
             is_ready: AtomicBool::new(false),
-            observers,
             witness: None,
         }
     }
@@ -101,30 +96,18 @@ impl App {
         self.is_ready.load(Ordering::Acquire)
     }
 
-    /// Adds an observer of calls.
-    pub(crate) fn observe(&mut self, observer: Arc<dyn Observer>) {
-        self.observers.push(observer);
-    }
-
     /// Records calls in a witness log.
-    pub(crate) fn set_witness(&mut self, witness: Arc<Witness>) {
+    pub(crate) fn set_witness(&mut self, witness: &Arc<Witness>) {
         let writer = Arc::clone(witness.writer());
         self.metrics.watch_dropped_records(move || writer.status().dropped);
-        self.observe(Arc::clone(&witness) as Arc<dyn Observer>);
-        self.witness = Some(witness);
+        self.witness = Some(Arc::clone(witness));
     }
 
-    pub(crate) fn observers(&self) -> &[Arc<dyn Observer>] {
-        &self.observers
-    }
-
-    pub(crate) fn witness(&self) -> Option<&Arc<Witness>> {
-        self.witness.as_ref()
-    }
-
-    /// True if prompts and outputs are kept until the end of a call.
-    pub(crate) fn keeps_text(&self) -> bool {
-        self.witness.is_some()
+    /// The observers of calls: metrics, and the witness log if there is one.
+    pub(crate) fn observers(&self) -> Observers {
+        let witness = self.witness.iter().map(|witness| Arc::clone(witness) as Arc<dyn Observer>);
+        let metrics = Arc::clone(&self.metrics) as Arc<dyn Observer>;
+        Observers::new(std::iter::once(metrics).chain(witness).collect())
     }
 
     /// The tenant of a caller in an engine's pool, within its share of the KV budget: the root for
