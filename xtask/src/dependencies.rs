@@ -13,7 +13,7 @@ const BEGIN: &str = "<!-- dependencies:begin -->\n";
 const END: &str = "<!-- dependencies:end -->";
 
 /// Crates that can be taken alone, and the program; from the lowest layer up.
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 14] = [
     "gguf-rs-lite",
     "ruvllm-kernels",
     "ruvllm-memory",
@@ -26,6 +26,7 @@ const CRATES: [&str; 13] = [
     "ruvllm-hub",
     "ruvllm-default-model",
     "ruvllm",
+    "ruvllm-server",
     "ruvllm-cli",
 ];
 

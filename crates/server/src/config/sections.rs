@@ -19,11 +19,13 @@ pub struct Listen {
     pub unix: Option<PathBuf>,
     /// Allows addresses other than loopback without API keys.
     pub allow_public: bool,
+    /// Domain names that a server without keys answers to, besides addresses and local names.
+    pub hosts: Vec<String>,
 }
 
 impl Default for Listen {
     fn default() -> Self {
-        Self { host: "127.0.0.1".to_owned(), port: 8080, unix: None, allow_public: false }
+        Self { host: "127.0.0.1".to_owned(), port: 8080, unix: None, allow_public: false, hosts: Vec::new() }
     }
 }
 

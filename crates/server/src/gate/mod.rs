@@ -4,6 +4,7 @@
 //! tenant's requests, `Arc<`[`Permit`](limits::Permit)`>`.
 
 mod cors;
+mod host;
 mod need;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub(crate) struct Gate {
     tenants: Tenants,
     body: RwLock<BodyLimits>,
     origins: Vec<String>,
+    hosts: Vec<String>,
 }
 
 impl Gate {
@@ -44,7 +46,13 @@ impl Gate {
             None => Keys::none(),
         };
         let (tenants, body) = (Tenants::new(config), RwLock::new(BodyLimits::new(config)));
-        Ok(Self { keys, tenants, body, origins: config.cors.origins.clone() })
+        Ok(Self {
+            keys,
+            tenants,
+            body,
+            origins: config.cors.origins.clone(),
+            hosts: config.listen.hosts.clone(),
+        })
     }
 
     /// Replaces limits, and reads the keys file again.
@@ -84,6 +92,11 @@ impl Gate {
 pub(crate) async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
     let limits = *gate.body.read();
     request.extensions_mut().insert(limits);
+    if !gate.keys.are_needed() && !host::is_expected(request.headers(), &gate.hosts) {
+        let message = "a server without API keys answers to addresses and local names alone; list this name in \
+                       listen.hosts, or use keys";
+        return ApiError::forbidden(message).with_code("unexpected_host").into_response();
+    }
     let need = need(request.method(), request.uri().path());
     let caller = match gate.caller(&request, need) {
         Ok(caller) => caller,

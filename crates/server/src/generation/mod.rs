@@ -220,7 +220,7 @@ impl Generation {
                 self.push_parsed(index, Piece::default());
             }
             if let Some(completion) = self.choices[index].handle.completion().cloned() {
-                self.ticket.add_completion(&completion, index % self.n == 0);
+                self.ticket.add_completion(&completion, index.is_multiple_of(self.n));
                 self.events.push_back(Event { index, kind: EventKind::End(Box::new(completion)) });
             }
         } else {

@@ -191,7 +191,7 @@ fn call(call: &CallParam) -> Value {
 fn function_of(messages: &[ChatMessage], result: &ChatMessage) -> Option<String> {
     let id = result.tool_call_id.as_deref()?;
     let calls = messages.iter().flat_map(|message| message.tool_calls.iter().flatten());
-    calls.filter(|call| call.id.as_deref() == Some(id)).map(|call| call.function.name.clone()).last()
+    calls.filter(|call| call.id.as_deref() == Some(id)).map(|call| call.function.name.clone()).next_back()
 }
 
 #[cfg(test)]
