@@ -118,7 +118,7 @@ def task(folder, name, docs, **settings):
 
 def write_tasks(folder, pieces):
     task(folder, "windows", pieces, output_type="loglikelihood", doc_to_text="{{first}}",
-         doc_to_target="{{rest}}", metric_list=[{"metric": "perplexity"}])
+         doc_to_target="{{rest}}", metric_list=[{"metric": "acc"}])
     task(folder, "questions", QUESTIONS, output_type="multiple_choice", doc_to_text="{{question}}",
          doc_to_choice="{{answers}}", doc_to_target=0, metric_list=[{"metric": "acc"}])
 

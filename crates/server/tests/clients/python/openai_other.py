@@ -50,7 +50,9 @@ def embeddings():
 @check("embeddings-base64")
 def embeddings_base64():
     plain = embed("a river", encoding_format="float").data[0].embedding
-    encoded = embed("a river", encoding_format="base64").data[0].embedding
+    # Asked for by name, base64 is a string, for which the package's types have no room.
+    reply = lenient.embeddings.create(model=EMBEDDING_MODEL, input="a river", encoding_format="base64")
+    encoded = reply.data[0].embedding
     found = struct.unpack(f"<{len(plain)}f", base64.b64decode(encoded))
     expect(max(abs(a - b) for a, b in zip(plain, found)) < 1e-6, found[:3])
     # The package asks for base64 by itself and decodes it.
