@@ -59,8 +59,9 @@ pub(crate) fn is_invisible(c: char) -> bool {
     )
 }
 
+/// True for the name of a device. Spaces of any width at its end count as none, as it is shown.
 fn is_device(part: &str) -> bool {
-    let stem = part.split('.').next().unwrap_or(part).trim_end_matches(' ').to_uppercase();
+    let stem = part.split('.').next().unwrap_or(part).trim_end().to_uppercase();
     let is_number = |rest: &str| {
         matches!(rest.chars().next(), Some('0'..='9' | '\u{b9}' | '\u{b2}' | '\u{b3}'))
             && rest.chars().count() == 1
@@ -98,6 +99,7 @@ mod tests {
             ("a/nul.gguf", "device"),
             ("Com1.tar.gz/x", "device"),
             ("aux .txt", "device"),
+            ("con\u{2000}", "device"),
             ("lpt\u{b2}", "device"),
             ("conin$", "device"),
             ("a./b", "ends with"),
