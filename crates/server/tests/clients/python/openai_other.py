@@ -50,7 +50,7 @@ def embeddings():
 @check("embeddings-base64")
 def embeddings_base64():
     plain = embed("a river", encoding_format="float").data[0].embedding
-    # The package validates before it decodes: base64 does not fit its type, even by its own default.
+    # The package validates before it decodes, so base64 does not fit its type.
     reply = lenient.embeddings.create(model=EMBEDDING_MODEL, input="a river", encoding_format="base64")
     encoded = reply.data[0].embedding
     found = struct.unpack(f"<{len(plain)}f", base64.b64decode(encoded))
