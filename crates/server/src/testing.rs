@@ -46,10 +46,15 @@ impl Reply {
     }
 }
 
+/// The built-in model.
+pub(crate) fn built_in() -> ModelSource {
+    ModelSource::Static { name: "base".to_owned(), bytes: ruvllm_default_model::gguf() }
+}
+
 /// A state with the built-in model.
 pub(crate) fn app() -> App {
     let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
-    let entry = ModelEntry::new("base", ModelSource::builtin(), options);
+    let entry = ModelEntry::new("base", built_in(), options);
     App::new(ModelSet::new(vec![entry], None), RequestLimits::default())
 }
 

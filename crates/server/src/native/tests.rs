@@ -174,7 +174,7 @@ fn sessions_outlive_their_model() {
     let folder = tempfile::tempdir().unwrap();
     let app = || {
         let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
-        let entry = ModelEntry::new("base", ModelSource::builtin(), options);
+        let entry = ModelEntry::new("base", crate::testing::built_in(), options);
         let models = ModelSet::new(vec![entry], None).with_sessions(Some(folder.path().to_owned()));
         std::sync::Arc::new(App::new(models, RequestLimits::default()))
     };

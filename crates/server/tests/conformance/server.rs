@@ -17,7 +17,8 @@ pub(crate) fn start() -> Client {
 pub(crate) fn start_with(kv_budget: usize) -> Client {
     let config = Config::from_toml("listen.port = 0\n[log]\nlevel = \"error\"").expect("a configuration");
     let options = EngineOptions::default().with_threads(2).with_kv_budget(kv_budget);
-    let mut entry = ModelEntry::new("base", ModelSource::builtin(), options);
+    let source = ModelSource::Static { name: "base".to_owned(), bytes: ruvllm_default_model::gguf() };
+    let mut entry = ModelEntry::new("base", source, options);
     entry.keep = true;
     let server = Server::bind(config, vec![entry]).expect("a server");
     let url = server.address().to_string();

@@ -76,7 +76,9 @@ impl TestServer {
     pub(crate) fn with_api(settings: &str) -> Self {
         let config = on_free_port(Config::from_toml(settings).unwrap());
         let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
-        let model = ModelEntry::new("base", ModelSource::builtin(), options);
+        let bytes = ruvllm_default_model::gguf();
+        let source = ModelSource::Static { name: "base".to_owned(), bytes };
+        let model = ModelEntry::new("base", source, options);
         let seen = Seen {
             counted: Arc::default(),
             streams: Arc::default(),
