@@ -76,7 +76,7 @@ impl App {
         }
     }
 
-    /// Lets requests load the adapters of a folder.
+    /// Sets the folder whose adapters requests may load.
     pub(crate) fn set_adapter_folder(&mut self, folder: &Path) {
         self.adapters = Some(AdapterStore::new(folder));
     }

@@ -35,7 +35,7 @@ impl<T> Versions<T> {
     /// where readers hold the former version. Writers take turns; readers wait for none of this.
     ///
     /// # Errors
-    /// As `new` and `fill`. The current version stays; the buffer is given up.
+    /// Errors of `new` and `fill`. The current version stays; the buffer is given up.
     pub(crate) fn update<R, E>(
         &self,
         new: impl FnOnce(&T) -> Result<T, E>,

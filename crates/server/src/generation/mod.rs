@@ -153,7 +153,7 @@ impl Generation {
     /// Waits for the end of all choices.
     ///
     /// # Errors
-    /// That of the first choice that fails; the others are cancelled.
+    /// Error of the first choice that fails; the others are cancelled.
     pub(crate) async fn complete(mut self) -> Result<Vec<Completion>, ApiError> {
         let mut completions: Vec<Option<Completion>> = self.choices.iter().map(|_| None).collect();
         while let Some(event) = self.next().await {

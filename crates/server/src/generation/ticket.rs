@@ -191,7 +191,7 @@ impl Ticket {
     /// Passes a result on that comes before the generation; an error closes the call.
     ///
     /// # Errors
-    /// That of the result.
+    /// Error of the result, unchanged.
     pub(crate) fn check<T>(mut self, result: Result<T, ApiError>) -> Result<(Self, T), ApiError> {
         let value = result.inspect_err(|error| self.set_error(error))?;
         Ok((self, value))

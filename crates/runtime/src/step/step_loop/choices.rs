@@ -45,7 +45,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         }
     }
 
-    /// Lets the other choices of a prompt that has been computed begin, as forks of its sequence.
+    /// Begins the other choices of a prompt that has been computed, as forks of its sequence.
     pub(super) fn release_followers(&mut self, id: RequestId) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         let (source, followers) = (request.sequence, std::mem::take(&mut request.followers));
