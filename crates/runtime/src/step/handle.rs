@@ -39,8 +39,8 @@ impl fmt::Display for Chunk {
 ///
 /// An iterator over the pieces of its text as they are generated: `next` waits for one. The pieces
 /// joined are the completion's text. The request runs whether or not anybody reads. The first piece
-/// is handed over at once; where steps are short, those of 10 ms together.
-/// After an error there are no more pieces. Dropping the handle cancels the request: within one
+/// is handed over at once; with steps below half a millisecond, those of 1 ms together. After an
+/// error there are no more pieces. Dropping the handle cancels the request: within one
 /// step its memory is free, and its computed tokens can serve as a prefix of later requests.
 pub struct RequestHandle {
     pub(super) inbox: Arc<Inbox>,

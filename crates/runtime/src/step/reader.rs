@@ -1,15 +1,14 @@
 //! Times at which the reader of a request is woken.
 //!
 //! A reader that is woken takes a core from the threads that compute: two context switches per
-//! token, of a model whose steps may take a millisecond. So text is handed over in intervals that
-//! nobody sees. The first piece is handed over at once, and with steps of half the interval or more
-//! each piece is.
+//! token. Where a step takes a few hundred microseconds, as with the smallest models, that is much
+//! of it, so their text is handed over in intervals. The first piece is handed over at once, and
+//! with steps of half the interval or more each piece is.
 
 use std::time::{Duration, Instant};
 
-/// Longest time that text waits beyond the step it was generated in. A display shows a hundred
-/// pictures per second at most.
-const INTERVAL: Duration = Duration::from_millis(10);
+/// Longest time that text waits beyond the step it was generated in (ADR-0071).
+const INTERVAL: Duration = Duration::from_millis(1);
 
 /// State of the reader of one request, as the step loop knows it.
 #[derive(Debug, Default)]
@@ -71,9 +70,9 @@ mod tests {
 
     #[test]
     fn short_steps_share_a_wake_up_and_long_ones_have_their_own() {
-        assert_eq!(wakes(Duration::from_millis(1), 30), [9, 18, 27]);
-        assert_eq!(wakes(Duration::from_millis(4), 8), [2, 4, 6, 8]);
-        assert_eq!(wakes(Duration::from_millis(5), 4), [1, 2, 3, 4]);
+        assert_eq!(wakes(Duration::from_micros(100), 30), [9, 18, 27]);
+        assert_eq!(wakes(Duration::from_micros(400), 8), [2, 4, 6, 8]);
+        assert_eq!(wakes(Duration::from_micros(500), 4), [1, 2, 3, 4]);
         assert_eq!(wakes(Duration::from_secs(1), 3), [1, 2, 3]);
     }
 
@@ -84,7 +83,7 @@ mod tests {
         assert!(reader.has_first_text());
         reader.wake(now);
         assert!(!reader.has_first_text());
-        assert!(!reader.is_due(now, Some(Duration::from_millis(1))));
+        assert!(!reader.is_due(now, Some(Duration::from_micros(100))));
         assert!(reader.is_due(now, Some(Duration::from_millis(100))), "a prompt is next");
         assert!(reader.is_due(now, None));
     }
