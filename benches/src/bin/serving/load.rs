@@ -98,7 +98,7 @@ fn stream(server: &Server, load: &Load, next: &AtomicUsize) -> Result<Vec<Sample
 
 /// Sends a streaming request and reads its events.
 fn ask(connection: &mut Connection, body: &str) -> Result<Sample> {
-    let (mut reply, sent) = connection.send("/v1/chat/completions", Some(body))?;
+    let (mut reply, sent) = connection.send("/v1/completions", Some(body))?;
     if reply.status != 200 {
         let text = reply.text()?;
         return Err(format!("status {}: {text}", reply.status).into());
@@ -116,7 +116,7 @@ fn ask(connection: &mut Connection, body: &str) -> Result<Sample> {
         if event.get("error").is_some() {
             fault = Some(data.to_owned());
         }
-        if event["choices"][0]["delta"]["content"].as_str().is_some_and(|text| !text.is_empty()) {
+        if event["choices"][0]["text"].as_str().is_some_and(|text| !text.is_empty()) {
             match last.replace(now) {
                 None => sample.first_token = now - sent,
                 Some(before) => sample.gaps.push(now - before),
@@ -142,7 +142,7 @@ fn body(server: &Server, load: &Load, number: usize) -> String {
         load.end_tokens.iter().map(|token| (token.to_string(), json!(-100))).collect();
     json!({
         "model": server.model,
-        "messages": [{"role": "user", "content": load.prompt.text(load.round, number)}],
+        "prompt": load.prompt.text(load.round, number),
         "stream": true,
         "stream_options": {"include_usage": true},
         "temperature": 0,
@@ -192,7 +192,7 @@ fn measure_overhead(server: &Server, seconds: f64) -> Result<Overhead> {
     let mut connection = Connection::open(&server.url, &server.key)?;
     let mut found = Overhead::default();
     let one = json!({
-        "model": server.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1,
+        "model": server.model, "prompt": "Hi", "max_tokens": 1,
     })
     .to_string();
     let start = Instant::now();
@@ -200,7 +200,7 @@ fn measure_overhead(server: &Server, seconds: f64) -> Result<Overhead> {
         let (mut reply, sent) = connection.send("/health", None)?;
         found.health.push(reply.first_byte - sent);
         reply.text()?;
-        let (mut reply, sent) = connection.send("/v1/chat/completions", Some(&one))?;
+        let (mut reply, sent) = connection.send("/v1/completions", Some(&one))?;
         let whole = reply.first_byte - sent;
         let timings = serde_json::from_str::<Value>(&reply.text()?)?["timings"].take();
         if let Some(computed) = computed_ms(&timings) {

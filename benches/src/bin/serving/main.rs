@@ -1,4 +1,4 @@
-//! Load generator for servers with `/v1/chat/completions`: tokens per second, time to the first
+//! Load generator for servers with `/v1/completions`: tokens per second, time to the first
 //! token and time between tokens, of concurrent streams; servers take turns within a run. A table
 //! goes to standard output, a JSON document to the file of `--json`.
 //!
