@@ -518,7 +518,7 @@ pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
     while let Some(error) = cause {
         let text = error.to_string();
         match parts.last_mut() {
-            Some(last) if last.ends_with(&text) => {}
+            Some(last) if last.contains(&text) => {}
             Some(last) if text.starts_with(last.as_str()) => *last = text,
             _ => parts.push(text),
         }
@@ -565,6 +565,10 @@ mod tests {
 
     #[test]
     fn repeated_causes_are_said_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("outer: inner; do this")]
+        struct Hint(#[source] Inner);
+        assert_eq!(one_line(&Hint(Inner)), "outer: inner; do this");
         #[derive(Debug, thiserror::Error)]
         #[error("outer: inner")]
         struct Outer(#[source] Inner);

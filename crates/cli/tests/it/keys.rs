@@ -55,3 +55,22 @@ fn wrong_names_scopes_and_files_are_refused() {
     run(&["key", "new", "b", "--file", file]).fails_with(1, &["keys.toml", "line 2"]);
     assert_eq!(fs::read_to_string(&path).unwrap(), "[[keys]]\nname = 1");
 }
+
+#[test]
+fn commands_at_once_lose_no_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.toml");
+    let file = argument(&path);
+    let names: Vec<String> = (0..8).map(|index| format!("team-{index}")).collect();
+    std::thread::scope(|scope| {
+        for name in &names {
+            scope.spawn(move || run(&["key", "new", name, "--file", file]).text().len());
+        }
+    });
+    let list = run(&["key", "list", "--file", file, "--json"]).json();
+    let mut found: Vec<_> = (list["keys"].as_array().unwrap().iter())
+        .map(|key| key["name"].as_str().unwrap().to_owned())
+        .collect();
+    found.sort();
+    assert_eq!(found, names);
+}

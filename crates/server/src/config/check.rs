@@ -46,11 +46,11 @@ fn check_listen(config: &Config) -> Checked {
         "is empty; use \"127.0.0.1\", or \"0.0.0.0\" for all addresses".to_owned()
     })?;
     match (&config.tls.certificate, &config.tls.key) {
-        (Some(_), None) => require(false, "tls.key", || {
-            "is missing; TLS needs the private key of tls.certificate".to_owned()
+        (Some(_), None) => require(false, "tls.certificate", || {
+            "needs its private key; set tls.key (--tls-key) too".to_owned()
         }),
-        (None, Some(_)) => require(false, "tls.certificate", || {
-            "is missing; TLS needs the certificate of tls.key".to_owned()
+        (None, Some(_)) => require(false, "tls.key", || {
+            "needs its certificate; set tls.certificate (--tls-certificate) too".to_owned()
         }),
         (Some(_), Some(_)) => require(listen.unix.is_none(), "tls.certificate", || {
             "has no use with listen.unix; remove one of them".to_owned()
@@ -88,6 +88,7 @@ fn check_limits(config: &Config) -> Checked {
         ("limits.body_timeout_s", limits.body_timeout_s),
         ("limits.idle_timeout_s", limits.idle_timeout_s),
         ("limits.write_timeout_s", limits.write_timeout_s),
+        ("folders.sessions_interval_s", config.folders.sessions_interval_s),
     ] {
         require(value > Seconds::new(0), key, || "0 leaves no time; use a number above 0".to_owned())?;
     }

@@ -66,7 +66,7 @@ fn faults_name_line_key_and_remedy() {
     refused("[limits]\nheaders = 9\njson_depth = 10000", &["line 3", "limits.json_depth", "4 to 127"]);
     refused("[limits]\nidle_timeout_s = 0", &["line 2", "limits.idle_timeout_s", "above 0"]);
     refused("[limits]\nbody_bytes = \"1MB\"", &["line 2", "512MiB"]);
-    refused("[tls]\ncertificate = 'c'", &["tls.key", "is missing"]);
+    refused("[tls]\ncertificate = 'c'", &["line 2", "tls.certificate", "set tls.key"]);
     refused("[tenants.a]\nkv_share = 2", &["line 2", "tenants.a.kv_share", "at most 1"]);
     refused("[tenants.'a b']", &["letters"]);
     refused("[cors]\norigins = ['https://a/b']", &["line 2", "cors.origins", "https://a/b"]);

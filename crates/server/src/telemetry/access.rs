@@ -26,6 +26,11 @@ use crate::request_id::RequestId;
 /// Endpoints that machines ask all the time: logged at the level `debug`.
 const QUIET: [&str; 4] = ["health", "ready", "metrics", "live"];
 
+/// True for an endpoint of [`QUIET`], and for a file of the web page.
+fn is_quiet(endpoint: &str) -> bool {
+    QUIET.contains(&endpoint) || endpoint.starts_with("ui_")
+}
+
 /// Name of an endpoint from its route: `/v1/chat/completions` is `chat_completions`.
 fn endpoint_of(route: Option<&str>) -> Cow<'static, str> {
     let Some(route) = route else { return "unknown".into() };
@@ -104,7 +109,7 @@ impl Drop for OpenRequest {
         };
         self.record_fields(outcome);
         let _in_span = self.span.enter();
-        if QUIET.contains(&&*self.endpoint) {
+        if is_quiet(&self.endpoint) {
             tracing::debug!("request ended");
         } else {
             tracing::info!("request ended");
@@ -221,5 +226,7 @@ mod tests {
         assert_eq!(endpoint_of(Some("/v1/models/{*name}")), "models");
         assert_eq!(endpoint_of(Some("/")), "index");
         assert_eq!(endpoint_of(None), "unknown");
+        let is_quiet = |route| is_quiet(&endpoint_of(Some(route)));
+        assert!(is_quiet("/ui/app.js") && is_quiet("/v1/live") && !is_quiet("/") && !is_quiet("/v1/models"));
     }
 }

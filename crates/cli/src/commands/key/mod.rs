@@ -5,6 +5,7 @@ pub(crate) mod new;
 pub(crate) mod rm;
 pub(crate) mod rotate;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -56,15 +57,30 @@ fn read(path: &Path) -> Result<KeyFile> {
     }
 }
 
+/// Changes a keys file. Another command that changes it waits until this one has ended.
+///
+/// # Errors
+/// [`Error::WriteFile`], and the errors of reading and changing it.
+fn update<T>(path: &Path, change: impl FnOnce(&mut KeyFile) -> Result<T>) -> Result<T> {
+    let failed = |source| Error::WriteFile { path: path.to_owned(), source };
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        user_folders::make_private(folder).map_err(failed)?;
+    }
+    // A file of its own: the keys file is replaced by renaming.
+    let lock = File::create(path.with_extension("lock")).map_err(failed)?;
+    lock.lock().map_err(failed)?;
+    let mut file = read(path)?;
+    let changed = change(&mut file)?;
+    write(path, &file)?;
+    Ok(changed)
+}
+
 /// Replaces a keys file; a new one is readable by its owner alone.
 ///
 /// # Errors
 /// [`Error::WriteFile`].
 fn write(path: &Path, file: &KeyFile) -> Result<()> {
     let failed = |source| Error::WriteFile { path: path.to_owned(), source };
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        user_folders::make_private(folder).map_err(failed)?;
-    }
     result_file::write(path, file.to_text().as_bytes(), Readers::Owner).map_err(failed)
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use ruvllm_server::auth::Scope;
 use serde::Serialize;
 
-use super::{FileArgs, now, read, write};
+use super::{FileArgs, now, update};
 use crate::args::duration;
 use crate::error::Result;
 use crate::output;
@@ -70,9 +70,9 @@ pub(crate) fn run(args: &NewArgs, json: bool) -> Result<()> {
         scopes => scopes,
     };
     let expires = args.expires_in.map(|time| now().after(time));
-    let mut file = read(&path)?;
-    let secret = file.add(&args.name, tenant, scopes.iter().copied().collect(), now(), expires)?;
-    write(&path, &file)?;
+    let secret = update(&path, |file| {
+        Ok(file.add(&args.name, tenant, scopes.iter().copied().collect(), now(), expires)?)
+    })?;
     if json {
         return output::write_json(&Document {
             name: &args.name,

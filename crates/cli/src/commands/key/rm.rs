@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 
-use super::{FileArgs, read, write};
+use super::{FileArgs, update};
 use crate::error::Result;
 use crate::output;
 
@@ -37,9 +37,7 @@ struct Document<'a> {
 
 pub(crate) fn run(args: &RmArgs, json: bool) -> Result<()> {
     let path = args.file.path()?;
-    let mut file = read(&path)?;
-    file.remove(&args.name)?;
-    write(&path, &file)?;
+    update(&path, |file| Ok(file.remove(&args.name)?))?;
     if json {
         return output::write_json(&Document { name: &args.name, file: &path });
     }

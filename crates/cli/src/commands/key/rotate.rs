@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::{FileArgs, now, read, write};
+use super::{FileArgs, now, update};
 use crate::args::duration;
 use crate::error::Result;
 use crate::output;
@@ -47,9 +47,7 @@ struct Document<'a> {
 
 pub(crate) fn run(args: &RotateArgs, json: bool) -> Result<()> {
     let path = args.file.path()?;
-    let mut file = read(&path)?;
-    let secret = file.rotate(&args.name, now(), args.overlap)?;
-    write(&path, &file)?;
+    let secret = update(&path, |file| Ok(file.rotate(&args.name, now(), args.overlap)?))?;
     if json {
         let overlap_s = args.overlap.as_secs();
         return output::write_json(&Document {
