@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -218,6 +219,16 @@ impl Sessions<'_> {
         let request = EmbeddingRequest::new(texts).with_normalize(true).with_max_tokens(most);
         let embeddings = self.engine.embed(&request)?.embeddings;
         Ok(embeddings.into_iter().map(|embedding| embedding.vector.into()).collect())
+    }
+
+    /// Number that changes with each request and each removal: sessions that have the number of
+    /// their last [`save`](Self::save) are saved. It holds for this process alone.
+    pub fn revision(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (name, record) in self.engine.session_table.all(None) {
+            (name, record.state().last_used).hash(&mut hasher);
+        }
+        hasher.finish()
     }
 
     /// Saves the sessions of all tenants into a folder, which is created if missing: an index and,

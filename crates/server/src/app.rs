@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::RwLock;
 use ruvllm::crates::adapters::AdapterStore;
 use ruvllm::{Engine, Quota, Tenant};
 
@@ -50,7 +51,7 @@ impl Default for RequestLimits {
 /// State that all requests share.
 pub(crate) struct App {
     pub(crate) models: Arc<ModelSet>,
-    pub(crate) limits: RequestLimits,
+    limits: RwLock<RequestLimits>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) live: Arc<Live>,
     /// Folder of the adapters that requests may load.
@@ -67,13 +68,23 @@ impl App {
         let live = Arc::new(Live::new(Arc::clone(&models), Arc::clone(&metrics)));
         Self {
             models,
-            limits,
+            limits: RwLock::new(limits),
             metrics,
             live,
             adapters: None,
             is_ready: AtomicBool::new(false),
             witness: None,
         }
+    }
+
+    /// The limits of a request that begins now.
+    pub(crate) fn limits(&self) -> RequestLimits {
+        *self.limits.read()
+    }
+
+    /// Replaces the limits, for requests from now on.
+    pub(crate) fn set_limits(&self, limits: RequestLimits) {
+        *self.limits.write() = limits;
     }
 
     /// Sets the folder whose adapters requests may load.

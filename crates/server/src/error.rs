@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::api_error::with_sources;
 use crate::auth::KeysError;
 use crate::config::ConfigError;
 
@@ -52,10 +53,20 @@ pub enum Error {
         /// Error of the engine.
         source: Box<ruvllm::Error>,
     },
+    /// A model or adapter of the configuration cannot be used.
+    #[error("models: {0}")]
+    Models(String),
     /// The witness log cannot be opened, or its last entries cannot be written.
     #[error("witness log: {0}")]
     Witness(#[from] ruvllm_witness::Error),
     /// Threads or signal handlers are refused by the system.
     #[error("cannot start the server: {0}")]
     System(#[source] io::Error),
+}
+
+impl Error {
+    /// A model or adapter that cannot be used, for this reason.
+    pub fn models(source: impl std::error::Error) -> Self {
+        Self::Models(with_sources(&source))
+    }
 }

@@ -49,12 +49,9 @@ pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
 
 /// Routes with the layers of every server, the outermost last.
 pub(crate) fn layered(routes: Router, gate: Arc<Gate>, metrics: Arc<Metrics>) -> Router {
-    let cors = gate.cors();
-    let mut routes = routes.layer(from_fn_with_state(gate, gate::admit));
-    if let Some(cors) = cors {
-        routes = routes.layer(cors);
-    }
     routes
+        .layer(from_fn_with_state(Arc::clone(&gate), gate::admit))
+        .layer(from_fn_with_state(gate, gate::share))
         .layer(from_fn(api_error::render))
         .layer(from_fn_with_state(metrics, access::observe))
         .layer(from_fn(request_id::set))

@@ -53,12 +53,16 @@ impl Server {
             app.metrics.label_tenants();
         }
         let app = Arc::new(app);
-        let server = Self::with_router(config, |gate| router(Arc::clone(&app), gate))?;
+        let interval = config.folders.sessions_interval_s.duration();
+        let routes = |gate| router(Arc::clone(&app), gate);
+        let server = Self::with_router(config, Some(Arc::clone(&app)), routes)?;
         app.metrics.watch_connections(server.listener.open_connections());
         let loaded = server.runtime.block_on(app.models.load_kept());
         loaded.map_err(|(name, source)| Error::Model { name, source: source.into() })?;
         app.set_ready(true);
-        Ok(Self { app: Some(app), witness, ..server })
+        let models = Arc::clone(&app.models);
+        server.runtime.spawn(async move { models.save_sessions(interval).await });
+        Ok(Self { witness, ..server })
     }
 
     /// Binds a server of other routes, behind the same listener, keys and limits.
@@ -67,10 +71,14 @@ impl Server {
     /// As [`Self::bind`].
     pub fn with_routes(config: Config, routes: Router) -> Result<Self, Error> {
         let metrics = Metrics::new(&Arc::new(ModelSet::new(Vec::new(), None)));
-        Self::with_router(config, |gate| layered(routes, gate, Arc::new(metrics)))
+        Self::with_router(config, None, |gate| layered(routes, gate, Arc::new(metrics)))
     }
 
-    fn with_router(config: Config, router: impl FnOnce(Arc<Gate>) -> Router) -> Result<Self, Error> {
+    fn with_router(
+        config: Config,
+        app: Option<Arc<App>>,
+        router: impl FnOnce(Arc<Gate>) -> Router,
+    ) -> Result<Self, Error> {
         config.check()?;
         let gate = Arc::new(Gate::new(&config)?);
         let certificate = Certificate::read(&config)?;
@@ -89,10 +97,12 @@ impl Server {
             gate: Arc::clone(&gate),
             certificate,
             limits: listener.limits(),
+            app: app.clone(),
+            models: Mutex::new(None),
         });
         let routes = router(gate);
         let shutdown = ShutdownHandle::new();
-        Ok(Self { runtime, listener, routes, app: None, witness: None, shutdown, reload })
+        Ok(Self { runtime, listener, routes, app, witness: None, shutdown, reload })
     }
 
     /// Checks a configuration and the files that it names, without binding the address.
@@ -118,7 +128,18 @@ impl Server {
         self.shutdown.clone()
     }
 
-    /// Reads configuration, keys and certificate again, from another thread.
+    /// Reloads take the adapters of the models that `read` gives for the new configuration. Other
+    /// changes to models need a restart.
+    #[must_use]
+    pub fn with_model_reader(
+        self,
+        read: impl Fn(&Config) -> Result<Vec<ModelEntry>, Error> + Send + Sync + 'static,
+    ) -> Self {
+        self.reload.set_models(Box::new(read));
+        self
+    }
+
+    /// Reads configuration, keys, certificate and adapters again, from another thread.
     pub fn reload_handle(&self) -> ReloadHandle {
         self.reload.clone()
     }

@@ -11,7 +11,7 @@ use super::values::{bytes, isa, kv_calibration, positive, recipe};
 use crate::device::DeviceArgs;
 
 /// The model of a command.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ModelArgs {
     #[arg(
         long,
@@ -24,7 +24,7 @@ pub(crate) struct ModelArgs {
 }
 
 /// Threads, instruction set and memory of the engine.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ComputeArgs {
     /// Number of threads [default: one for each core]
     #[arg(long, short, value_name = "N", value_parser = positive)]
@@ -69,7 +69,7 @@ impl ComputeArgs {
 }
 
 /// Form and place of the weights in memory.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct LoadingArgs {
     /// Quantize the weights while loading; TYPE as for `ruvllm quantize` [default: as they are]
     #[arg(long, value_name = "TYPE", value_parser = recipe)]
@@ -93,7 +93,7 @@ impl LoadingArgs {
 }
 
 /// Options of the KV-cache calibration.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct CalibrationArgs {
     /// File of `ruvllm calibrate-kv`, for a --kv with nuq3
     #[arg(long, value_name = "FILE", value_parser = kv_calibration)]

@@ -85,7 +85,7 @@ impl GenerationArgs {
 }
 
 /// Options of the prefix cache on disk.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Prefix cache")]
 pub(crate) struct PrefixArgs {
     /// Prefix cache on disk: `on` stores every prefix, `spill` those evicted from memory

@@ -18,7 +18,7 @@ use crate::error::Result;
 const DRAFT_PART: u64 = 4;
 
 /// Options of speculative decoding.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Speculative decoding")]
 pub(crate) struct SpeculationArgs {
     /// Draft model with the same vocabulary; auto: a small one beside the model or in the store
@@ -31,7 +31,7 @@ pub(crate) struct SpeculationArgs {
 }
 
 /// Options of speculative decoding for measurements, where it is off unless asked for.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Speculative decoding")]
 pub(crate) struct MeasuredSpeculationArgs {
     /// With --parallel: draft model with the same vocabulary

@@ -9,7 +9,7 @@ use clap::Args;
 use crate::user_folders;
 
 /// Options of the device.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct DeviceArgs {
     /// Device: cpu, gpu, gpu:N as `doctor --gpu` lists them, or auto
     #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::program::{argument, command, json_document, run, tiny_model};
+use crate::program::{argument, command, json_document, repository, run, tiny_model};
 use crate::schema;
 
 /// A running server, which is killed at the end of a test.
@@ -128,6 +128,103 @@ fn keys_are_rotated_by_sighup() {
     assert_eq!(status(&next), 200);
 }
 
+/// Configuration of the tiny model with adapters: their names in requests and in the store.
+fn with_adapters(adapters: &[(&str, &str)]) -> String {
+    let lines: String = adapters.iter().map(|(name, stored)| format!("{name} = '{stored}'\n")).collect();
+    format!("[[models]]\nname = 'tiny'\npath = '{}'\n[models.adapters]\n{lines}", tiny_model().display())
+}
+
+#[test]
+fn adapters_follow_the_configuration_at_sighup() {
+    let folder = tempfile::tempdir().unwrap();
+    let in_store = |arguments: &[&str]| {
+        let mut program = command(arguments);
+        program.env("RUVLLM_HOME", folder.path());
+        program
+    };
+    let tiny = tiny_model();
+    for (name, lora) in [("small", "r1_qv"), ("large", "r4_all")] {
+        let source = repository("crates/models/tests/data/lora").join(lora);
+        let arguments = ["adapter", "add", name, argument(&source), "--model", argument(&tiny)];
+        assert!(in_store(&arguments).output().unwrap().status.success());
+    }
+    let config = folder.path().join("server.toml");
+    fs::write(&config, with_adapters(&[("poet", "small")])).unwrap();
+    let flags = ["serve", "--port", "0", "--json", "--quiet", "--threads", "1", "--config"];
+    let server = Served::of(in_store(&[&flags[..], &[argument(&config)]].concat()));
+    let text = |model: &str| {
+        let body = format!(
+            r#"{{"model": "{model}", "prompt": [5, 6, 7], "max_tokens": 1, "logprobs": 3, "temperature": 0}}"#
+        );
+        let (status, text) = server.request("POST", "/v1/completions", "", &body);
+        let choice = text.split_once(r#""logprobs""#).and_then(|(_, rest)| rest.split_once("finish_reason"));
+        (status, choice.map_or_else(String::new, |(logprobs, _)| logprobs.to_owned()))
+    };
+    let (first, base) = (text("poet"), text("tiny"));
+    assert_eq!((first.0, base.0, text("bard").0), (200, 200, 404));
+    assert_ne!(first.1, base.1);
+
+    fs::write(&config, with_adapters(&[("poet", "large"), ("bard", "small")])).unwrap();
+    server.send("-HUP");
+    eventually("the new adapter is absent", || text("bard").0 == 200);
+    assert_eq!(text("bard").1, first.1);
+    assert_ne!(text("poet").1, first.1);
+
+    fs::write(&config, with_adapters(&[("bard", "small")])).unwrap();
+    server.send("-HUP");
+    eventually("the former adapter is there", || text("poet").0 == 404);
+    // A file that cannot be used leaves the others as they are.
+    fs::write(&config, with_adapters(&[("bard", "absent")])).unwrap();
+    server.send("-HUP");
+    server.send("-HUP");
+    assert_eq!(text("bard").1, first.1);
+}
+
+#[test]
+fn a_killed_server_finds_its_sessions_and_a_valid_witness_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let (sessions, log) = (folder.path().join("sessions"), folder.path().join("log"));
+    let config = folder.path().join("server.toml");
+    let text = format!(
+        "[folders]\nsessions = '{}'\nsessions_interval_s = 0.1\n[witness]\nfolder = '{}'\nfsync = true\n\
+         [[models]]\nname = 'tiny'\npath = '{}'\nkeep = true\n",
+        sessions.display(),
+        log.display(),
+        tiny_model().display()
+    );
+    fs::write(&config, text).unwrap();
+    let server = Served::start(&["--config", argument(&config)]);
+    let body = r#"{"prompt": [5, 6, 7], "max_tokens": 4, "session": "story"}"#;
+    assert_eq!(server.request("POST", "/v1/completions", "", body).0, 200);
+    let is_saved = || {
+        let folders = fs::read_dir(&sessions).into_iter().flatten().flatten();
+        folders
+            .map(|folder| folder.path().join("sessions.json"))
+            .any(|index| fs::read_to_string(index).is_ok_and(|text| text.contains("\"story\"")))
+    };
+    eventually("the session is not written", is_saved);
+    // Killed in the middle of a stream.
+    let mut stream = server.connect().unwrap();
+    let body = r#"{"prompt": [5, 6, 7], "max_tokens": 400, "stream": true, "ignore_eos": true}"#;
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all((head + body).as_bytes()).unwrap();
+    stream.read_exact(&mut [0; 200]).unwrap();
+    server.send("-KILL");
+    assert_eq!(server.exit_code(), None);
+
+    let server = Served::start(&["--config", argument(&config)]);
+    let found = server.request("GET", "/v1/sessions", "", "").1;
+    assert!(found.contains("\"story\""), "{found}");
+    assert_eq!(server.request("POST", "/v1/completions", "", r#"{"prompt": [5], "max_tokens": 1}"#).0, 200);
+    server.send("-TERM");
+    assert_eq!(server.exit_code(), Some(0));
+    let report = run(&["witness", "verify", argument(&log), "--json"]).json();
+    assert_eq!(report["valid"], true, "{report}");
+}
+
 #[test]
 fn the_second_signal_ends_requests_that_run() {
     let server = Served::start(&["-m", argument(&tiny_model())]);
@@ -196,12 +293,13 @@ fn faults_are_one_line_with_a_remedy() {
         ("[listen]\nprot = 1", &["server.toml:2", "`prot`", "`port`"][..]),
         ("[limits]\nheaders = 1", &["server.toml:2", "limits.headers", "8 to 1000"]),
         ("[keys]\nfile = '/nonexistent'", &["/nonexistent", "ruvllm key new"]),
-        ("[tls]\nkey = 'a'", &["tls.certificate", "is missing"]),
+        ("[tls]\nkey = 'a'", &["server.toml:2", "tls.key", "--tls-certificate"]),
         ("[[models]]\nkv = 'tired'", &["models.kv", "tired"]),
     ] {
         fs::write(&config, text).unwrap();
         run(&["serve", "--config", file, "--check"]).fails_with(2, pieces);
     }
+    run(&["serve", "--tls-key", "a", "--check"]).fails_with(2, &["--tls-key: tls.key", "--tls-certificate"]);
     run(&["serve", "--host", "0.0.0.0", "--check"]).fails_with(2, &["--api-keys", "--allow-public"]);
     run(&["serve", "--host", "0.0.0.0"]).fails_with(2, &["--api-keys", "--allow-public"]);
     run(&["serve", "--port", "70000"]).fails_with(2, &["70000"]);

@@ -78,7 +78,7 @@ impl MessagesRequest {
     /// # Errors
     /// 400 for messages and tools that cannot be used.
     pub(crate) fn prompt(&self, app: &App) -> Result<Prompt, ApiError> {
-        let messages = conversation(self.system.as_ref(), &self.messages, app.limits.items)?;
+        let messages = conversation(self.system.as_ref(), &self.messages, app.limits().items)?;
         let tools = self.tools.iter().flatten().enumerate().map(|(index, tool)| tool.definition(index));
         let tools = tools.collect::<Result<Vec<_>, _>>()?;
         Ok(Prompt::Chat { messages, tools: (!tools.is_empty()).then_some(Value::Array(tools)) })

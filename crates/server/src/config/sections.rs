@@ -204,13 +204,21 @@ pub struct Model {
 }
 
 /// `[folders]`: folders that requests can reach files in.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Folders {
     /// Adapters that `/v1/adapters` may load; absent: those of the configuration alone.
     pub adapters: Option<PathBuf>,
     /// Sessions of callers; absent: sessions stay in memory.
     pub sessions: Option<PathBuf>,
+    /// Time after which changed sessions are written.
+    pub sessions_interval_s: Seconds,
+}
+
+impl Default for Folders {
+    fn default() -> Self {
+        Self { adapters: None, sessions: None, sessions_interval_s: Seconds::new(10) }
+    }
 }
 
 /// `[metrics]`: metrics for Prometheus.

@@ -16,6 +16,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::RwLock;
+use tower::{Layer as _, ServiceExt as _};
 use tower_http::cors::CorsLayer;
 
 use self::need::{Need, need};
@@ -31,7 +32,8 @@ pub(crate) struct Gate {
     keys: Keys,
     tenants: Tenants,
     body: RwLock<BodyLimits>,
-    origins: Vec<String>,
+    /// Layer that lets pages of the configured origins call the server; `None` without any.
+    cors: RwLock<Option<CorsLayer>>,
     hosts: Vec<String>,
 }
 
@@ -50,24 +52,20 @@ impl Gate {
             keys,
             tenants,
             body,
-            origins: config.cors.origins.clone(),
+            cors: RwLock::new(cors::layer(&config.cors.origins)),
             hosts: config.listen.hosts.clone(),
         })
     }
 
-    /// Replaces limits, and reads the keys file again.
+    /// Replaces limits and origins, and reads the keys file again.
     ///
     /// # Errors
-    /// A keys file that cannot be read; its keys are then those from before, the limits are new.
+    /// A keys file that cannot be read; its keys are then those from before, all else is new.
     pub(crate) fn reload(&self, config: &Config) -> Result<(), KeysError> {
         self.tenants.reload(config, Instant::now());
         *self.body.write() = BodyLimits::new(config);
+        *self.cors.write() = cors::layer(&config.cors.origins);
         self.keys.reload()
-    }
-
-    /// Layer that lets pages of the configured origins call the server; `None` without any.
-    pub(crate) fn cors(&self) -> Option<CorsLayer> {
-        (!self.origins.is_empty()).then(|| cors::layer(&self.origins))
     }
 
     /// Warning for a keys file that other users can read.
@@ -85,6 +83,18 @@ impl Gate {
         let caller = Caller::of(request.headers(), &self.keys, &self.tenants, SystemTime::now())?;
         caller.require(scope)?;
         Ok(Some(caller))
+    }
+}
+
+/// Layer that lets pages of the configured origins read responses.
+pub(crate) async fn share(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+    let cors = gate.cors.read().clone();
+    match cors {
+        Some(cors) => match cors.layer(next).oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        },
+        None => next.run(request).await,
     }
 }
 

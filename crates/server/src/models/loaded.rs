@@ -2,9 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use ruvllm::crates::adapters::CompactFile;
 use ruvllm::{
-    Embedder, EmbeddingRequest, Embeddings, Engine, LoadProgress, Precision, Prompt, Tenant, TokenId,
+    Embedder, EmbeddingRequest, Embeddings, Engine, LoadProgress, Precision, Prompt, Sessions, Tenant,
+    TokenId,
 };
 use tokio::sync::Mutex;
 
@@ -20,21 +23,27 @@ pub(crate) struct LoadedModel {
     embedding: Arc<Mutex<()>>,
     /// Folder of the sessions of this model; `None` keeps them in memory.
     sessions: Option<PathBuf>,
+    /// Revision of the sessions that are saved.
+    saved: AtomicU64,
 }
 
 impl LoadedModel {
-    /// Loads a model, registers its adapters and restores its sessions from their folder in
+    /// Loads a model, registers `adapters` and restores its sessions from their folder in
     /// `sessions`, which is named by the fingerprint of the model.
     ///
     /// # Errors
     /// As [`Engine::load`], and [`ruvllm::Error::Adapter`].
-    pub(super) fn load(entry: &ModelEntry, sessions: Option<&Path>) -> Result<Self, ruvllm::Error> {
+    pub(super) fn load(
+        entry: &ModelEntry,
+        adapters: &[(String, PathBuf)],
+        sessions: Option<&Path>,
+    ) -> Result<Self, ruvllm::Error> {
         let embedder = Embedder::load(&entry.source, &entry.options, &mut |_: LoadProgress<'_>| ())?;
         let (mut bytes, mut folder) = (super::expected_bytes(entry), None);
         if let Some(engine) = embedder.engine() {
             let weights = engine.model().weight_bytes();
             bytes = weights.private + weights.shared + engine.plan().kv_budget.value as u64;
-            for (name, path) in &entry.adapters {
+            for (name, path) in adapters {
                 let registered =
                     engine.adapter_registry().register(&Tenant::root(), name, path, Precision::default());
                 registered.map_err(|source| ruvllm::Error::Adapter { source: source.into() })?;
@@ -44,7 +53,68 @@ impl LoadedModel {
             }
         }
         let name = entry.name.as_str().into();
-        Ok(Self { name, embedder, bytes, embedding: Arc::default(), sessions: folder })
+        let model = Self {
+            name,
+            embedder,
+            bytes,
+            embedding: Arc::default(),
+            sessions: folder,
+            saved: AtomicU64::new(0),
+        };
+        let restored = model.sessions().map_or(0, |(_, sessions)| sessions.revision());
+        model.saved.store(restored, Ordering::Relaxed);
+        Ok(model)
+    }
+
+    /// The sessions of the engine and their folder, if there is one.
+    fn sessions(&self) -> Option<(&Path, Sessions<'_>)> {
+        Some((self.sessions.as_deref()?, self.embedder.engine()?.sessions()))
+    }
+
+    /// Saves the sessions if they have changed. A fault is logged; the next call tries again.
+    pub(super) fn save_sessions(&self) {
+        let Some((folder, sessions)) = self.sessions() else { return };
+        // Taken before: a change meanwhile is saved by the next call.
+        let revision = sessions.revision();
+        if self.saved.load(Ordering::Relaxed) == revision {
+            return;
+        }
+        match sessions.save(folder) {
+            Ok(()) => self.saved.store(revision, Ordering::Relaxed),
+            Err(error) => {
+                tracing::error!(model = &*self.name, error = with_sources(&error), "cannot save sessions");
+            }
+        }
+    }
+
+    /// Makes the adapters of the configuration those in `new` instead of those in `old`: requests
+    /// that run finish on theirs. A file with the content of before stays as it is. What cannot be
+    /// used is left out; returns its error.
+    pub(super) fn set_adapters(
+        &self,
+        old: &[(String, PathBuf)],
+        new: &[(String, PathBuf)],
+    ) -> Vec<ruvllm::Error> {
+        let Some(engine) = self.embedder.engine() else { return Vec::new() };
+        let (registry, root) = (engine.adapter_registry(), Tenant::root());
+        for (name, _) in old.iter().filter(|(name, _)| !new.iter().any(|(kept, _)| kept == name)) {
+            // A request may have removed it.
+            let _ = registry.unload(&root, name);
+        }
+        let registered = registry.list(&root);
+        let is_current = |name: &str, path: &Path| {
+            let former = registered.iter().find(|former| former.version.name() == name);
+            former.is_some_and(|former| {
+                former.version.path() == path
+                    && CompactFile::open(path).is_ok_and(|file| file.digest() == former.version.digest())
+            })
+        };
+        let changed = new.iter().filter(|(name, path)| !is_current(name, path));
+        let replaced = changed.map(|(name, path)| registry.replace(&root, name, path, Precision::default()));
+        replaced
+            .filter_map(Result::err)
+            .map(|source| ruvllm::Error::Adapter { source: source.into() })
+            .collect()
     }
 
     /// Name of the model in replies.
@@ -123,10 +193,6 @@ fn restore_sessions(engine: &Engine, sessions: &Path) -> Result<PathBuf, ruvllm:
 /// Saves the sessions when the model is unloaded, or the server ends.
 impl Drop for LoadedModel {
     fn drop(&mut self) {
-        if let (Some(folder), Some(engine)) = (&self.sessions, self.embedder.engine())
-            && let Err(error) = engine.sessions().save(folder)
-        {
-            tracing::error!(model = &*self.name, error = with_sources(&error), "cannot save sessions");
-        }
+        self.save_sessions();
     }
 }

@@ -8,7 +8,7 @@ mod loaded;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::RwLock;
 use ruvllm::{EngineOptions, ModelSource};
@@ -44,6 +44,8 @@ impl ModelEntry {
 /// One model and its state.
 struct Slot {
     entry: ModelEntry,
+    /// Adapters of the entry, which a reload replaces.
+    adapters: RwLock<Arc<[(String, PathBuf)]>>,
     state: RwLock<Option<Arc<LoadedModel>>>,
     /// Order of last use; larger is later.
     used: AtomicU64,
@@ -72,7 +74,7 @@ pub(crate) struct Chosen {
 
 /// A name that requests may give, for lists of models.
 pub(crate) struct Offered<'m> {
-    pub(crate) name: &'m str,
+    pub(crate) name: String,
     /// Model of an adapter; `None` for a model.
     pub(crate) parent: Option<&'m str>,
     pub(crate) loaded: Option<Arc<LoadedModel>>,
@@ -80,7 +82,12 @@ pub(crate) struct Offered<'m> {
 
 impl ModelSet {
     pub(crate) fn new(entries: Vec<ModelEntry>, memory_limit: Option<u64>) -> Self {
-        let slot = |entry| Slot { entry, state: RwLock::default(), used: AtomicU64::new(0) };
+        let slot = |entry: ModelEntry| Slot {
+            adapters: RwLock::new(entry.adapters.as_slice().into()),
+            entry,
+            state: RwLock::default(),
+            used: AtomicU64::new(0),
+        };
         let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
             slots: entries.into_iter().map(slot).collect(),
@@ -109,9 +116,9 @@ impl ModelSet {
         self.slots.iter().flat_map(|slot| {
             let loaded = slot.state.read().clone();
             let name = slot.entry.name.as_str();
-            let model = Offered { name, parent: None, loaded: loaded.clone() };
-            let adapters = slot.entry.adapters.iter();
-            std::iter::once(model).chain(adapters.map(move |(adapter, _)| Offered {
+            let model = Offered { name: name.to_owned(), parent: None, loaded: loaded.clone() };
+            let adapters: Vec<String> = slot.adapters.read().iter().map(|(name, _)| name.clone()).collect();
+            std::iter::once(model).chain(adapters.into_iter().map(move |adapter| Offered {
                 name: adapter,
                 parent: Some(name),
                 loaded: loaded.clone(),
@@ -145,17 +152,17 @@ impl ModelSet {
         let Some(name) = name else {
             return if self.slots.is_empty() { Err(ApiError::no_model("", "none")) } else { Ok((0, None)) };
         };
-        let position =
-            |matches: &dyn Fn(&ModelEntry) -> bool| self.slots.iter().position(|slot| matches(&slot.entry));
-        if let Some(index) = position(&|entry| entry.name == name)
-            .or_else(|| position(&|entry| entry.aliases.iter().any(|alias| alias == name)))
+        let position = |matches: &dyn Fn(&Slot) -> bool| self.slots.iter().position(matches);
+        if let Some(index) = position(&|slot| slot.entry.name == name)
+            .or_else(|| position(&|slot| slot.entry.aliases.iter().any(|alias| alias == name)))
         {
             return Ok((index, None));
         }
-        if let Some(index) = position(&|entry| entry.adapters.iter().any(|(adapter, _)| adapter == name)) {
+        if let Some(index) = position(&|slot| slot.adapters.read().iter().any(|(adapter, _)| adapter == name))
+        {
             return Ok((index, Some(name.to_owned())));
         }
-        if let Some(index) = position(&|entry| entry.aliases.iter().any(|alias| alias == "*")) {
+        if let Some(index) = position(&|slot| slot.entry.aliases.iter().any(|alias| alias == "*")) {
             return Ok((index, None));
         }
         let names: Vec<_> = self.slots.iter().map(|slot| slot.entry.name.as_str()).collect();
@@ -189,9 +196,10 @@ impl ModelSet {
     }
 
     async fn load_now(self: &Arc<Self>, index: usize) -> Result<Arc<LoadedModel>, ruvllm::Error> {
-        let (entry, sessions) = (self.slots[index].entry.clone(), self.sessions.clone());
-        let name = entry.name.clone();
-        let load = move || LoadedModel::load(&entry, sessions.as_deref());
+        let slot = &self.slots[index];
+        let (entry, adapters) = (slot.entry.clone(), Arc::clone(&slot.adapters.read()));
+        let (name, sessions) = (entry.name.clone(), self.sessions.clone());
+        let load = move || LoadedModel::load(&entry, &adapters, sessions.as_deref());
         let loaded = tokio::task::spawn_blocking(load).await;
         let model = loaded.unwrap_or(Err(ruvllm::Error::EngineStopped))?;
         tracing::info!(model = name, bytes = model.bytes(), "loaded a model");
@@ -233,6 +241,44 @@ impl ModelSet {
             let idle = state.as_ref().is_some_and(|model| Arc::strong_count(model) == 1);
             if idle { state.take() } else { None }
         })
+    }
+
+    /// Saves the sessions that have changed, of all models in memory, every `interval`.
+    pub(crate) async fn save_sessions(&self, interval: Duration) {
+        if self.sessions.is_none() {
+            return;
+        }
+        loop {
+            tokio::time::sleep(interval).await;
+            // A load that needs memory waits, and does not take the model for one in use.
+            let _no_load = self.loading.lock().await;
+            for model in self.loaded() {
+                let _ = tokio::task::spawn_blocking(move || model.save_sessions()).await;
+            }
+        }
+    }
+
+    /// Takes the adapters of a new configuration for the models that exist. Other changes to models
+    /// need a restart and are reported in the log. Returns the errors of adapters that cannot be
+    /// used, which are left out.
+    pub(crate) fn set_adapters(&self, entries: &[ModelEntry]) -> Vec<ruvllm::Error> {
+        // A model that is loaded meanwhile would register the former ones.
+        let _no_load = self.loading.blocking_lock();
+        let is_same = self.slots.len() == entries.len()
+            && self.slots.iter().zip(entries).all(|(slot, entry)| slot.entry.name == entry.name);
+        if !is_same {
+            tracing::warn!("reload: other models need a restart; their former list is kept");
+        }
+        let mut faults = Vec::new();
+        for slot in &self.slots {
+            let Some(entry) = entries.iter().find(|entry| entry.name == slot.entry.name) else { continue };
+            let new: Arc<[_]> = entry.adapters.as_slice().into();
+            let old = std::mem::replace(&mut *slot.adapters.write(), Arc::clone(&new));
+            if let Some(model) = slot.state.read().clone() {
+                faults.extend(model.set_adapters(&old, &new));
+            }
+        }
+        faults
     }
 
     /// Unloads all models; those with requests end when these do.

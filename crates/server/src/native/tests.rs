@@ -1,6 +1,7 @@
 //! Replies of the router about tokens, adapters, sessions and state.
 
 use std::path::Path;
+use std::time::Duration;
 
 use axum::Router;
 use ruvllm::crates::adapters::{AdapterStore, LoraFile, Part};
@@ -169,15 +170,20 @@ fn properties_are_those_of_a_model_in_memory() {
     assert_eq!(send("GET", "/props?model=other", None).status, 404);
 }
 
+/// A state with the built-in model, whose sessions are kept in a folder.
+fn with_sessions(folder: &Path) -> App {
+    let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
+    let entry = ModelEntry::new("base", crate::testing::built_in(), options);
+    App::new(
+        ModelSet::new(vec![entry], None).with_sessions(Some(folder.to_owned())),
+        RequestLimits::default(),
+    )
+}
+
 #[test]
 fn sessions_outlive_their_model() {
     let folder = tempfile::tempdir().unwrap();
-    let app = || {
-        let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
-        let entry = ModelEntry::new("base", crate::testing::built_in(), options);
-        let models = ModelSet::new(vec![entry], None).with_sessions(Some(folder.path().to_owned()));
-        std::sync::Arc::new(App::new(models, RequestLimits::default()))
-    };
+    let app = || std::sync::Arc::new(with_sessions(folder.path()));
     let call = json!({"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0, "session": "story"});
     let state = app();
     send_to(crate::testing::serve(&state), "POST", "/v1/completions", Some(call));
@@ -188,4 +194,74 @@ fn sessions_outlive_their_model() {
     send_to(router.clone(), "POST", "/tokenize", Some(json!({"content": "x"})));
     let found = send_to(router, "GET", "/v1/sessions", None).json();
     assert_eq!(found["data"][0]["id"], "story", "{found}");
+}
+
+#[test]
+fn changed_sessions_are_written_while_the_model_serves() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = std::sync::Arc::new(with_sessions(folder.path()));
+    let router = crate::testing::serve(&state);
+    let index = || {
+        let folders = std::fs::read_dir(folder.path()).unwrap();
+        let text =
+            folders.map(|folder| std::fs::read_to_string(folder.unwrap().path().join("sessions.json")));
+        text.flatten().collect::<String>()
+    };
+    let save = || {
+        crate::testing::run(async {
+            let saver = state.models.save_sessions(Duration::from_millis(1));
+            assert!(tokio::time::timeout(Duration::from_millis(500), saver).await.is_err());
+        });
+    };
+    for id in ["one", "two"] {
+        let call = json!({"prompt": "Once upon a time", "max_tokens": 2, "session": id});
+        assert_eq!(send_to(router.clone(), "POST", "/v1/completions", Some(call)).status, 200);
+        assert!(!index().contains(&format!("\"{id}\"")));
+        save();
+        assert!(index().contains(&format!("\"{id}\"")));
+    }
+    assert_eq!(send_to(router, "DELETE", "/v1/sessions/one", None).status, 200);
+    save();
+    assert!(!index().contains("\"one\"") && index().contains("\"two\""));
+}
+
+#[test]
+fn configured_adapters_are_replaced_as_a_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    add(folder.path(), "small", "r1_qv");
+    add(folder.path(), "large", "r4_all");
+    let file = |name: &str| folder.path().join(name).with_extension("ruvlora");
+    let entry = |adapters: &[(&str, &str)]| {
+        let path = model_data("tiny").join("llama/model-F16.gguf");
+        let mut entry =
+            ModelEntry::new("tiny", ModelSource::Path(path), EngineOptions::default().with_threads(1));
+        entry.adapters = adapters.iter().map(|(name, stored)| ((*name).to_owned(), file(stored))).collect();
+        entry
+    };
+    let models = ModelSet::new(vec![entry(&[("poet", "small")])], None);
+    let state = std::sync::Arc::new(App::new(models, RequestLimits::default()));
+    let router = crate::testing::serve(&state);
+    let ask = |model: &str| {
+        let body =
+            json!({"model": model, "prompt": [5, 6, 7], "max_tokens": 1, "temperature": 0, "logprobs": 2});
+        let reply = send_to(router.clone(), "POST", "/v1/completions", Some(body));
+        (reply.status, reply.json()["choices"][0]["logprobs"].clone())
+    };
+    let versions = || {
+        let model = state.models.loaded().remove(0);
+        let list = model.engine().unwrap().adapter_registry().list(&ruvllm::Tenant::root());
+        list.iter().map(|found| (found.version.name().to_owned(), found.version.number())).collect::<Vec<_>>()
+    };
+    let small = ask("poet");
+    assert_eq!((small.0, ask("bard").0), (200, 404));
+    let first = versions();
+    assert!(state.models.set_adapters(&[entry(&[("poet", "small"), ("bard", "large")])]).is_empty());
+    assert!(versions().contains(&first[0]), "a file of the same content is not read again");
+    assert_eq!((ask("poet"), ask("bard").0), (small.clone(), 200));
+    assert_ne!(ask("bard").1, small.1);
+
+    assert!(state.models.set_adapters(&[entry(&[("bard", "small")])]).is_empty());
+    assert_eq!((ask("poet").0, ask("bard")), (404, small.clone()));
+    let faults = state.models.set_adapters(&[entry(&[("bard", "small"), ("absent", "absent")])]);
+    assert_eq!((faults.len(), ask("bard")), (1, small));
 }

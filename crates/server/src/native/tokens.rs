@@ -95,7 +95,7 @@ pub(crate) async fn tokenize(
             encoded.map_err(|error| ApiError::invalid_param("content", error.to_string()))?
         }
         (None, Some(messages)) => {
-            let messages = messages_of(&messages, app.limits.items)?;
+            let messages = messages_of(&messages, app.limits().items)?;
             model.encode(Prompt::Chat { messages, tools: tools.map(Value::Array) }).await?
         }
         _ => return Err(ApiError::invalid_param("content", "send either content or messages")),

@@ -131,7 +131,7 @@ impl Common {
             .with_cache_prefix(self.cache_prompt.unwrap_or(true))
             .with_priority(self.priority.unwrap_or(0))
             .with_max_tokens(self.max_tokens(app));
-        if let Some(time) = app.limits.time {
+        if let Some(time) = app.limits().time {
             request = request.with_deadline(Instant::now() + time);
         }
         if let Some(session) = &self.session {
@@ -161,7 +161,7 @@ impl Common {
     /// Limit of output tokens: the request's within that of the server.
     fn max_tokens(&self, app: &App) -> Option<usize> {
         let wanted = self.max_completion_tokens.or(self.max_tokens);
-        match (wanted, app.limits.output_tokens) {
+        match (wanted, app.limits().output_tokens) {
             (Some(wanted), Some(most)) => Some(wanted.min(most)),
             (wanted, most) => wanted.or(most),
         }

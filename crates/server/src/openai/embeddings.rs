@@ -129,7 +129,7 @@ pub(crate) async fn create(
 /// Reads and checks a body, and computes its embeddings.
 async fn embed(app: &App, ticket: &mut Ticket, body: &[u8]) -> Result<EmbeddingList, ApiError> {
     let request: EmbeddingsRequest = parse(body)?;
-    let inputs = request.inputs(app.limits.items)?;
+    let inputs = request.inputs(app.limits().items)?;
     let chosen = app.models.choose(request.model.as_deref()).await?;
     ticket.set_model(chosen.model.name());
     if chosen.adapter.is_some() {

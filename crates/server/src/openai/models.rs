@@ -51,12 +51,12 @@ impl ModelObject {
     fn new(offered: &Offered<'_>, created: u64) -> Self {
         let engine = offered.loaded.as_ref().and_then(|model| model.embedder().engine());
         Self {
-            id: offered.name.to_owned(),
+            id: offered.name.clone(),
             object: "model",
             created,
             owned_by: "ruvllm",
             kind: "model",
-            display_name: offered.name.to_owned(),
+            display_name: offered.name.clone(),
             created_at: (UNIX_EPOCH + Duration::from_secs(created)).into(),
             parent: offered.parent.map(str::to_owned),
             loaded: offered.loaded.is_some(),
@@ -83,7 +83,7 @@ pub(crate) async fn retrieve(
     let found = app.models.offered().find(|offered| offered.name == name);
     let object = found.map(|offered| ModelObject::new(&offered, created));
     object.map(Json).ok_or_else(|| {
-        let names: Vec<_> = app.models.offered().map(|offered| offered.name.to_owned()).collect();
+        let names: Vec<_> = app.models.offered().map(|offered| offered.name).collect();
         ApiError::no_model(&name, &names.join(", "))
     })
 }

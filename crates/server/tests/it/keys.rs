@@ -102,6 +102,34 @@ fn rotation_and_limits_need_no_restart() {
 }
 
 #[test]
+fn limits_of_requests_and_origins_need_no_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("server.toml");
+    let write = |text: &str| std::fs::write(&path, text).unwrap();
+    write("[listen]\nport = 0");
+    let config = ruvllm_server::config::Config::load(Some(&path), [], Vec::new()).unwrap();
+    let server = TestServer::with_api_of(config);
+    let origin = "origin: https://chat.example.org\r\n";
+    let shared =
+        || server.request("GET", "/health", origin, "").header("access-control-allow-origin").is_some();
+    let preflight = || {
+        let headers = format!("{origin}access-control-request-method: POST\r\n");
+        server.request("OPTIONS", "/v1/completions", &headers, "").status()
+    };
+    let choices = || {
+        let body = r#"{"prompt": "Once upon", "max_tokens": 1, "n": 3}"#;
+        server.request("POST", "/v1/completions", "content-type: application/json\r\n", body).status()
+    };
+    assert_eq!((shared(), preflight() == 200, choices()), (false, false, 200));
+    write("[cors]\norigins = ['https://chat.example.org']\n[limits]\nchoices = 2");
+    server.reload.reload().unwrap();
+    assert_eq!((shared(), preflight(), choices()), (true, 200, 400));
+    write("[listen]\nport = 0");
+    server.reload.reload().unwrap();
+    assert_eq!((shared(), preflight() == 200, choices()), (false, false, 200));
+}
+
+#[test]
 fn rate_limits_are_in_the_headers() {
     let server = TestServer::start("[tenants.default]\nrequests_per_minute = 2\ntokens_per_minute = 1000");
     let first = server.request("POST", "/v1/echo", "", "");

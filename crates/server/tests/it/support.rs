@@ -74,7 +74,12 @@ impl TestServer {
 
     /// Starts a server with the API over the built-in model.
     pub(crate) fn with_api(settings: &str) -> Self {
-        let config = on_free_port(Config::from_toml(settings).unwrap());
+        Self::with_api_of(Config::from_toml(settings).unwrap())
+    }
+
+    /// As [`TestServer::with_api`].
+    pub(crate) fn with_api_of(config: Config) -> Self {
+        let config = on_free_port(config);
         let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
         let bytes = ruvllm_default_model::gguf();
         let source = ModelSource::Static { name: "base".to_owned(), bytes };

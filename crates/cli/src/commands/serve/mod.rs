@@ -21,7 +21,7 @@ the environment variable of `limits.requests` is RUVLLM_SERVER_LIMITS_REQUESTS. 
 environment before the file.
 
 Signals: SIGTERM and Ctrl-C end the server after the requests that run, a second one at once. SIGHUP reads the file,
-the keys and the certificate again.
+the keys, the certificate and the adapters again.
 
 When it is ready, it writes its address to standard error, with --json also a document to standard output.
 
@@ -79,7 +79,9 @@ pub(crate) fn run(args: &ServeArgs, json: bool) -> Result<()> {
     // Fails only for a process that has a log already.
     let _ = ruvllm_server::logging::init(&log(&config));
     let served = models.clone();
-    let server = Server::bind(config, models)?.with_signals()?;
+    let read = args.models.clone();
+    let read = move |config: &Config| read.entries(config).map_err(ruvllm_server::Error::models);
+    let server = Server::bind(config, models)?.with_model_reader(read).with_signals()?;
     let address = server.address().to_string();
     if json {
         let models = served.iter().map(ModelDocument::from).collect();

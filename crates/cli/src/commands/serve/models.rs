@@ -16,7 +16,7 @@ use crate::default_model::ModelChoice;
 use crate::error::{Error, Result};
 
 /// Options of the models and their engines.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct ModelsArgs {
     #[arg(
         long,

@@ -55,7 +55,7 @@ impl ChatRequest {
         caller: &Caller,
         adapter: Option<String>,
     ) -> Result<GenerateRequest, ApiError> {
-        let messages = messages_of(&self.messages, app.limits.items)?;
+        let messages = messages_of(&self.messages, app.limits().items)?;
         let tools = self.tools.clone().filter(|tools| !tools.is_empty()).map(Value::Array);
         let prompt = Prompt::Chat { messages, tools };
         let mut request = common.request(app, engine, caller, adapter, prompt)?;

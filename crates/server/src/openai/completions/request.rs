@@ -139,7 +139,7 @@ impl CompletionRequest {
     /// # Errors
     /// 400 for none, and for more choices than the server allows.
     pub(super) fn prompts(&self, app: &App, best_of: usize) -> Result<Vec<Prompt>, ApiError> {
-        let (prompts, most) = (&self.prompt.0, app.limits.choices);
+        let (prompts, most) = (&self.prompt.0, app.limits().choices);
         if prompts.is_empty() {
             return Err(ApiError::invalid_param("prompt", "the list of prompts is empty"));
         }
@@ -167,7 +167,7 @@ impl CompletionRequest {
             return Err(ApiError::invalid_param("suffix", "a suffix is not supported; leave it out"));
         }
         if common.max_tokens.is_none() && common.max_completion_tokens.is_none() {
-            let most = app.limits.output_tokens.unwrap_or(DEFAULT_TOKENS);
+            let most = app.limits().output_tokens.unwrap_or(DEFAULT_TOKENS);
             request.max_tokens = Some(DEFAULT_TOKENS.min(most));
         }
         request.logprobs = self.logprobs.or(ranks.then_some(0));

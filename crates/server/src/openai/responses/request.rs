@@ -100,7 +100,7 @@ impl ResponsesRequest {
         caller: &Caller,
         adapter: Option<String>,
     ) -> Result<GenerateRequest, ApiError> {
-        let messages = conversation(self.instructions.as_deref(), &self.input, app.limits.items);
+        let messages = conversation(self.instructions.as_deref(), &self.input, app.limits().items);
         let tools = self.tools.iter().flatten().enumerate().map(|(index, tool)| tool.definition(index));
         let tools = tools.collect::<Result<Vec<_>, _>>()?;
         let tools = (!tools.is_empty()).then_some(Value::Array(tools));

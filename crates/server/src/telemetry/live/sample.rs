@@ -118,7 +118,7 @@ impl Sampler {
         // Engines forget steps that nobody reads; a viewer lets longer pauses of scrapes pass.
         metrics.observe_steps();
         let models = models.offered().filter(|offered| offered.parent.is_none()).map(|offered| ModelSample {
-            id: offered.name.to_owned(),
+            id: offered.name,
             loaded: offered.loaded.is_some(),
             engine: offered.loaded.as_deref().and_then(|model| self.engine(model)),
         });

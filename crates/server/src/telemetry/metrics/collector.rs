@@ -63,7 +63,8 @@ impl EngineCollector {
         let offered = self.models.offered().filter(|offered| offered.parent.is_none());
         let is_loaded = |name: &str| models.iter().any(|model| &*model.name == name);
         let loaded: Vec<_> = offered
-            .map(|model| (Labels::of_model(&model.name.into()), f64::from(u8::from(is_loaded(model.name)))))
+            .map(|model| (f64::from(u8::from(is_loaded(&model.name))), model.name))
+            .map(|(is_loaded, name)| (Labels::of_model(&name.into()), is_loaded))
             .collect();
         write(encoder, ("model_loaded", "1 for a model in memory, else 0", None), false, &loaded)?;
         let bytes: Vec<_> =
