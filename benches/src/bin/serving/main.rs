@@ -6,16 +6,20 @@
 //! serving --server ruvllm=http://127.0.0.1:8080 --server llama=http://127.0.0.1:8081
 //!     [--key KEY] [--model NAME] [--streams 1,4,16,64] [--prompts short,shared] [--requests 2]
 //!     [--tokens 64] [--rounds 3] [--end-tokens 0,2] [--cold] [--overhead SECONDS] [--json FILE]
+//!     [--soak MINUTES --pid PID [--idle CONNECTIONS]]
 //! ```
 //!
 //! Every stream is a thread with a connection of its own that sends its requests one after
 //! another. `shared` prompts begin with the same 1,000 tokens; before the first measurement of a
 //! server one request fills its prefix cache, unless `--cold` is given. `--overhead` measures
 //! `GET /health` and requests of one token instead, alone and beside each number of streams.
+//! `--soak` makes a mix of calls, some of which are cancelled or refused, and samples the memory of
+//! the first server's process.
 
 mod http;
 mod load;
 mod report;
+mod soak;
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -23,6 +27,7 @@ use std::str::FromStr;
 
 use load::{Load, Server};
 use serde_json::{Value, json};
+use soak::Soak;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -87,6 +92,7 @@ struct Settings {
     end_tokens: Vec<u32>,
     cold: bool,
     overhead: Option<f64>,
+    soak: Option<Soak>,
     json: Option<String>,
 }
 
@@ -112,8 +118,10 @@ impl Settings {
             end_tokens: vec![0, 2],
             cold: false,
             overhead: None,
+            soak: None,
             json: None,
         };
+        let mut soak = Soak { minutes: 0.0, pid: 0, idle: 0 };
         let (mut key, mut model) = (String::new(), "base".to_owned());
         while let Some(word) = words.next() {
             if word == "--cold" {
@@ -136,6 +144,9 @@ impl Settings {
                 "--rounds" => settings.rounds = value.parse()?,
                 "--end-tokens" => settings.end_tokens = list(&value)?,
                 "--overhead" => settings.overhead = Some(value.parse()?),
+                "--soak" => soak.minutes = value.parse()?,
+                "--pid" => soak.pid = value.parse()?,
+                "--idle" => soak.idle = value.parse()?,
                 "--json" => settings.json = Some(value),
                 _ => return Err(format!("unknown flag {word}; the head of the source lists all").into()),
             }
@@ -143,6 +154,7 @@ impl Settings {
         for server in &mut settings.servers {
             (server.key, server.model) = (key.clone(), model.clone());
         }
+        settings.soak = (soak.minutes > 0.0).then_some(soak);
         if settings.servers.is_empty() { Err("no --server NAME=URL".into()) } else { Ok(settings) }
     }
 
@@ -160,6 +172,10 @@ where
 }
 
 fn run(settings: &Settings) -> Result<()> {
+    if let Some(soak) = settings.soak {
+        let document = soak::run(&settings.servers[0], soak)?;
+        return write_json(settings, &document);
+    }
     if !settings.cold {
         for (server, prompt) in
             settings.servers.iter().flat_map(|s| settings.prompts.iter().map(move |p| (s, *p)))
@@ -172,11 +188,15 @@ fn run(settings: &Settings) -> Result<()> {
         Some(seconds) => measure_overhead(settings, seconds)?,
         None => measure_load(settings)?,
     };
+    let document = json!({
+        "requests": settings.requests, "tokens": settings.tokens, "cold": settings.cold, "results": results,
+    });
+    write_json(settings, &document)
+}
+
+fn write_json(settings: &Settings, document: &Value) -> Result<()> {
     if let Some(path) = &settings.json {
-        let document = json!({
-            "requests": settings.requests, "tokens": settings.tokens, "cold": settings.cold, "results": results,
-        });
-        std::fs::write(path, serde_json::to_string_pretty(&document)? + "\n")?;
+        std::fs::write(path, serde_json::to_string_pretty(document)? + "\n")?;
     }
     Ok(())
 }

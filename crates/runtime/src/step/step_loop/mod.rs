@@ -11,6 +11,7 @@ mod tests;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
@@ -223,7 +224,8 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         self.counters.set_load(self.scheduler.waiting(), self.scheduler.running() - suspended, suspended);
     }
 
-    /// Wakes the readers of text that would wait too long until the end of the planned step.
+    /// Wakes the readers of text that would wait too long until the end of the planned step, and
+    /// lets them run first if they share a core with this thread.
     fn wake_readers(&mut self, work: &[Work]) {
         let prefill = |work: &&Work| self.requests.get(&work.id).is_some_and(|r| r.is_prefilling());
         let (prompts, prefill_tokens) =
@@ -233,13 +235,18 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             false => self.scheduler.expected_step(prefill_tokens, work.len() - prompts),
         };
         let (now, requests) = (Instant::now(), &mut self.requests);
+        let mut has_woken = false;
         self.unread.retain(|id| {
             let Some(request) = requests.get_mut(id) else { return false };
             if request.reader.is_due(now, next_step) {
                 request.announce(now);
+                has_woken = true;
             }
             request.reader.has_text()
         });
+        if has_woken {
+            thread::yield_now();
+        }
     }
 
     fn end_cancelled(&mut self) {
