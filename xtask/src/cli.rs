@@ -12,7 +12,7 @@ use crate::clients::ClientsArgs;
 use crate::process::CommandLine;
 use crate::sanitize::Sanitizer;
 use crate::{
-    Result, Workspace, adr, ci, clients, cross_test, dependencies, fixtures, fuzz, platforms, sanitize,
+    Result, Workspace, adr, ci, clients, cross_test, dependencies, fixtures, fuzz, grpc, platforms, sanitize,
     second_opinion, setup, tidy, web, workspace,
 };
 
@@ -84,6 +84,14 @@ enum Command {
     /// Not part of `ci`: builds candle, which takes minutes. Fails unless the comparison ran and
     /// passed.
     SecondOpinion,
+    /// Lints and tests gRPC, the server's feature `grpc`
+    ///
+    /// Not part of `ci`, but of `ci --full`.
+    Grpc {
+        /// First generates the Rust code and the descriptors of the `.proto` file anew
+        #[arg(long)]
+        update: bool,
+    },
     /// Runs client libraries of others against the server: one table of features and clients
     ///
     /// Not part of `ci`: needs Python, node and the registries of both. Fails if a check does.
@@ -224,6 +232,7 @@ pub fn run() -> Result<()> {
             println!("{}", fuzz::fuzz(&workspace, target.as_deref(), seconds)?);
             Ok(())
         }
+        Command::Grpc { update } => grpc::grpc(&workspace, update),
         Command::Clients(args) => clients::clients(&workspace, &args),
         Command::SecondOpinion => second_opinion::second_opinion(&workspace),
         Command::Web(options) => web::web(&workspace, &options),

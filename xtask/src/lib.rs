@@ -17,6 +17,7 @@ mod extent;
 pub mod fixtures;
 mod fuzz;
 mod gpu;
+mod grpc;
 pub mod metadata;
 mod platforms;
 pub mod process;

@@ -1,4 +1,4 @@
-//! The CPU time of this process: the only `unsafe` of the program, one system call.
+//! The CPU time of this process: one system call.
 //!
 //! Wall time on a busy machine depends on other processes; CPU time hardly does.
 

@@ -18,6 +18,7 @@ mod default_model;
 mod device;
 mod error;
 mod failure;
+mod heap;
 mod help;
 mod input;
 mod output;

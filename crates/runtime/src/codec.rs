@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use ruvllm_models::Checkpoint;
 use ruvllm_text::TokenId;
-use ruvllm_text::chat::{ChatTemplate, ChatTemplateSource, Message};
+use ruvllm_text::chat::{ChatInput, ChatTemplate, ChatTemplateSource, Message};
 use ruvllm_text::tokenizer::{EncodeOptions, TokenStream, Tokenizer};
 
 use crate::cancel::CancelToken;
@@ -127,19 +127,36 @@ impl TextCodec {
     /// # Errors
     /// As [`encode_prompt`](Self::encode_prompt), and [`Error::Cancelled`].
     pub fn encode_prompt_until(&self, prompt: &Prompt, cancel: &CancelToken) -> Result<Vec<TokenId>> {
+        self.encode(prompt, &serde_json::Map::new(), cancel)
+    }
+
+    /// As [`encode_prompt_until`](Self::encode_prompt_until), with further variables of the chat
+    /// template.
+    ///
+    /// # Errors
+    /// As [`encode_prompt_until`](Self::encode_prompt_until).
+    pub(crate) fn encode(
+        &self,
+        prompt: &Prompt,
+        variables: &serde_json::Map<String, serde_json::Value>,
+        cancel: &CancelToken,
+    ) -> Result<Vec<TokenId>> {
         let mut tokens = match prompt {
             Prompt::Text(text) => self
                 .tokenizer
                 .encode(text, EncodeOptions { add_special: true, parse_special: true })
                 .map_err(Error::Encode)?,
             Prompt::Tokens(tokens) => tokens.clone(),
-            Prompt::Chat { messages, tools } => self
-                .tokenizer
-                .encode_chat_until(self.chat_template()?, messages, tools.as_ref(), true, Some(cancel.flag()))
-                .map_err(|error| match error {
+            Prompt::Chat { messages, tools } => {
+                let (tools, variables) = (tools.as_ref(), Some(variables));
+                let input = ChatInput { messages, tools, variables, add_generation_prompt: true };
+                let template = self.chat_template()?;
+                let encoded = self.tokenizer.encode_chat_until(template, &input, Some(cancel.flag()));
+                encoded.map_err(|error| match error {
                     ruvllm_text::Error::TemplateStopped => Error::Cancelled,
                     error => Error::Chat(error),
-                })?,
+                })?
+            }
         };
         if tokens.is_empty() {
             tokens.push(self.tokenizer.bos().ok_or(Error::EmptyPrompt)?);

@@ -82,6 +82,10 @@ pub struct GenerateRequest {
     pub id: Option<String>,
     /// The prompt.
     pub prompt: Prompt,
+    /// Variables of the chat template besides those that it always has, for example
+    /// `enable_thinking`. Their texts are plain text in the prompt, as those of messages. Nothing
+    /// for prompts that are no conversation. Default: none.
+    pub template_variables: serde_json::Map<String, serde_json::Value>,
     /// Maximum number of tokens to generate; `None` = up to the context length, 0 = none: then the
     /// prompt is computed only for [`prompt_logprobs`](Self::prompt_logprobs).
     pub max_tokens: Option<usize>,
@@ -171,6 +175,7 @@ impl GenerateRequest {
         Self {
             id: None,
             prompt: prompt.into(),
+            template_variables: serde_json::Map::new(),
             max_tokens: None,
             sampling: SamplingParams::default(),
             logprobs: None,
@@ -209,6 +214,7 @@ impl GenerateRequest {
 setters! {
     GenerateRequest {
         set with_prompt(prompt: Prompt);
+        set with_template_variables(template_variables: serde_json::Map<String, serde_json::Value>);
         some with_max_tokens(max_tokens: usize);
         set with_sampling(sampling: SamplingParams);
         some with_logprobs(logprobs: usize);

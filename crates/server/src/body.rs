@@ -21,6 +21,11 @@ pub(crate) struct BodyLimits {
     pub(crate) depth: usize,
 }
 
+impl BodyLimits {
+    /// Limits of a request that has not passed the gate.
+    pub(crate) const DEFAULT: Self = Self { bytes: 1 << 20, time: Duration::from_secs(30), depth: 64 };
+}
+
 /// A JSON body as its type.
 pub(crate) struct Json<T>(pub(crate) T);
 
@@ -46,11 +51,7 @@ impl<S: Sync> FromRequest<S> for JsonBytes {
         if !is_json(&request) {
             return Err(ApiError::media_type());
         }
-        let limits = *request.extensions().get::<BodyLimits>().unwrap_or(&BodyLimits {
-            bytes: 1 << 20,
-            time: Duration::from_secs(30),
-            depth: 64,
-        });
+        let limits = *request.extensions().get::<BodyLimits>().unwrap_or(&BodyLimits::DEFAULT);
         let too_large =
             || ApiError::too_large(format!("the body is larger than {} bytes, the limit here", limits.bytes));
         let length = request.headers().get(header::CONTENT_LENGTH);

@@ -30,10 +30,12 @@ pub enum Error {
         address: SocketAddr,
     },
     /// The address cannot be listened at.
-    #[error("cannot listen at {address}: {source}; choose another with listen.port (--port)")]
+    #[error("cannot listen at {address}: {source}; choose another with {setting}")]
     Bind {
         /// Host and port, or path of the socket.
         address: String,
+        /// Key and flag that set it.
+        setting: &'static str,
         /// Error of the system.
         source: io::Error,
     },

@@ -12,6 +12,8 @@ mod error;
 mod field_schema;
 mod gate;
 mod generation;
+#[cfg(feature = "grpc")]
+mod grpc;
 mod limits;
 mod listen;
 mod models;

@@ -1,22 +1,34 @@
 //! A server: bound, configured, run to its end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use parking_lot::Mutex;
 use ruvllm_witness::PrivateKey;
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::sleep;
+#[cfg(feature = "grpc")]
+use tonic_health::server::HealthReporter;
 
 use crate::app::{App, RequestLimits};
 use crate::config::Config;
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::listen::{self, Address, Certificate, Listener, ShutdownHandle};
+#[cfg(feature = "grpc")]
+use crate::grpc;
+use crate::listen::{self, Address, Certificate, Listener, Peak, Services, ShutdownHandle};
 use crate::models::{ModelEntry, ModelSet};
 use crate::reload::{Reload, ReloadHandle};
 use crate::router::{layered, router};
 use crate::telemetry::Metrics;
 use crate::witness::Witness;
+
+/// Time between two looks at the failures of prefix folders.
+const PREFIX_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Time between two looks at the number of connections.
+const TRIM_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Threads of the server itself; models compute in those of their engines.
 const THREADS: usize = 2;
@@ -25,7 +37,9 @@ const THREADS: usize = 2;
 pub struct Server {
     runtime: Runtime,
     listener: Listener,
-    routes: Router,
+    services: Services,
+    #[cfg(feature = "grpc")]
+    health: Option<HealthReporter>,
     app: Option<Arc<App>>,
     witness: Option<Arc<Witness>>,
     shutdown: ShutdownHandle,
@@ -54,30 +68,51 @@ impl Server {
         }
         let app = Arc::new(app);
         let interval = config.folders.sessions_interval_s.duration();
-        let routes = |gate| router(Arc::clone(&app), gate);
-        let server = Self::with_router(config, Some(Arc::clone(&app)), routes)?;
+        #[cfg(feature = "grpc")]
+        let health = HealthReporter::new();
+        let services = |gate: Arc<Gate>| Services {
+            http: router(Arc::clone(&app), Arc::clone(&gate)),
+            #[cfg(feature = "grpc")]
+            grpc: Some(grpc::router(&app, gate, &health)),
+            #[cfg(not(feature = "grpc"))]
+            grpc: None,
+        };
+        let server = Self::with_services(config, Some(Arc::clone(&app)), services)?;
         app.metrics.watch_connections(server.listener.open_connections());
         let loaded = server.runtime.block_on(app.models.load_kept());
         loaded.map_err(|(name, source)| Error::Model { name, source: source.into() })?;
         app.set_ready(true);
+        #[cfg(feature = "grpc")]
+        server.runtime.block_on(grpc::set_serving(&health));
         let models = Arc::clone(&app.models);
         server.runtime.spawn(async move { models.save_sessions(interval).await });
-        Ok(Self { witness, ..server })
+        let models = Arc::clone(&app.models);
+        server.runtime.spawn(async move { models.log_prefix_failures(PREFIX_INTERVAL).await });
+        Ok(Self {
+            witness,
+            #[cfg(feature = "grpc")]
+            health: Some(health),
+            ..server
+        })
     }
 
-    /// Binds a server of other routes, behind the same listener, keys and limits.
+    /// Binds a server of other routes, behind the same listener, keys and limits, without gRPC.
     ///
     /// # Errors
     /// As [`Self::bind`].
-    pub fn with_routes(config: Config, routes: Router) -> Result<Self, Error> {
+    pub fn with_routes(mut config: Config, routes: Router) -> Result<Self, Error> {
+        config.grpc.port = None;
         let metrics = Metrics::new(&Arc::new(ModelSet::new(Vec::new(), None)));
-        Self::with_router(config, None, |gate| layered(routes, gate, Arc::new(metrics)))
+        Self::with_services(config, None, |gate| Services {
+            http: layered(routes, gate, Arc::new(metrics)),
+            grpc: None,
+        })
     }
 
-    fn with_router(
+    fn with_services(
         config: Config,
         app: Option<Arc<App>>,
-        router: impl FnOnce(Arc<Gate>) -> Router,
+        services: impl FnOnce(Arc<Gate>) -> Services,
     ) -> Result<Self, Error> {
         config.check()?;
         let gate = Arc::new(Gate::new(&config)?);
@@ -100,9 +135,17 @@ impl Server {
             app: app.clone(),
             models: Mutex::new(None),
         });
-        let routes = router(gate);
-        let shutdown = ShutdownHandle::new();
-        Ok(Self { runtime, listener, routes, app, witness: None, shutdown, reload })
+        Ok(Self {
+            runtime,
+            listener,
+            services: services(gate),
+            #[cfg(feature = "grpc")]
+            health: None,
+            app,
+            witness: None,
+            shutdown: ShutdownHandle::new(),
+            reload,
+        })
     }
 
     /// Checks a configuration and the files that it names, without binding the address.
@@ -123,6 +166,11 @@ impl Server {
         self.listener.address()
     }
 
+    /// Address of gRPC with the port that was chosen; `None` if it is not served.
+    pub fn grpc_address(&self) -> Option<&Address> {
+        self.listener.grpc_address()
+    }
+
     /// Ends the server from another thread.
     pub fn shutdown_handle(&self) -> ShutdownHandle {
         self.shutdown.clone()
@@ -136,6 +184,23 @@ impl Server {
         read: impl Fn(&Config) -> Result<Vec<ModelEntry>, Error> + Send + Sync + 'static,
     ) -> Self {
         self.reload.set_models(Box::new(read));
+        self
+    }
+
+    /// Calls `trim` after many connections have closed: the C library may keep their memory, which
+    /// lies between memory in use, and `trim` gives it back to the system (ADR-0074).
+    #[must_use]
+    pub fn with_heap_trim(self, trim: fn()) -> Self {
+        let open = self.listener.open_connections();
+        self.runtime.spawn(async move {
+            let mut peak = Peak::default();
+            loop {
+                sleep(TRIM_INTERVAL).await;
+                if peak.has_fallen(open()) {
+                    let _ = tokio::task::spawn_blocking(trim).await;
+                }
+            }
+        });
         self
     }
 
@@ -162,7 +227,9 @@ impl Server {
     /// # Errors
     /// [`Error::Witness`] for entries that could not be written.
     pub fn run(self) -> Result<(), Error> {
-        let Self { runtime, listener, routes, app, witness, shutdown, reload: _ } = self;
+        let Self { runtime, listener, services, app, witness, shutdown, .. } = self;
+        #[cfg(feature = "grpc")]
+        let health = self.health;
         runtime.block_on(async {
             if let Some(app) = app.clone() {
                 let shutdown = shutdown.clone();
@@ -171,9 +238,13 @@ impl Server {
                     app.set_ready(false);
                     // Viewers would hold their connections until the time to drain is over.
                     app.live.close();
+                    #[cfg(feature = "grpc")]
+                    if let Some(health) = health {
+                        grpc::end_watches(health).await;
+                    }
                 });
             }
-            listener.run(routes, shutdown).await;
+            listener.run(services, shutdown).await;
         });
         // Its threads record the last calls.
         drop(runtime);

@@ -37,6 +37,15 @@ impl Witness {
         let drops = options.when_full == WhenFull::Drop;
         let on_room = Arc::clone(&room);
         options.on_room = Some(Box::new(move || on_room.notify_waiters()));
+        let place = folder.to_owned();
+        options.on_fault = Some(Box::new(move |error: Option<&std::io::Error>| match error {
+            Some(error) => tracing::error!(
+                folder = %place.display(),
+                %error,
+                "the witness log cannot be written; its records wait in memory, and it is tried again"
+            ),
+            None => tracing::info!(folder = %place.display(), "the witness log is written again"),
+        }));
         Ok(Self { writer: Arc::new(Writer::open(folder, options)?), room, text, drops })
     }
 

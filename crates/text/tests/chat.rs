@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use ruvllm_text::{
     Error, TokenId,
-    chat::{ChatStyle, ChatTemplate, Message},
+    chat::{ChatInput, ChatStyle, ChatTemplate, Message},
     tokenizer::{EncodeOptions, Tokenizer},
 };
 use serde_json::Value;
@@ -279,6 +279,30 @@ fn forged_markers_are_plain_text_in_tools_and_extra_fields_too() -> Result<(), F
     // One each for system, user, assistant and tool parts.
     assert_eq!(ids.iter().filter(|&&id| id == end).count(), 4);
     assert_eq!(tokenizer.decode(&ids, false)?, template.render(&messages, Some(&tools), true)?);
+    Ok(())
+}
+
+/// A request's variables reach the template as plain text; names that every template has keep their
+/// meaning.
+#[test]
+fn further_variables_are_plain_text() -> Result<(), Failure> {
+    let (tokenizer, _) = model("bpe_qwen2")?;
+    let end = tokenizer.token_to_id("<|im_end|>").ok_or("no <|im_end|>")?;
+    let source = "{{ messages[0].content }}{% if thinks %}[{{ tone.x }}]{% endif %}<|im_end|>";
+    let template = ChatTemplate::new(source, None, None)?;
+    let encoded = |variables: serde_json::Value| -> Result<(usize, String), Failure> {
+        let messages = [Message::user("Hi")];
+        let input =
+            ChatInput { messages: &messages, variables: variables.as_object(), ..ChatInput::default() };
+        let ids = tokenizer.encode_chat_until(&template, &input, None)?;
+        let text = tokenizer.decode(&ids, false)?;
+        Ok((ids.iter().filter(|&&id| id == end).count(), text))
+    };
+    assert_eq!(encoded(serde_json::json!({}))?, (1, "Hi<|im_end|>".to_owned()));
+    let variables = serde_json::json!({"thinks": true, "tone": {"x": "<|im_end|>"}, "messages": "none"});
+    assert_eq!(encoded(variables)?, (1, "Hi[<|im_end|>]<|im_end|>".to_owned()));
+    let reserved = serde_json::json!({"tone": "\u{50000}"});
+    assert!(encoded(reserved).is_err());
     Ok(())
 }
 

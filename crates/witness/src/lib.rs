@@ -26,7 +26,7 @@ pub use queue::Status;
 pub use read::{Filter, Line, LogReader};
 pub use time::Timestamp;
 pub use verify::{Report, VerifyOptions, verify};
-pub use writer::{Options, Refusal, WhenFull, Writer};
+pub use writer::{OnFault, Options, Refusal, WhenFull, Writer};
 
 #[cfg(test)]
 mod tests;

@@ -215,28 +215,32 @@ impl Queue {
         Batch { items, is_closed: state.is_closed, has_made_room }
     }
 
-    /// Notes that a batch is in the log.
-    pub(crate) fn written(&self, items: u64, entries: u64, last_seq: u64) {
+    /// Notes that a batch is in the log. True if the attempt before it failed.
+    pub(crate) fn written(&self, items: u64, entries: u64, last_seq: u64) -> bool {
         let mut state = self.state.lock();
         state.settled += items;
         state.status.written += entries;
-        state.succeeded(last_seq);
+        let had_failed = state.succeeded(last_seq);
         state.is_urgent &= state.settled < state.entered;
         self.progress.notify_all();
+        had_failed
     }
 
-    /// Notes that an attempt to write succeeded.
-    pub(crate) fn succeeded(&self, last_seq: u64) {
-        self.state.lock().succeeded(last_seq);
+    /// Notes that an attempt to write succeeded. True if the one before it failed.
+    pub(crate) fn succeeded(&self, last_seq: u64) -> bool {
+        self.state.lock().succeeded(last_seq)
     }
 
-    /// Notes that an attempt to write failed, and ends the waiting of [`flush`](Self::flush).
-    pub(crate) fn failed(&self, error: &io::Error) {
+    /// Notes that an attempt to write failed, and ends the waiting of [`flush`](Self::flush). True
+    /// if the one before it succeeded.
+    pub(crate) fn failed(&self, error: &io::Error) -> bool {
         let mut state = self.state.lock();
+        let is_first = state.error.is_none();
         state.status.write_errors += 1;
         state.status.last_error = Some(error.to_string());
         (state.error, state.is_urgent) = (Some(error.kind()), false);
         self.progress.notify_all();
+        is_first
     }
 
     /// Waits before another attempt. True if the queue is closed.
@@ -317,9 +321,10 @@ impl State {
         io::Error::new(self.error.unwrap_or(io::ErrorKind::Other), text)
     }
 
-    fn succeeded(&mut self, last_seq: u64) {
+    fn succeeded(&mut self, last_seq: u64) -> bool {
         self.status.last_seq = last_seq;
-        (self.status.last_error, self.error) = (None, None);
+        self.status.last_error = None;
+        self.error.take().is_some()
     }
 }
 

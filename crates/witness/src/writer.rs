@@ -1,5 +1,6 @@
 //! The writer: callers put entries in a queue, a thread writes them.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -50,7 +51,13 @@ pub struct Options {
     pub checkpoint_after: Duration,
     /// Called by the writer's thread when a queue that somebody found full has room again.
     pub on_room: Option<Box<dyn Fn() + Send>>,
+    /// Called by the writer's thread with the error of the first attempt to write that fails, and
+    /// with `None` when one succeeds after it.
+    pub on_fault: Option<OnFault>,
 }
+
+/// Receiver of the errors of a [`Writer`]; see [`Options::on_fault`].
+pub type OnFault = Box<dyn Fn(Option<&io::Error>) + Send>;
 
 impl Default for Options {
     fn default() -> Self {
@@ -66,6 +73,7 @@ impl Default for Options {
             checkpoint_lines: 1000,
             checkpoint_after: Duration::from_secs(60),
             on_room: None,
+            on_fault: None,
         }
     }
 }
@@ -152,13 +160,14 @@ impl Writer {
         let (queue, when_full, batch_time) = (Queue::new(limits), options.when_full, options.batch_time);
         let shared = Arc::new(Shared { queue, clock, when_full, batch_time });
         shared.queue.succeeded(chain.last_seq());
-        let (of_thread, on_room) = (Arc::clone(&shared), options.on_room);
+        let of_thread = Arc::clone(&shared);
+        let calls = Calls { on_room: options.on_room, on_fault: options.on_fault };
         let thread = thread::Builder::new()
             .name("witness".to_owned())
             .spawn(move || {
                 // Nobody waits for a thread that has ended.
                 let _close = CloseQueue(&of_thread.queue);
-                of_thread.write_all(chain, on_room.as_deref());
+                of_thread.write_all(chain, &calls);
             })
             .map_err(io_error("start the thread of", folder))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
@@ -222,6 +231,20 @@ impl Drop for Writer {
     }
 }
 
+/// Functions that the thread calls.
+struct Calls {
+    on_room: Option<Box<dyn Fn() + Send>>,
+    on_fault: Option<OnFault>,
+}
+
+impl Calls {
+    fn fault(&self, error: Option<&io::Error>) {
+        if let Some(on_fault) = &self.on_fault {
+            on_fault(error);
+        }
+    }
+}
+
 impl Shared {
     /// Records an entry. `on_full` is for [`WhenFull::Block`].
     fn record(&self, entry: &Entry, on_full: OnFull) -> Result<(), Refusal> {
@@ -244,21 +267,21 @@ impl Shared {
     }
 
     /// The thread: writes batches until the queue is closed and empty.
-    fn write_all(&self, mut chain: Chain, on_room: Option<&(dyn Fn() + Send)>) {
+    fn write_all(&self, mut chain: Chain, calls: &Calls) {
         let mut retry_checkpoint = None;
         loop {
             let batch = self.queue.take(retry_checkpoint.or_else(|| chain.checkpoint_due()));
             if batch.has_made_room
-                && let Some(on_room) = on_room
+                && let Some(on_room) = &calls.on_room
             {
                 on_room();
             }
-            if !batch.items.is_empty() && !self.write(&batch.items, &mut chain) {
+            if !batch.items.is_empty() && !self.write(&batch.items, &mut chain, calls) {
                 return;
             }
             let is_end = batch.is_closed && batch.items.is_empty();
             if is_end || chain.checkpoint_due().is_some_and(|due| due <= Instant::now()) {
-                retry_checkpoint = self.checkpoint(&mut chain);
+                retry_checkpoint = self.checkpoint(&mut chain, calls);
             }
             if is_end {
                 return;
@@ -267,7 +290,7 @@ impl Shared {
     }
 
     /// Writes a batch, however often it takes. False if the writer was closed before that.
-    fn write(&self, items: &[Item], chain: &mut Chain) -> bool {
+    fn write(&self, items: &[Item], chain: &mut Chain, calls: &Calls) -> bool {
         let body = |item: &Item| match item {
             Item::Body(body) => body.clone(),
             Item::Dropped(dropped) => self.clock.body("dropped", dropped),
@@ -275,26 +298,36 @@ impl Shared {
         let bodies: Vec<Vec<u8>> = items.iter().map(body).collect();
         let mut is_last_attempt = false;
         while let Err(error) = chain.append(&bodies, &self.clock) {
-            self.queue.failed(&error);
+            self.failed(&error, calls);
             if is_last_attempt {
                 return false;
             }
             is_last_attempt = self.queue.wait_to_retry();
         }
         let entries = items.iter().filter(|item| matches!(item, Item::Body(_))).count();
-        self.queue.written(items.len() as u64, entries as u64, chain.last_seq());
+        if self.queue.written(items.len() as u64, entries as u64, chain.last_seq()) {
+            calls.fault(None);
+        }
         true
     }
 
+    fn failed(&self, error: &io::Error, calls: &Calls) {
+        if self.queue.failed(error) {
+            calls.fault(Some(error));
+        }
+    }
+
     /// Writes a checkpoint. Returns the time for another attempt if it fails.
-    fn checkpoint(&self, chain: &mut Chain) -> Option<Instant> {
+    fn checkpoint(&self, chain: &mut Chain, calls: &Calls) -> Option<Instant> {
         match chain.checkpoint(&self.clock) {
             Ok(()) => {
-                self.queue.succeeded(chain.last_seq());
+                if self.queue.succeeded(chain.last_seq()) {
+                    calls.fault(None);
+                }
                 None
             }
             Err(error) => {
-                self.queue.failed(&error);
+                self.failed(&error, calls);
                 Some(Instant::now() + self.batch_time)
             }
         }

@@ -163,6 +163,24 @@ pub(super) fn batch_curve(page: &Page) -> Result<String> {
     lines::plot(title, (&x, &y), &lines, ("other types", &others), SeriesLabelPosition::UpperLeft)
 }
 
+/// Memory of the server while it serves a mix of calls.
+pub(super) fn server_soak(page: &Page) -> Result<String> {
+    let table = page.table("table:soak", 0)?;
+    let mut points = Vec::new();
+    for (index, row) in table.rows.iter().enumerate() {
+        let (minute, mib) = (table.number_in(row, "minute")?, table.number_in(row, "resident, MiB")?);
+        let is_end = index == 0 || index + 1 == table.rows.len();
+        points.push((minute, mib, if is_end { format!("{mib} MiB") } else { String::new() }));
+    }
+    let (end, top) =
+        points.iter().fold((0.0, 0.0), |(end, top), point| (point.0.max(end), f64::max(top, point.1)));
+    let x = Axis { name: "minute", range: (-end / 20.0, end * 1.05), ticks: 7, label: &|x| plain(*x) };
+    let y = Axis { name: "resident memory, MiB", range: (0.0, top * 1.3), ticks: 6, label: &|y| plain(*y) };
+    let line = Line { name: "ruvllm serve".to_owned(), color: BLUE, points };
+    let title = "Memory of the server under a mix of calls: built-in model, AMD EPYC, 2 cores";
+    lines::plot(title, (&x, &y), &[line], ("", &[]), SeriesLabelPosition::LowerRight)
+}
+
 /// A policy of the KV cache: name, bytes per token, percent of perplexity above `f16`.
 struct Policy {
     name: String,

@@ -19,6 +19,7 @@ const FOLDER: &str = "docs/plots";
 const ZEN5: &str = "docs/performance/amd-epyc-zen5.md";
 const README: &str = "README.md";
 const KV_CACHE: &str = "docs/kv-cache.md";
+const SERVER: &str = "docs/server.md";
 
 /// Every figure as (path, SVG), from the current tables.
 ///
@@ -33,6 +34,7 @@ pub fn figures(workspace: &Workspace) -> Result<Vec<(String, String)>> {
         ("batch-curve", figures::batch_curve(&zen5)?),
         ("ttft-prefix", figures::ttft_prefix(&kv_cache)?),
         ("kv-quality", figures::kv_quality(&kv_cache)?),
+        ("server-soak", figures::server_soak(&Page::read(workspace, SERVER)?)?),
         ("session", session::session(&Page::read(workspace, README)?)?),
     ];
     Ok(figures.map(|(name, svg)| (format!("{FOLDER}/{name}.svg"), svg)).into())

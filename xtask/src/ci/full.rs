@@ -8,7 +8,7 @@ use crate::extent::Extent;
 use crate::platforms::Platform;
 use crate::process::CommandLine;
 use crate::sanitize::{Bound, Sanitizer};
-use crate::{Error, Result, Workspace, adr, fuzz, gpu, rust_version, sanitize, second_opinion};
+use crate::{Error, Result, Workspace, adr, fuzz, gpu, grpc, rust_version, sanitize, second_opinion};
 
 /// Page with the last successful run, between two markers.
 const PAGE: &str = "docs/testing.md";
@@ -61,6 +61,7 @@ pub(crate) fn full(workspace: &Workspace, args: &Full) -> Result<()> {
         }
     }
     gpu_steps(workspace, &mut steps)?;
+    grpc_steps(workspace, &mut steps)?;
     peers(workspace, &mut steps, args)?;
     steps.summary()?;
     record(workspace, &steps, start)
@@ -115,6 +116,16 @@ fn gpu_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
         steps.run(name, &command.display(), || counted(&command))?;
     }
     Ok(())
+}
+
+/// The server's feature `grpc`.
+fn grpc_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
+    for (name, command) in [("grpc lints", grpc::lint(workspace)), ("grpc program", grpc::program(workspace))]
+    {
+        steps.command(name, &command)?;
+    }
+    let tests = grpc::tests(workspace);
+    steps.run("grpc", &tests.display(), || counted(&tests))
 }
 
 /// Comparisons with other implementations.

@@ -56,12 +56,15 @@ pub(crate) struct ClientsArgs {
 /// The server to check.
 #[derive(Args, Debug)]
 pub(crate) struct ServerArgs {
-    /// Program `ruvllm` instead of one that is built now
+    /// Program `ruvllm` with the feature `grpc`, instead of one that is built now
     #[arg(long, global = true, value_name = "PROGRAM")]
     server: Option<PathBuf>,
     /// A running server instead, without `/v1`
     #[arg(long, global = true, conflicts_with = "server")]
     url: Option<String>,
+    /// Host and port of gRPC for --url; without it the client `grpcio` checks nothing
+    #[arg(long, global = true, default_value = "", value_name = "ADDRESS")]
+    grpc: String,
     /// Key for --url
     #[arg(long, global = true, default_value = "")]
     key: String,
@@ -108,7 +111,7 @@ struct Client {
     script: &'static str,
 }
 
-const CLIENTS: [Client; 9] = [
+const CLIENTS: [Client; 10] = [
     Client { name: "openai-python", runner: Runner::Python("sdk"), script: "openai_checks.py" },
     Client { name: "openai-npm", runner: Runner::Node, script: "openai-checks.mjs" },
     Client { name: "vercel-ai", runner: Runner::Node, script: "ai-checks.mjs" },
@@ -122,6 +125,7 @@ const CLIENTS: [Client; 9] = [
         runner: Runner::Python("sdk"),
         script: "langchain_anthropic_checks.py",
     },
+    Client { name: "grpcio", runner: Runner::Python("grpc"), script: "grpc_checks.py" },
 ];
 
 /// Runs the clients, or a tool.
@@ -182,6 +186,7 @@ fn script(environments: &Environments<'_>, runner: Runner, script: &str) -> Resu
 fn environment(command: CommandLine, server: &Server) -> CommandLine {
     command
         .env("CLIENTS_URL", &server.url)
+        .env("CLIENTS_GRPC", &server.grpc)
         .env("CLIENTS_KEY", &server.key)
         .env("CLIENTS_LIMITED_KEY", &server.limited_key)
         .env("CLIENTS_MODEL", &server.model)

@@ -42,6 +42,8 @@ const LIMITED_KEY: &str = "rk-clients-with-a-low-limit";
 pub(super) struct Server {
     /// Address without `/v1`.
     pub(super) url: String,
+    /// Host and port of gRPC; empty without it.
+    pub(super) grpc: String,
     /// Key without limits.
     pub(super) key: String,
     /// Key of the limited tenant.
@@ -62,6 +64,7 @@ struct Running {
     child: Child,
     program: PathBuf,
     address: String,
+    grpc: String,
     log: PathBuf,
 }
 
@@ -95,6 +98,7 @@ pub(super) fn start(workspace: &Workspace, folder: &Path, args: &ServerArgs) -> 
     if let Some(url) = &args.url {
         return Ok(Server {
             url: url.trim_end_matches('/').to_owned(),
+            grpc: args.grpc.clone(),
             key: args.key.clone(),
             limited_key: args.limited_key.clone(),
             model: args.model.clone(),
@@ -111,6 +115,7 @@ pub(super) fn start(workspace: &Workspace, folder: &Path, args: &ServerArgs) -> 
     let running = spawn(workspace, folder, program)?;
     Ok(Server {
         url: format!("http://{}", running.address),
+        grpc: running.grpc.clone(),
         key: KEY.to_owned(),
         limited_key: LIMITED_KEY.to_owned(),
         model: "base".to_owned(),
@@ -124,18 +129,28 @@ pub(super) fn start(workspace: &Workspace, folder: &Path, args: &ServerArgs) -> 
 /// Builds the program.
 fn built(workspace: &Workspace) -> Result<PathBuf> {
     CommandLine::cargo(workspace)
-        .args(["build", "--package", "ruvllm-cli", "--locked", "--quiet", "--target-dir", "target"])
+        .args([
+            "build",
+            "--package",
+            "ruvllm-cli",
+            "--features",
+            "grpc",
+            "--locked",
+            "--quiet",
+            "--target-dir",
+            "target",
+        ])
         .run()?;
     Ok(workspace.path("target/debug/ruvllm"))
 }
 
-/// Starts a server on a free port and waits until it answers.
+/// Starts a server on free ports and waits until it answers.
 fn spawn(workspace: &Workspace, folder: &Path, program: PathBuf) -> Result<Running> {
-    let port = free_port()?;
+    let (port, grpc) = (free_port()?, free_port()?);
     let keys = folder.join("keys.toml");
     write(&keys, &key_file())?;
     let config = folder.join("server.toml");
-    write(&config, &configuration(workspace, port, &keys))?;
+    write(&config, &configuration(workspace, port, grpc, &keys))?;
     let log = folder.join("server.log");
     let output = File::create(&log).map_err(Error::io("create", &log))?;
     let mut command = Command::new(&program);
@@ -143,7 +158,8 @@ fn spawn(workspace: &Workspace, folder: &Path, program: PathBuf) -> Result<Runni
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
     let shown = format!("{} serve --config {}", program.display(), config.display());
     let child = command.spawn().map_err(|source| Error::Start { command: shown, source })?;
-    let mut running = Running { child, program, address: format!("127.0.0.1:{port}"), log };
+    let (address, grpc) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{grpc}"));
+    let mut running = Running { child, program, address, grpc, log };
     let end = Instant::now() + START;
     while !is_healthy(&running.address) {
         let ended = running.child.try_wait().is_ok_and(|status| status.is_some());
@@ -173,10 +189,11 @@ fn write(path: &Path, text: &str) -> Result<()> {
 }
 
 /// Configuration of the server.
-fn configuration(workspace: &Workspace, port: u16, keys: &Path) -> String {
+fn configuration(workspace: &Workspace, port: u16, grpc: u16, keys: &Path) -> String {
     let path = |relative: &str| workspace.path(relative).display().to_string();
     format!(
         "[listen]\nport = {port}\n\n\
+         [grpc]\nport = {grpc}\n\n\
          [keys]\nfile = {keys:?}\n\n\
          [tenants.limited]\nrequests_per_minute = {LIMIT}\n\n\
          [[models]]\nname = \"base\"\npath = {model:?}\nkv = {KV:?}\nkeep = true\n\n\
@@ -221,7 +238,7 @@ mod tests {
     fn configuration_and_keys_are_toml() {
         let workspace = Workspace::at("/some \"where\"");
         let config: toml::Table =
-            configuration(&workspace, 80, Path::new("/keys")).parse().expect("a configuration");
+            configuration(&workspace, 80, 81, Path::new("/keys")).parse().expect("a configuration");
         assert_eq!(config["models"][0]["path"].as_str(), Some("/some \"where\"/models/base-q8_0.gguf"));
         let keys: toml::Table = key_file().parse().expect("keys");
         assert_eq!(keys["keys"].as_array().map(Vec::len), Some(2));

@@ -182,9 +182,11 @@ fn shown(graph: &FileGraph, group: &[usize]) -> String {
     if edges.len() <= 8 { edges.join(", ") } else { format!("{} files: {}", names.len(), names.join(", ")) }
 }
 
-/// True for source, scripts, manifests and Markdown; false for test data, except Markdown.
+/// True for source, scripts, manifests and Markdown; false for test data, except Markdown, and for
+/// generated code.
 fn is_text(path: &str) -> bool {
-    let is_data = path.contains("/tests/data/") || path.starts_with("fuzz/corpus/");
+    let is_data = ["/tests/data/", "/generated/"].iter().any(|folder| path.contains(folder))
+        || path.starts_with("fuzz/corpus/");
     let is_source = [".rs", ".py", ".toml"].iter().any(|end| path.ends_with(end)) || path == ".ci/run";
     path.ends_with(".md") || (is_source && !is_data)
 }

@@ -6,7 +6,8 @@
 //! serving --server ruvllm=http://127.0.0.1:8080 --server llama=http://127.0.0.1:8081
 //!     [--key KEY] [--model NAME] [--streams 1,4,16,64] [--prompts short,shared] [--requests 2]
 //!     [--tokens 64] [--rounds 3] [--end-tokens 0,2] [--cold] [--overhead SECONDS] [--json FILE]
-//!     [--soak MINUTES --pid PID [--idle CONNECTIONS]]
+//!     [--soak MINUTES --pid PID [--idle CONNECTIONS] [--rate CALLS_PER_SECOND]]
+//!     [--connections COUNT --pid PID]
 //! ```
 //!
 //! Every stream is a thread with a connection of its own that sends its requests one after
@@ -14,9 +15,10 @@
 //! server one request fills its prefix cache, unless `--cold` is given. `--overhead` measures
 //! `GET /health` and requests of one token instead, alone and beside each number of streams.
 //! `--soak` makes a mix of calls, some of which are cancelled or refused, and samples the memory of
-//! the first server's process.
+//! the first server's process. `--connections` opens so many idle ones and does the same.
 
 mod http;
+mod idle;
 mod load;
 mod report;
 mod soak;
@@ -93,6 +95,8 @@ struct Settings {
     cold: bool,
     overhead: Option<f64>,
     soak: Option<Soak>,
+    /// Idle connections and the process that is watched.
+    connections: Option<(usize, u32)>,
     json: Option<String>,
 }
 
@@ -119,9 +123,11 @@ impl Settings {
             cold: false,
             overhead: None,
             soak: None,
+            connections: None,
             json: None,
         };
-        let mut soak = Soak { minutes: 0.0, pid: 0, idle: 0 };
+        let mut soak = Soak { minutes: 0.0, pid: 0, idle: 0, rate: 0.0 };
+        let mut connections = 0;
         let (mut key, mut model) = (String::new(), "base".to_owned());
         while let Some(word) = words.next() {
             if word == "--cold" {
@@ -147,6 +153,8 @@ impl Settings {
                 "--soak" => soak.minutes = value.parse()?,
                 "--pid" => soak.pid = value.parse()?,
                 "--idle" => soak.idle = value.parse()?,
+                "--connections" => connections = value.parse()?,
+                "--rate" => soak.rate = value.parse()?,
                 "--json" => settings.json = Some(value),
                 _ => return Err(format!("unknown flag {word}; the head of the source lists all").into()),
             }
@@ -154,6 +162,7 @@ impl Settings {
         for server in &mut settings.servers {
             (server.key, server.model) = (key.clone(), model.clone());
         }
+        settings.connections = (connections > 0).then_some((connections, soak.pid));
         settings.soak = (soak.minutes > 0.0).then_some(soak);
         if settings.servers.is_empty() { Err("no --server NAME=URL".into()) } else { Ok(settings) }
     }
@@ -174,6 +183,10 @@ where
 fn run(settings: &Settings) -> Result<()> {
     if let Some(soak) = settings.soak {
         let document = soak::run(&settings.servers[0], soak)?;
+        return write_json(settings, &document);
+    }
+    if let Some((connections, pid)) = settings.connections {
+        let document = idle::run(&settings.servers[0], pid, connections)?;
         return write_json(settings, &document);
     }
     if !settings.cold {

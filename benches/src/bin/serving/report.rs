@@ -31,7 +31,7 @@ pub(crate) fn overhead_numbers(found: &Overhead) -> Value {
     json!({ "health_ms": quantiles(&found.health), "one_token_ms": quantiles(&found.one_token) })
 }
 
-fn quantiles(sorted: &[Duration]) -> Value {
+pub(crate) fn quantiles(sorted: &[Duration]) -> Value {
     json!({
         "count": sorted.len(),
         "p50": percentile(sorted, 0.5),

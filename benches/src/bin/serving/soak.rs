@@ -28,16 +28,25 @@ pub(crate) struct Soak {
     pub(crate) pid: u32,
     /// Connections that are open and idle the whole time.
     pub(crate) idle: usize,
+    /// Most calls per second of all threads; 0 without a limit.
+    pub(crate) rate: f64,
 }
 
 /// Sizes of a process at a time.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+pub(crate) struct Sample {
     minutes: f64,
-    resident_mib: f64,
-    files: usize,
-    threads: usize,
+    pub(crate) resident_mib: f64,
+    pub(crate) files: usize,
+    pub(crate) threads: usize,
     calls: usize,
+}
+
+impl Sample {
+    pub(crate) fn json(&self) -> Value {
+        let Self { minutes, resident_mib, files, threads, calls } = self;
+        json!({"minutes": minutes, "resident_mib": resident_mib, "files": files, "threads": threads, "calls": calls})
+    }
 }
 
 /// Sends calls and samples the process; prints a table and returns the document.
@@ -54,6 +63,10 @@ pub(crate) fn run(server: &Server, soak: Soak) -> Result<Value> {
         let calls = || -> Result<()> {
             while start.elapsed() < end {
                 let number = next.fetch_add(1, Ordering::Relaxed);
+                if soak.rate > 0.0 {
+                    let due = Duration::from_secs_f64(number as f64 / soak.rate).min(end);
+                    thread::sleep(due.saturating_sub(start.elapsed()));
+                }
                 call(server, number)?;
                 counts[number % KINDS.len()].fetch_add(1, Ordering::Relaxed);
             }
@@ -72,18 +85,15 @@ pub(crate) fn run(server: &Server, soak: Soak) -> Result<Value> {
     print_table(&samples);
     let growth = growth(&samples);
     println!("\ngrowth after the first third: {growth:.3} MiB per minute; {} calls", after.calls);
-    let of = |sample: &Sample| {
-        let Sample { minutes, resident_mib, files, threads, calls } = *sample;
-        json!({"minutes": minutes, "resident_mib": resident_mib, "files": files, "threads": threads, "calls": calls})
-    };
     let kinds: serde_json::Map<String, Value> = KINDS
         .iter()
         .zip(&counts)
         .map(|(kind, n)| ((*kind).to_owned(), n.load(Ordering::Relaxed).into()))
         .collect();
     Ok(json!({
-        "minutes": soak.minutes, "idle_connections": soak.idle, "calls": kinds, "growth_mib_per_minute": growth,
-        "before": of(&before), "samples": samples.iter().map(of).collect::<Vec<_>>(), "after": of(&after),
+        "minutes": soak.minutes, "idle_connections": soak.idle, "calls_per_second": soak.rate, "calls": kinds, "growth_mib_per_minute": growth,
+        "before": before.json(), "after": after.json(),
+        "samples": samples.iter().map(Sample::json).collect::<Vec<_>>(),
     }))
 }
 
@@ -94,7 +104,8 @@ fn call(server: &Server, number: usize) -> Result<()> {
     let messages = json!([{"role": "user", "content": prompt}]);
     let model = &server.model;
     let text = |rest: Value| {
-        let mut body = json!({"model": model, "prompt": prompt, "max_tokens": 16 + number % 48});
+        let mut body =
+            json!({"model": model, "prompt": prompt, "max_tokens": 16 + number % 48, "ignore_eos": true});
         body.as_object_mut()
             .into_iter()
             .for_each(|body| body.extend(rest.as_object().cloned().unwrap_or_default()));
@@ -129,7 +140,7 @@ fn call(server: &Server, number: usize) -> Result<()> {
 }
 
 /// Sizes of a process from `/proc`.
-fn sample(pid: u32, minutes: f64, calls: usize) -> Result<Sample> {
+pub(crate) fn sample(pid: u32, minutes: f64, calls: usize) -> Result<Sample> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let number = |name: &str| -> Result<usize> {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -24,7 +24,13 @@ impl Served {
     }
 
     fn of(mut program: Command) -> Self {
-        let mut child = program.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        program.stderr(Stdio::inherit());
+        Self::with_errors(program)
+    }
+
+    /// As [`of`](Self::of), with the standard error of `program`.
+    fn with_errors(mut program: Command) -> Self {
+        let mut child = program.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let document = json_document(&line);
@@ -62,6 +68,15 @@ impl Served {
         assert!(
             Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success()
         );
+    }
+
+    /// Limits the length of files that the server writes, as a disk does; `None` is no limit.
+    #[cfg(target_os = "linux")]
+    fn limit_files(&self, bytes: Option<u64>) {
+        use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        let limit = Rlimit { current: bytes, maximum: getrlimit(Resource::Fsize).maximum };
+        prlimit(pid, Resource::Fsize, limit).unwrap();
     }
 
     fn exit_code(mut self) -> Option<i32> {
@@ -223,6 +238,71 @@ fn a_killed_server_finds_its_sessions_and_a_valid_witness_log() {
     assert_eq!(server.exit_code(), Some(0));
     let report = run(&["witness", "verify", argument(&log), "--json"]).json();
     assert_eq!(report["valid"], true, "{report}");
+}
+
+/// Without room on the disk the server answers; with room again, log and sessions are complete.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_loses_no_record_and_no_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let (sessions, log, prefixes) = (path("sessions"), path("log"), path("prefixes"));
+    let text = format!(
+        "[folders]\nsessions = '{}'\nsessions_interval_s = 0.1\n[witness]\nfolder = '{}'\nfsync = true\n",
+        sessions.display(),
+        log.display(),
+    );
+    fs::write(path("server.toml"), text).unwrap();
+    let (config, tiny) = (path("server.toml"), tiny_model());
+    let mut program = command(&["serve", "--port", "0", "--json", "--threads", "1"]);
+    program.args(["-m", argument(&tiny), "--config", argument(&config)]);
+    program.args(["--prefix-cache", "on", "--prefix-dir", argument(&prefixes)]);
+    let mut server = Served::with_errors({
+        program.stderr(Stdio::piped());
+        program
+    });
+    let errors = server.child.stderr.take().unwrap();
+    let errors = thread::spawn(move || std::io::read_to_string(errors).unwrap());
+
+    let mut calls = 0;
+    let mut ask = |session: &str| {
+        let prompt: Vec<u32> = (0..70).map(|at| 5 + (at + calls) % 50).collect();
+        let body = format!(r#"{{"prompt": {prompt:?}, "max_tokens": 4, "session": "{session}"}}"#);
+        let (status, text) = server.request("POST", "/v1/completions", "", &body);
+        assert_eq!(status, 200, "{text}");
+        calls += 1;
+    };
+    let is_saved = |session: &str| {
+        let folders = fs::read_dir(&sessions).into_iter().flatten().flatten();
+        let mut indexes = folders.map(|folder| folder.path().join("sessions.json"));
+        indexes.any(|index| fs::read_to_string(index).is_ok_and(|text| text.contains(session)))
+    };
+    ask("before");
+    eventually("the session is not written", || is_saved("\"before\""));
+    server.limit_files(Some(0));
+    (0..5).for_each(|_| ask("during"));
+    // Long enough for attempts to write all.
+    thread::sleep(Duration::from_millis(1500));
+    assert!(is_saved("\"before\"") && !is_saved("\"during\""));
+    assert_eq!(server.request("GET", "/health", "", "").0, 200);
+    server.limit_files(None);
+    eventually("the session is not written", || is_saved("\"during\""));
+    ask("after");
+    server.send("-TERM");
+    assert_eq!(server.exit_code(), Some(0));
+    let errors = errors.join().unwrap();
+    for line in
+        ["witness log cannot be written", "log is written again", "cannot save sessions", "prefix cache"]
+    {
+        assert!(errors.contains(line), "{line}: {errors}");
+    }
+    let report = run(&["witness", "verify", argument(&log), "--json"]).json();
+    assert_eq!((&report["valid"], &report["request_count"]), (&true.into(), &calls.into()), "{report}");
+    let server = Served::start(&["-m", argument(&tiny), "--config", argument(&config)]);
+    let found = server.request("GET", "/v1/sessions", "", "").1;
+    for session in ["before", "during", "after"] {
+        assert!(found.contains(&format!("\"{session}\"")), "{found}");
+    }
 }
 
 #[test]

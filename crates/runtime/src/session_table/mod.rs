@@ -267,6 +267,17 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_is_set_back_ends_no_session() {
+        let ttl = Duration::from_secs(60);
+        let (table, now) = (SessionTable::new(Some(ttl), 2), SystemTime::UNIX_EPOCH + 10 * ttl);
+        assert!(!table.is_expired(now, now - 5 * ttl));
+        assert!(!table.is_expired(now, SystemTime::UNIX_EPOCH));
+        // Time that passes after the jump counts from the last use, as before it.
+        assert!(!table.is_expired(now, now + ttl / 2));
+        assert!(table.is_expired(now, now + ttl));
+    }
+
+    #[test]
     fn many_threads_never_exceed_a_quota() {
         let table = SessionTable::new(None, 50);
         std::thread::scope(|scope| {

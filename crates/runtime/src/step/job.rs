@@ -90,7 +90,8 @@ impl Prepared {
         let started = Instant::now();
         // Checked before the prompt is encoded, which may take long.
         let rules = Rules::new(facts, request, &request.sampling)?;
-        let prompt = facts.codec.encode_prompt_until(&prompt_of(request), cancel)?;
+        let variables = &request.template_variables;
+        let prompt = facts.codec.encode(&prompt_of(request), variables, cancel)?;
         let (context, model_context) = (facts.context, facts.model_context);
         if prompt.len() > context {
             return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });

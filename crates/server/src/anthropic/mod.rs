@@ -25,7 +25,7 @@ use crate::app::App;
 use crate::body::{JsonBytes, parse};
 use crate::generation::{Endpoint, Generation, Ticket, stream as reply_stream};
 use crate::models::LoadedModel;
-use crate::openai::Common;
+use crate::openai::{Common, Target};
 
 /// `POST /v1/messages`: answers a conversation, whole or as a stream of events.
 pub(crate) async fn create(
@@ -59,7 +59,8 @@ async fn prepare(
     let common = request.common(common)?;
     let chosen = app.models.choose(common.model.as_deref()).await?;
     let engine = chosen.model.engine()?;
-    let generate = request.generate_request(app, engine, &common, &ticket.caller, chosen.adapter)?;
+    let target = Target { app, engine, caller: &ticket.caller, adapter: chosen.adapter };
+    let generate = request.generate_request(&target, &common)?;
     Ok((common, chosen.model, generate))
 }
 

@@ -1,6 +1,6 @@
 //! The request of a message.
 
-use ruvllm::{Engine, GenerateRequest, Prompt, ToolChoice};
+use ruvllm::{GenerateRequest, Prompt, ToolChoice};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -8,9 +8,8 @@ use utoipa::ToSchema;
 use super::message::{Block, MessageParam, conversation};
 use crate::api_error::ApiError;
 use crate::app::App;
-use crate::auth::Caller;
 use crate::openai::chat::{Content, ResponseFormat};
-use crate::openai::{Common, OneOrMany};
+use crate::openai::{Common, OneOrMany, Target};
 
 /// Fields of messages besides [`Common`], which has those of the same name: `model`, `max_tokens`,
 /// `stream`, `temperature`, `top_p`, `top_k`, and the additions.
@@ -90,14 +89,11 @@ impl MessagesRequest {
     /// 400 for values out of range.
     pub(crate) fn generate_request(
         &self,
-        app: &App,
-        engine: &Engine,
+        target: &Target<'_>,
         common: &Common,
-        caller: &Caller,
-        adapter: Option<String>,
     ) -> Result<GenerateRequest, ApiError> {
-        let prompt = self.prompt(app)?;
-        let mut request = common.request(app, engine, caller, adapter, prompt).map_err(renamed)?;
+        let prompt = self.prompt(target.app)?;
+        let mut request = common.request(target, prompt).map_err(renamed)?;
         if let Some(choice) = &self.tool_choice {
             request.tool_choice = choice.tool_choice()?;
             request.parallel_tool_calls = !choice.disable_parallel_tool_use.unwrap_or(false);

@@ -45,6 +45,12 @@ fn check_listen(config: &Config) -> Checked {
     require(!listen.host.is_empty(), "listen.host", || {
         "is empty; use \"127.0.0.1\", or \"0.0.0.0\" for all addresses".to_owned()
     })?;
+    let has_grpc = cfg!(feature = "grpc") || config.grpc.port.is_none();
+    require(has_grpc, "grpc.port", || {
+        "this program was built without gRPC; build it with `--features grpc`, or remove the setting \
+         (--grpc-port)"
+            .to_owned()
+    })?;
     match (&config.tls.certificate, &config.tls.key) {
         (Some(_), None) => require(false, "tls.certificate", || {
             "needs its private key; set tls.key (--tls-key) too".to_owned()

@@ -17,8 +17,8 @@ pub(crate) use self::check::is_name;
 use self::layers::Layers;
 pub use self::layers::{ConfigError, Setting};
 pub use self::sections::{
-    Cors, Folders, FullQueue, KeyFiles, Limits, Listen, Log, LogFormat, LogLevel, Metrics, Model, Tenant,
-    Tls, Witness,
+    Cors, Folders, FullQueue, Grpc, KeyFiles, Limits, Listen, Log, LogFormat, LogLevel, Metrics, Model,
+    Tenant, Tls, Witness,
 };
 pub use self::values::{Bytes, Seconds};
 
@@ -30,6 +30,8 @@ pub struct Config {
     pub memory_limit: Option<Bytes>,
     /// Address.
     pub listen: Listen,
+    /// gRPC.
+    pub grpc: Grpc,
     /// Certificate and private key.
     pub tls: Tls,
     /// API keys.

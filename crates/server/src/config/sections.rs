@@ -29,6 +29,14 @@ impl Default for Listen {
     }
 }
 
+/// `[grpc]`: gRPC beside HTTP, at the same host with the same certificate.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Grpc {
+    /// TCP port; 0 takes a free one; absent: no gRPC.
+    pub port: Option<u16>,
+}
+
 /// `[tls]`: certificate and private key, both in PEM.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -136,3 +136,15 @@ fn the_page_lists_every_key_with_its_default() {
         assert!(Config::keys().iter().any(|(known, _)| known == key), "{key} is no key");
     }
 }
+
+#[test]
+fn a_port_for_grpc_needs_the_feature() {
+    let read = Config::from_toml("[grpc]\nport = 50051");
+    match cfg!(feature = "grpc") {
+        true => assert_eq!(read.unwrap().grpc.port, Some(50051)),
+        false => {
+            let error = read.unwrap_err().to_string();
+            assert!(error.contains("grpc.port") && error.contains("--features grpc"), "{error}");
+        }
+    }
+}

@@ -5,13 +5,22 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use axum::http::{HeaderMap, header};
+use axum::extract::Request;
+use axum::http::header;
 
 /// True for a request to an address, to a name without a dot, which no page of the internet has, or
-/// to one of `hosts`. Clients that send no header are no browsers.
-pub(super) fn is_expected(headers: &HeaderMap, hosts: &[String]) -> bool {
-    let Some(host) = headers.get(header::HOST) else { return true };
-    let Ok(host) = host.to_str() else { return false };
+/// to one of `hosts`. Clients that name no host are no browsers.
+pub(super) fn is_expected(request: &Request, hosts: &[String]) -> bool {
+    // HTTP/2 has the host in the URI.
+    let host = match (request.headers().get(header::HOST), request.uri().authority()) {
+        (Some(host), _) => host.to_str().ok(),
+        (None, Some(authority)) => Some(authority.as_str()),
+        (None, None) => return true,
+    };
+    host.is_some_and(|host| is_expected_host(host, hosts))
+}
+
+fn is_expected_host(host: &str, hosts: &[String]) -> bool {
     if let Some(rest) = host.strip_prefix('[') {
         return rest.split_once(']').is_some_and(|(address, _)| address.parse::<Ipv6Addr>().is_ok());
     }
@@ -22,7 +31,7 @@ pub(super) fn is_expected(headers: &HeaderMap, hosts: &[String]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
+    use axum::body::Body;
 
     use super::*;
 
@@ -30,7 +39,12 @@ mod tests {
     fn domains_of_pages_are_unexpected() {
         let hosts = ["chat.example.org".to_owned()];
         let expected = |host: &'static str| {
-            is_expected(&HeaderMap::from_iter([(header::HOST, HeaderValue::from_static(host))]), &hosts)
+            let in_header = Request::builder().header(header::HOST, host).body(Body::empty()).unwrap();
+            let in_uri = Request::builder().uri(format!("http://{host}/a")).body(Body::empty());
+            let is_expected = is_expected(&in_header, &hosts);
+            // Not every text is part of a URI.
+            assert!(in_uri.is_ok_and(|uri| super::is_expected(&uri, &hosts) == is_expected) || host == "[x]");
+            is_expected
         };
         for host in ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "10.0.0.3", "box", "a.localhost"] {
             assert!(expected(host), "{host}");
@@ -41,6 +55,6 @@ mod tests {
         {
             assert!(!expected(host), "{host}");
         }
-        assert!(is_expected(&HeaderMap::new(), &hosts));
+        assert!(is_expected(&Request::new(Body::empty()), &hosts));
     }
 }

@@ -102,7 +102,7 @@ pub(crate) async fn share(State(gate): State<Arc<Gate>>, request: Request, next:
 pub(crate) async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
     let limits = *gate.body.read();
     request.extensions_mut().insert(limits);
-    if !gate.keys.are_needed() && !host::is_expected(request.headers(), &gate.hosts) {
+    if !gate.keys.are_needed() && !host::is_expected(&request, &gate.hosts) {
         let message = "a server without API keys answers to addresses and local names alone; list this name in \
                        listen.hosts, or use keys";
         return ApiError::forbidden(message).with_code("unexpected_host").into_response();

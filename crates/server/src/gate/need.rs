@@ -4,6 +4,10 @@ use axum::http::Method;
 
 use crate::auth::Scope;
 
+/// Reflection services of gRPC.
+const REFLECTION: [&str; 2] =
+    ["/grpc.reflection.v1.ServerReflection", "/grpc.reflection.v1alpha.ServerReflection"];
+
 /// Requirements of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
@@ -23,6 +27,10 @@ pub(super) fn need(method: &Method, path: &str) -> Need {
     match path {
         "/" | "/health" | "/ready" | "/openapi.json" | "/favicon.ico" if reads => Need::Nothing,
         _ if reads && below("/ui") => Need::Nothing,
+        // gRPC: the probe of load balancers. A watch and reflection hold their connections.
+        "/grpc.health.v1.Health/Check" => Need::Nothing,
+        _ if below("/grpc.health.v1.Health") => Need::Scope(Scope::Inference),
+        _ if REFLECTION.iter().any(|service| below(service)) => Need::Scope(Scope::Inference),
         _ if below("/metrics") || below("/v1/live") => Need::Scope(Scope::Metrics),
         _ if below("/v1/adapters") && !reads => Need::Scope(Scope::Adapters),
         _ if below("/v1/sessions") => Need::Scope(Scope::Sessions),
@@ -52,6 +60,15 @@ mod tests {
             (Method::GET, "/v1/models", Need::Scope(Scope::Inference)),
             (Method::POST, "/v1/chat/completions", Need::Admission),
             (Method::PUT, "/unknown", Need::Admission),
+            (Method::POST, "/grpc.health.v1.Health/Check", Need::Nothing),
+            (Method::POST, "/grpc.health.v1.Health/Watch", Need::Scope(Scope::Inference)),
+            (
+                Method::POST,
+                "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+                Need::Scope(Scope::Inference),
+            ),
+            (Method::POST, "/ruvllm.v1.Inference/Generate", Need::Admission),
+            (Method::POST, "/ruvllm.v1.Inference/Tokenize", Need::Admission),
         ] {
             assert_eq!(need(&method, path), expected, "{method} {path}");
         }

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::extract::FromRequestParts;
+use axum::http::Extensions;
 use axum::http::request::Parts;
 use ruvllm::{Completion, FinishReason, ServedAdapter, Timings};
 use serde_json::Value;
@@ -24,6 +25,10 @@ pub(crate) enum Endpoint {
     Responses,
     Messages,
     Embeddings,
+    #[cfg(feature = "grpc")]
+    GrpcGenerate,
+    #[cfg(feature = "grpc")]
+    GrpcEmbed,
 }
 
 impl Endpoint {
@@ -34,6 +39,10 @@ impl Endpoint {
             Self::Responses => "responses",
             Self::Messages => "messages",
             Self::Embeddings => "embeddings",
+            #[cfg(feature = "grpc")]
+            Self::GrpcGenerate => "grpc_generate",
+            #[cfg(feature = "grpc")]
+            Self::GrpcEmbed => "grpc_embed",
         }
     }
 
@@ -45,6 +54,10 @@ impl Endpoint {
             Self::Responses => "/v1/responses",
             Self::Messages => "/v1/messages",
             Self::Embeddings => "/v1/embeddings",
+            #[cfg(feature = "grpc")]
+            Self::GrpcGenerate => "/ruvllm.v1.Inference/Generate",
+            #[cfg(feature = "grpc")]
+            Self::GrpcEmbed => "/ruvllm.v1.Inference/Embed",
         }
     }
 }
@@ -177,7 +190,29 @@ impl Ticket {
         if !self.observers.reads_text {
             return;
         }
-        let Ok(Value::Object(mut fields)) = serde_json::from_slice(body) else { return };
+        if let Ok(Value::Object(fields)) = serde_json::from_slice(body) {
+            self.set_fields(fields, prompts);
+        }
+    }
+
+    /// As [`set_request`](Self::set_request), for a message of another form.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn set_message(&mut self, message: &impl serde::Serialize, prompts: &[&str]) {
+        if !self.observers.reads_text {
+            return;
+        }
+        if let Ok(Value::Object(mut fields)) = serde_json::to_value(message) {
+            let is_absent = |value: &Value| {
+                value.is_null()
+                    || value.as_array().is_some_and(Vec::is_empty)
+                    || value.as_object().is_some_and(serde_json::Map::is_empty)
+            };
+            fields.retain(|_, value| !is_absent(value));
+            self.set_fields(fields, prompts);
+        }
+    }
+
+    fn set_fields(&mut self, mut fields: serde_json::Map<String, Value>, prompts: &[&str]) {
         let prompt = prompts.iter().filter_map(|&name| fields.shift_remove(name));
         let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         self.observed.prompt = prompt.map(text).collect();
@@ -271,11 +306,12 @@ impl Drop for Ticket {
     }
 }
 
-impl<S: Sync> FromRequestParts<S> for Ticket {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let extensions = &parts.extensions;
+impl Ticket {
+    /// Opens the account of a request with these extensions, once there is room to record it.
+    ///
+    /// # Errors
+    /// 401 for a request that has not passed the gate.
+    pub(crate) async fn open(extensions: &Extensions) -> Result<Self, ApiError> {
         let observers = extensions.get::<Arc<Observers>>().cloned().unwrap_or_default();
         for observer in &observers.all {
             observer.room().await;
@@ -308,5 +344,13 @@ impl<S: Sync> FromRequestParts<S> for Ticket {
                 started: Instant::now(),
             },
         })
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Ticket {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        Self::open(&parts.extensions).await
     }
 }

@@ -1,4 +1,4 @@
-//! Accept loop, and the end of a listener.
+//! Accept loops, and the end of a listener.
 
 use std::io;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use parking_lot::RwLock;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -15,8 +15,10 @@ use tokio_rustls::TlsAcceptor;
 
 use super::ConnectionLimits;
 use super::address::{self, Address, Socket};
-use super::connection::{Peer, serve};
+use super::connection::{self, Peer};
 use super::counts::Connections;
+#[cfg(feature = "grpc")]
+use super::http2;
 use super::race::{First, race};
 use super::shutdown::{ShutdownHandle, Stage};
 use super::tls::Certificate;
@@ -30,52 +32,150 @@ const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncon
 /// First byte of a TLS handshake.
 const HANDSHAKE: u8 = 0x16;
 
-/// A bound socket and what its connections share.
-pub(crate) struct Listener {
+/// Protocol of the connections of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Http1,
+    /// For gRPC; without the feature no configuration has it.
+    Http2,
+}
+
+impl Protocol {
+    /// Name in TLS handshakes (ALPN).
+    fn name(self) -> &'static [u8] {
+        match self {
+            Self::Http1 => b"http/1.1",
+            Self::Http2 => b"h2",
+        }
+    }
+
+    /// Serves a connection until it ends.
+    async fn serve<S>(
+        self,
+        stream: S,
+        peer: Peer,
+        routes: Router,
+        limits: &ConnectionLimits,
+        shutdown: &ShutdownHandle,
+    ) where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        match self {
+            Self::Http1 => connection::serve(stream, peer, routes, limits, shutdown).await,
+            #[cfg(feature = "grpc")]
+            Self::Http2 => http2::serve(stream, peer, routes, limits, shutdown).await,
+            #[cfg(not(feature = "grpc"))]
+            Self::Http2 => {}
+        }
+    }
+}
+
+/// A bound socket.
+struct Bound {
     socket: Socket,
     address: Address,
+    protocol: Protocol,
     acceptor: Option<TlsAcceptor>,
+}
+
+/// Bound sockets and what their connections share.
+pub(crate) struct Listener {
+    http: Bound,
+    grpc: Option<Bound>,
+    shared: Arc<Shared>,
+}
+
+/// Limits and counts of the connections of all sockets.
+struct Shared {
     limits: Arc<RwLock<Arc<ConnectionLimits>>>,
     connections: Arc<Connections>,
 }
 
+/// Routes of each socket.
+pub(crate) struct Services {
+    pub(crate) http: Router,
+    /// Routes for gRPC; without them its socket is not accepted at.
+    pub(crate) grpc: Option<Router>,
+}
+
 impl Listener {
-    /// Binds the address of a configuration. Needs a runtime.
+    /// Binds the addresses of a configuration. Needs a runtime.
     ///
     /// # Errors
     /// [`Error::Public`], [`Error::Bind`], [`Error::Tls`].
     pub(crate) fn bind(config: &Config, certificate: Option<&Arc<Certificate>>) -> Result<Self, Error> {
-        let acceptor = certificate.map(Certificate::acceptor).transpose()?;
-        let (socket, address) = address::bind(config)?;
+        let bound = |(socket, address), protocol: Protocol| {
+            let acceptor = certificate.map(|certificate| certificate.acceptor(protocol.name()));
+            Ok::<_, Error>(Bound { socket, address, protocol, acceptor: acceptor.transpose()? })
+        };
         let limits = Arc::new(RwLock::new(Arc::new(ConnectionLimits::new(&config.limits))));
-        Ok(Self { socket, address, acceptor, limits, connections: Arc::default() })
+        Ok(Self {
+            http: bound(address::bind(config)?, Protocol::Http1)?,
+            grpc: address::Port::grpc(config)
+                .map(|port| bound(address::bind_tcp(config, port)?, Protocol::Http2))
+                .transpose()?,
+            shared: Arc::new(Shared { limits, connections: Arc::default() }),
+        })
     }
 
+    /// Address of the HTTP API.
     pub(crate) fn address(&self) -> &Address {
-        &self.address
+        &self.http.address
+    }
+
+    /// Address of gRPC, if it is served.
+    pub(crate) fn grpc_address(&self) -> Option<&Address> {
+        self.grpc.as_ref().map(|bound| &bound.address)
     }
 
     /// Limits of new connections, which may be replaced.
     pub(crate) fn limits(&self) -> Arc<RwLock<Arc<ConnectionLimits>>> {
-        Arc::clone(&self.limits)
+        Arc::clone(&self.shared.limits)
     }
 
     /// Reader of the number of open connections.
     pub(crate) fn open_connections(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
-        let connections = Arc::clone(&self.connections);
+        let connections = Arc::clone(&self.shared.connections);
         move || connections.total() as u64
     }
 
     /// Serves connections until shutdown is requested, then waits for those that are open.
-    pub(crate) async fn run(self, routes: Router, shutdown: ShutdownHandle) {
+    pub(crate) async fn run(self, services: Services, shutdown: ShutdownHandle) {
         // Every connection holds a sender; the receiver ends when all are closed.
         let (open, mut all_closed) = mpsc::channel::<()>(1);
+        let Shared { limits, connections } = &*self.shared;
+        if let (Some(bound), Some(routes)) = (self.grpc, services.grpc) {
+            let (shared, shutdown, open) = (Arc::clone(&self.shared), shutdown.clone(), open.clone());
+            tokio::spawn(async move { bound.accept_all(&shared, routes, &shutdown, &open).await });
+        }
+        self.http.accept_all(&self.shared, services.http, &shutdown, &open).await;
+        drop(open);
+        tracing::info!(connections = connections.total(), "stopped to accept connections");
+        let drain = limits.read().drain_timeout;
+        let closed = race(all_closed.recv(), shutdown.reached(Stage::Ended));
+        if timeout(drain, closed).await.is_err() {
+            tracing::warn!(connections = connections.total(), "requests did not end in time");
+        }
+        shutdown.end();
+        all_closed.recv().await;
+    }
+}
+
+impl Bound {
+    /// Accepts connections until shutdown is requested, then closes the socket.
+    async fn accept_all(
+        self,
+        shared: &Shared,
+        routes: Router,
+        shutdown: &ShutdownHandle,
+        open: &mpsc::Sender<()>,
+    ) {
         let mut backoff = Backoff::default();
         while let First::Left(accepted) = race(self.accept(), shutdown.reached(Stage::Draining)).await {
             match accepted {
                 Ok(accepted) => {
                     backoff = Backoff::default();
-                    self.spawn(accepted, &routes, &shutdown, &open);
+                    self.spawn(accepted, shared, &routes, shutdown, open);
                 }
                 Err(error) => {
                     if let Some(wait) = backoff.after(&error) {
@@ -85,17 +185,6 @@ impl Listener {
                 }
             }
         }
-        drop(open);
-        let (socket, limits, connections) = (self.socket, self.limits, self.connections);
-        drop(socket);
-        tracing::info!(connections = connections.total(), "stopped to accept connections");
-        let drain = limits.read().drain_timeout;
-        let closed = race(all_closed.recv(), shutdown.reached(Stage::Ended));
-        if timeout(drain, closed).await.is_err() {
-            tracing::warn!(connections = connections.total(), "requests did not end in time");
-        }
-        shutdown.end();
-        all_closed.recv().await;
     }
 
     async fn accept(&self) -> io::Result<Accepted> {
@@ -110,10 +199,17 @@ impl Listener {
     }
 
     /// Serves a connection in a task of its own, if the limits allow it.
-    fn spawn(&self, accepted: Accepted, routes: &Router, shutdown: &ShutdownHandle, open: &mpsc::Sender<()>) {
-        let limits = Arc::clone(&self.limits.read());
+    fn spawn(
+        &self,
+        accepted: Accepted,
+        shared: &Shared,
+        routes: &Router,
+        shutdown: &ShutdownHandle,
+        open: &mpsc::Sender<()>,
+    ) {
+        let limits = Arc::clone(&shared.limits.read());
         let peer = accepted.peer();
-        let seat = match self.connections.enter(peer.0, &limits) {
+        let seat = match shared.connections.enter(peer.0, &limits) {
             Ok(seat) => seat,
             Err(limit) => {
                 tracing::warn!(limit, "refused a connection");
@@ -121,13 +217,13 @@ impl Listener {
             }
         };
         let (routes, shutdown, open) = (routes.clone(), shutdown.clone(), open.clone());
-        let acceptor = self.acceptor.clone();
+        let (protocol, acceptor) = (self.protocol, self.acceptor.clone());
         tokio::spawn(async move {
             let _open = (seat, open);
             match (accepted, acceptor) {
                 (Accepted::Tcp(stream, _), None) => {
                     let _ = stream.set_nodelay(true);
-                    serve(stream, peer, routes, &limits, &shutdown).await;
+                    protocol.serve(stream, peer, routes, &limits, &shutdown).await;
                 }
                 (Accepted::Tcp(stream, _), Some(acceptor)) => {
                     let _ = stream.set_nodelay(true);
@@ -135,11 +231,13 @@ impl Listener {
                     if let First::Left(Ok(Some(stream))) =
                         race(handshake, shutdown.reached(Stage::Draining)).await
                     {
-                        serve(stream, peer, routes, &limits, &shutdown).await;
+                        protocol.serve(stream, peer, routes, &limits, &shutdown).await;
                     }
                 }
                 #[cfg(unix)]
-                (Accepted::Unix(stream), _) => serve(stream, peer, routes, &limits, &shutdown).await,
+                (Accepted::Unix(stream), _) => {
+                    protocol.serve(stream, peer, routes, &limits, &shutdown).await;
+                }
             }
         });
     }

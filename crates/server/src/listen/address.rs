@@ -13,6 +13,9 @@ use crate::error::Error;
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
+/// Key and flag of the Unix socket.
+const UNIX_SETTING: &str = "listen.unix (--unix)";
+
 /// Address of a server. Its text is the base of URLs for TCP, `unix:PATH` for a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
@@ -53,16 +56,42 @@ pub(super) enum Socket {
     Unix(UnixSocket),
 }
 
+/// A TCP port and the setting that it comes from.
+#[derive(Clone, Copy)]
+pub(super) struct Port {
+    number: u16,
+    setting: &'static str,
+}
+
+impl Port {
+    fn http(config: &Config) -> Self {
+        Self { number: config.listen.port, setting: "listen.port (--port)" }
+    }
+
+    /// The port for gRPC; `None` without gRPC.
+    pub(super) fn grpc(config: &Config) -> Option<Self> {
+        config.grpc.port.map(|number| Self { number, setting: "grpc.port (--grpc-port)" })
+    }
+}
+
 /// Binds the address of a configuration. Needs a runtime.
 ///
 /// # Errors
 /// [`Error::Public`] for an address other than loopback without keys, unless it is allowed;
 /// [`Error::Bind`].
 pub(super) fn bind(config: &Config) -> Result<(Socket, Address), Error> {
-    if let Some(path) = &config.listen.unix {
-        return bind_unix(path);
+    match &config.listen.unix {
+        Some(path) => bind_unix(path),
+        None => bind_tcp(config, Port::http(config)),
     }
-    let addresses = resolve(config)?;
+}
+
+/// Binds a port of the configured host. Needs a runtime.
+///
+/// # Errors
+/// As [`bind`].
+pub(super) fn bind_tcp(config: &Config, port: Port) -> Result<(Socket, Address), Error> {
+    let addresses = resolve(config, port)?;
     let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in addresses {
         match listen(address).and_then(|socket| Ok((socket.local_addr()?, socket))) {
@@ -73,24 +102,26 @@ pub(super) fn bind(config: &Config) -> Result<(Socket, Address), Error> {
             Err(error) => failure = error,
         }
     }
-    let address = format!("{}:{}", config.listen.host, config.listen.port);
-    Err(Error::Bind { address, source: failure })
+    let address = format!("{}:{}", config.listen.host, port.number);
+    Err(Error::Bind { address, setting: port.setting, source: failure })
 }
 
-/// Checks the address of a configuration without binding it.
+/// Checks the addresses of a configuration without binding them.
 ///
 /// # Errors
 /// As [`bind`], but for addresses in use.
 pub(crate) fn check(config: &Config) -> Result<(), Error> {
-    if config.listen.unix.is_some() { Ok(()) } else { resolve(config).map(drop) }
+    let http = config.listen.unix.is_none().then(|| Port::http(config));
+    http.into_iter().chain(Port::grpc(config)).try_for_each(|port| resolve(config, port).map(drop))
 }
 
 /// Addresses of the host, all of which may be listened at.
-fn resolve(config: &Config) -> Result<Vec<SocketAddr>, Error> {
+fn resolve(config: &Config, port: Port) -> Result<Vec<SocketAddr>, Error> {
     let listen = &config.listen;
     let host = listen.host.trim_start_matches('[').trim_end_matches(']');
-    let failed = |source| Error::Bind { address: format!("{host}:{}", listen.port), source };
-    let addresses: Vec<SocketAddr> = (host, listen.port).to_socket_addrs().map_err(failed)?.collect();
+    let Port { number, setting } = port;
+    let failed = |source| Error::Bind { address: format!("{host}:{number}"), setting, source };
+    let addresses: Vec<SocketAddr> = (host, number).to_socket_addrs().map_err(failed)?.collect();
     let is_open = !config.needs_keys() && !listen.allow_public;
     match addresses.iter().find(|address| !address.ip().to_canonical().is_loopback()) {
         Some(address) if is_open => Err(Error::Public { address: *address }),
@@ -125,7 +156,8 @@ impl Drop for UnixSocket {
 fn bind_unix(path: &std::path::Path) -> Result<(Socket, Address), Error> {
     use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 
-    let failed = |source| Error::Bind { address: format!("unix:{}", path.display()), source };
+    let address = || format!("unix:{}", path.display());
+    let failed = |source| Error::Bind { address: address(), setting: UNIX_SETTING, source };
     // A socket that nobody accepts at is left over from a server that was killed.
     let is_socket = path.symlink_metadata().is_ok_and(|data| data.file_type().is_socket());
     let refuses = || {
@@ -144,7 +176,7 @@ fn bind_unix(path: &std::path::Path) -> Result<(Socket, Address), Error> {
 #[cfg(not(unix))]
 fn bind_unix(path: &std::path::Path) -> Result<(Socket, Address), Error> {
     let address = format!("unix:{}", path.display());
-    Err(Error::Bind { address, source: io::ErrorKind::Unsupported.into() })
+    Err(Error::Bind { address, setting: UNIX_SETTING, source: io::ErrorKind::Unsupported.into() })
 }
 
 #[cfg(test)]
@@ -169,6 +201,14 @@ mod tests {
             checked(&format!("{listen}allow_public = true")).unwrap();
             checked(&format!("{listen}[keys]\nfile = 'keys.toml'")).unwrap();
         }
+    }
+
+    #[test]
+    #[cfg(feature = "grpc")]
+    fn the_port_of_grpc_is_as_guarded_beside_a_unix_socket() {
+        let error = checked("[listen]\nunix = '/run/s'\nhost = '0.0.0.0'\n[grpc]\nport = 0").unwrap_err();
+        assert!(matches!(error, Error::Public { .. }), "{error}");
+        checked("[listen]\nunix = '/run/s'\n[grpc]\nport = 0").unwrap();
     }
 
     #[test]

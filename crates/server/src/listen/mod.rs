@@ -6,6 +6,9 @@ mod connection;
 mod counts;
 mod guarded;
 mod head;
+#[cfg(feature = "grpc")]
+mod http2;
+mod peak;
 mod phase;
 mod race;
 mod shutdown;
@@ -13,10 +16,11 @@ mod tls;
 
 use std::time::Duration;
 
-pub(crate) use self::accept::Listener;
+pub(crate) use self::accept::{Listener, Services};
 pub use self::address::Address;
 pub(crate) use self::address::check;
 pub use self::connection::Peer;
+pub(crate) use self::peak::Peak;
 pub use self::shutdown::ShutdownHandle;
 pub(crate) use self::tls::Certificate;
 use crate::config::Limits;

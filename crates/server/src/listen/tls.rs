@@ -50,18 +50,18 @@ impl Certificate {
         Ok(())
     }
 
-    /// Settings of handshakes: TLS 1.2 and 1.3, HTTP/1.1.
+    /// Settings of handshakes: TLS 1.2 and 1.3, and one protocol (ALPN).
     ///
     /// # Errors
     /// [`Error::Tls`].
-    pub(super) fn acceptor(self: &Arc<Self>) -> Result<tokio_rustls::TlsAcceptor, Error> {
+    pub(super) fn acceptor(self: &Arc<Self>, protocol: &[u8]) -> Result<tokio_rustls::TlsAcceptor, Error> {
         let failed = |error: rustls::Error| refused(&self.files.0, error.to_string());
         let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(failed)?
             .with_no_client_auth()
             .with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![protocol.to_vec()];
         Ok(Arc::new(config).into())
     }
 }

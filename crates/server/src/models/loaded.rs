@@ -87,6 +87,20 @@ impl LoadedModel {
         }
     }
 
+    /// Logs failures of the prefix folder since the last call, such as a full disk: one line with
+    /// their number. No request failed because of them.
+    pub(super) fn log_prefix_failures(&self) {
+        let warnings = self.embedder.engine().map(Engine::take_prefix_warnings).unwrap_or_default();
+        if let Some(first) = warnings.first() {
+            tracing::warn!(
+                model = &*self.name,
+                failures = warnings.len(),
+                error = first.as_str(),
+                "files of the prefix cache failed"
+            );
+        }
+    }
+
     /// Makes the adapters of the configuration those in `new` instead of those in `old`: requests
     /// that run finish on theirs. A file with the content of before stays as it is. What cannot be
     /// used is left out; returns its error.
@@ -194,5 +208,6 @@ fn restore_sessions(engine: &Engine, sessions: &Path) -> Result<PathBuf, ruvllm:
 impl Drop for LoadedModel {
     fn drop(&mut self) {
         self.save_sessions();
+        self.log_prefix_failures();
     }
 }

@@ -258,6 +258,14 @@ impl ModelSet {
         }
     }
 
+    /// Logs failures of prefix folders, of all models in memory, every `interval`.
+    pub(crate) async fn log_prefix_failures(&self, interval: Duration) {
+        loop {
+            tokio::time::sleep(interval).await;
+            self.loaded().iter().for_each(|model| model.log_prefix_failures());
+        }
+    }
+
     /// Takes the adapters of a new configuration for the models that exist. Other changes to models
     /// need a restart and are reported in the log. Returns the errors of adapters that cannot be
     /// used, which are left out.

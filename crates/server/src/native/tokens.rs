@@ -12,22 +12,23 @@ use utoipa::ToSchema;
 use crate::api_error::ApiError;
 use crate::app::App;
 use crate::body::Json;
+use crate::models::LoadedModel;
 use crate::openai::chat::{ChatMessage, messages_of};
 
 /// A text, or a conversation for the chat template.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 pub(crate) struct TokenizeRequest {
-    model: Option<String>,
-    content: Option<String>,
+    pub(crate) model: Option<String>,
+    pub(crate) content: Option<String>,
     /// Conversation in place of `content`; the other fields but `with_pieces` have no effect then.
-    messages: Option<Vec<ChatMessage>>,
-    tools: Option<Vec<Value>>,
+    pub(crate) messages: Option<Vec<ChatMessage>>,
+    pub(crate) tools: Option<Vec<Value>>,
     /// Adds BOS and EOS as the model's rules say.
-    add_special: Option<bool>,
+    pub(crate) add_special: Option<bool>,
     /// Takes special tokens that are written in the text as such; default: true.
-    parse_special: Option<bool>,
+    pub(crate) parse_special: Option<bool>,
     /// Adds the text of each token.
-    with_pieces: Option<bool>,
+    pub(crate) with_pieces: Option<bool>,
 }
 
 /// Token ids.
@@ -79,6 +80,24 @@ pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     Json(request): Json<TokenizeRequest>,
 ) -> Result<axum::Json<Tokens>, ApiError> {
+    let with_pieces = request.with_pieces.unwrap_or(false);
+    let (model, ids) = encode(&app, request).await?;
+    let tokenizer = model.embedder().tokenizer();
+    let token = |id| match with_pieces {
+        true => Token::WithPiece { id, piece: Piece::new(tokenizer, id) },
+        false => Token::Id(id),
+    };
+    Ok(axum::Json(Tokens { tokens: ids.into_iter().map(token).collect() }))
+}
+
+/// Model of a request, and the token ids of its text or conversation.
+///
+/// # Errors
+/// 400 unless there is one of both.
+pub(crate) async fn encode(
+    app: &App,
+    request: TokenizeRequest,
+) -> Result<(Arc<LoadedModel>, Vec<TokenId>), ApiError> {
     let TokenizeRequest { model, content, messages, tools, .. } = request;
     let model = app.models.choose(model.as_deref()).await?.model;
     let ids = match (content, messages) {
@@ -100,13 +119,7 @@ pub(crate) async fn tokenize(
         }
         _ => return Err(ApiError::invalid_param("content", "send either content or messages")),
     };
-    let tokenizer = model.embedder().tokenizer();
-    let with_pieces = request.with_pieces.unwrap_or(false);
-    let token = |id| match with_pieces {
-        true => Token::WithPiece { id, piece: Piece::new(tokenizer, id) },
-        false => Token::Id(id),
-    };
-    Ok(axum::Json(Tokens { tokens: ids.into_iter().map(token).collect() }))
+    Ok((model, ids))
 }
 
 /// `POST /detokenize`
@@ -114,8 +127,16 @@ pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     Json(request): Json<DetokenizeRequest>,
 ) -> Result<axum::Json<Text>, ApiError> {
-    let model = app.models.choose(request.model.as_deref()).await?.model;
-    let content = model.embedder().tokenizer().decode(&request.tokens, false);
-    let content = content.map_err(|error| ApiError::invalid_param("tokens", error.to_string()))?;
+    let content = decode(&app, request.model.as_deref(), &request.tokens).await?;
     Ok(axum::Json(Text { content }))
+}
+
+/// Text of token ids.
+///
+/// # Errors
+/// 400 for ids that the model does not have.
+pub(crate) async fn decode(app: &App, model: Option<&str>, tokens: &[TokenId]) -> Result<String, ApiError> {
+    let model = app.models.choose(model).await?.model;
+    let text = model.embedder().tokenizer().decode(tokens, false);
+    text.map_err(|error| ApiError::invalid_param("tokens", error.to_string()))
 }

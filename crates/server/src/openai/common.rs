@@ -33,6 +33,16 @@ fn one() -> f32 {
     1.0
 }
 
+/// Place and owner of a request.
+#[derive(Clone)]
+pub(crate) struct Target<'t> {
+    pub(crate) app: &'t App,
+    pub(crate) engine: &'t Engine,
+    pub(crate) caller: &'t Caller,
+    /// Adapter that the model's name means.
+    pub(crate) adapter: Option<String>,
+}
+
 /// Options of a stream.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 pub(crate) struct StreamOptions {
@@ -111,18 +121,12 @@ impl Common {
         self.stream_options.and_then(|options| options.include_usage).unwrap_or(false)
     }
 
-    /// The request for a prompt. `adapter` is the one that the model's name means.
+    /// The request for a prompt.
     ///
     /// # Errors
     /// 400 for values out of range.
-    pub(crate) fn request(
-        &self,
-        app: &App,
-        engine: &Engine,
-        caller: &Caller,
-        adapter: Option<String>,
-        prompt: Prompt,
-    ) -> Result<GenerateRequest, ApiError> {
+    pub(crate) fn request(&self, target: &Target<'_>, prompt: Prompt) -> Result<GenerateRequest, ApiError> {
+        let &Target { app, engine, caller, ref adapter } = target;
         let mut request = GenerateRequest::new(prompt)
             .with_sampling(self.sampling()?)
             .with_tenant(App::tenant(engine, caller)?)

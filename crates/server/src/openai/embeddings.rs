@@ -19,14 +19,23 @@ use crate::generation::{Endpoint, Ticket};
 /// The request.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct EmbeddingsRequest {
-    model: Option<String>,
+    pub(crate) model: Option<String>,
     #[schema(schema_with = crate::field_schema::prompts)]
-    input: Prompts,
-    encoding_format: Option<EncodingFormat>,
+    pub(crate) input: Prompts,
+    pub(crate) encoding_format: Option<EncodingFormat>,
     /// Length of the vectors; the first values of the model's, of unit length again.
-    dimensions: Option<usize>,
+    pub(crate) dimensions: Option<usize>,
     /// Cuts inputs that are too long for the model, which are refused otherwise; an addition.
-    truncate: Option<bool>,
+    pub(crate) truncate: Option<bool>,
+}
+
+/// Vectors of the inputs, in their order.
+pub(crate) struct Embedded {
+    pub(crate) vectors: Vec<Vec<f32>>,
+    /// Tokens of all inputs.
+    pub(crate) tokens: usize,
+    /// Name of the model.
+    pub(crate) model: Arc<str>,
 }
 
 /// Form of the vectors.
@@ -119,16 +128,26 @@ pub(crate) async fn create(
 ) -> Result<Json<EmbeddingList>, ApiError> {
     ticket.set_endpoint(Endpoint::Embeddings);
     ticket.set_request(&body, &["input"]);
-    let embedded = embed(&app, &mut ticket, &body).await;
-    let (mut ticket, list) = ticket.check(embedded)?;
-    ticket.set_prompt_tokens(list.usage.prompt_tokens);
+    let embedded = match parse::<EmbeddingsRequest>(&body) {
+        Ok(request) => embed(&app, &mut ticket, &request).await.map(|embedded| (request, embedded)),
+        Err(error) => Err(error),
+    };
+    let (mut ticket, (request, embedded)) = ticket.check(embedded)?;
+    ticket.set_prompt_tokens(embedded.tokens);
     ticket.set_complete();
-    Ok(Json(list))
+    Ok(Json(EmbeddingList::new(embedded, request.encoding_format.unwrap_or_default())))
 }
 
-/// Reads and checks a body, and computes its embeddings.
-async fn embed(app: &App, ticket: &mut Ticket, body: &[u8]) -> Result<EmbeddingList, ApiError> {
-    let request: EmbeddingsRequest = parse(body)?;
+/// Checks a request and computes its embeddings.
+///
+/// # Errors
+/// As [`Embedder::embed`](ruvllm::Embedder::embed); 400 for inputs that are too long, unless they
+/// are to be cut.
+pub(crate) async fn embed(
+    app: &App,
+    ticket: &mut Ticket,
+    request: &EmbeddingsRequest,
+) -> Result<Embedded, ApiError> {
     let inputs = request.inputs(app.limits().items)?;
     let chosen = app.models.choose(request.model.as_deref()).await?;
     ticket.set_model(chosen.model.name());
@@ -139,7 +158,7 @@ async fn embed(app: &App, ticket: &mut Ticket, body: &[u8]) -> Result<EmbeddingL
     let embedded = embedded.map_err(|error| error.renamed(&[("prompt", "input")]))?;
     let dimensions = request.dimensions(embedded.dim)?;
     let mut tokens = 0;
-    let mut data = Vec::with_capacity(embedded.embeddings.len());
+    let mut vectors = Vec::with_capacity(embedded.embeddings.len());
     for (index, Embedding { vector, tokens: used, truncated, .. }) in
         embedded.embeddings.into_iter().enumerate()
     {
@@ -148,15 +167,28 @@ async fn embed(app: &App, ticket: &mut Ticket, body: &[u8]) -> Result<EmbeddingL
             return Err(ApiError::invalid_param(format!("input[{index}]"), message));
         }
         tokens += used;
-        let vector = shortened(vector, dimensions);
-        let embedding = match request.encoding_format.unwrap_or_default() {
-            EncodingFormat::Float => Vector::Float(vector),
-            EncodingFormat::Base64 => Vector::Base64(base64_of(&vector)),
-        };
-        data.push(EmbeddingObject { object: "embedding", index, embedding });
+        vectors.push(shortened(vector, dimensions));
     }
-    let usage = EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens };
-    Ok(EmbeddingList { object: "list", data, model: chosen.model.name().to_string(), usage })
+    Ok(Embedded { vectors, tokens, model: Arc::clone(chosen.model.name()) })
+}
+
+impl EmbeddingList {
+    fn new(embedded: Embedded, format: EncodingFormat) -> Self {
+        let Embedded { vectors, tokens, model } = embedded;
+        let object = |(index, vector): (usize, Vec<f32>)| {
+            let embedding = match format {
+                EncodingFormat::Float => Vector::Float(vector),
+                EncodingFormat::Base64 => Vector::Base64(base64_of(&vector)),
+            };
+            EmbeddingObject { object: "embedding", index, embedding }
+        };
+        Self {
+            object: "list",
+            data: vectors.into_iter().enumerate().map(object).collect(),
+            model: model.to_string(),
+            usage: EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens },
+        }
+    }
 }
 
 /// The first values of a vector, scaled to unit length if that leaves any out.

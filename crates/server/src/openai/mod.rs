@@ -4,6 +4,7 @@
 //! fields that this server adds have the names of llama.cpp's server where it has them.
 
 pub(crate) mod chat;
+mod chunk;
 mod common;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
@@ -12,7 +13,10 @@ mod one_or_many;
 pub(crate) mod responses;
 mod usage;
 
-pub(crate) use self::common::Common;
+use self::chunk::{ChunkFields, ChunkHead};
+#[cfg(feature = "grpc")]
+pub(crate) use self::common::AdapterField;
+pub(crate) use self::common::{Common, Target};
 pub(crate) use self::one_or_many::OneOrMany;
 pub(crate) use self::usage::{Timings, Usage};
 

@@ -1,8 +1,12 @@
 //! Replies of the router to requests of OpenAI's interface.
 
+use ruvllm::{EngineOptions, ModelSource};
+use ruvllm_testkit::model_data;
 use serde_json::{Value, json};
 
-use crate::testing::{post, send};
+use crate::app::{App, RequestLimits};
+use crate::models::{ModelEntry, ModelSet};
+use crate::testing::{post, router_of, send, send_to};
 
 fn ask(extra: Value) -> Value {
     let mut body = json!({
@@ -140,4 +144,33 @@ fn errors_have_openais_form() {
     let reply = send("GET", "/v1/nothing", None);
     assert_eq!((reply.status, &reply.json()["error"]["type"]), (404, &json!("not_found_error")));
     assert_eq!(send("GET", "/v1/chat/completions", None).status, 405);
+}
+
+/// The template of the tiny Qwen 3 writes an empty thought if `enable_thinking` is false.
+#[test]
+fn variables_reach_the_chat_template() {
+    let path = model_data("tiny").join("qwen3/model-F16.gguf");
+    let options = EngineOptions::default().with_threads(1);
+    let entry = ModelEntry::new("tiny", ModelSource::Path(path), options);
+    let router = router_of(App::new(ModelSet::new(vec![entry], None), RequestLimits::default()));
+    let ask = |variables: Value| {
+        let body = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1,
+            "chat_template_kwargs": variables});
+        send_to(router.clone(), "POST", "/v1/chat/completions", Some(body))
+    };
+    let tokens = |variables: Value| ask(variables).json()["usage"]["prompt_tokens"].as_u64().unwrap();
+    let without = tokens(Value::Null);
+    assert_eq!(tokens(json!({"enable_thinking": true, "unknown": [1, {"a": null}]})), without);
+    assert!(tokens(json!({"enable_thinking": false})) > without);
+    let many: serde_json::Map<_, _> = (0..33).map(|at| (format!("x{at}"), json!(1))).collect();
+    let faults = [
+        (json!({"messages": []}), "chat_template_kwargs.messages"),
+        (json!({"x": "y".repeat(70_000)}), "chat_template_kwargs"),
+        (Value::Object(many), "chat_template_kwargs"),
+        (json!([1]), "chat_template_kwargs"),
+    ];
+    for (variables, param) in faults {
+        let reply = ask(variables);
+        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(param)), "{}", reply.text);
+    }
 }

@@ -4,6 +4,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::anthropic::{ContentBlock, MessageReply, MessageUsage};
+use crate::openai::chat::TokenLogprob;
 use crate::openai::responses::{OutputItem, ResponseObject};
 
 /// An error in OpenAI's form.
@@ -69,5 +70,5 @@ pub(super) struct ResponseEvent {
     text: Option<String>,
     name: Option<String>,
     arguments: Option<String>,
-    logprobs: Option<Vec<Value>>,
+    logprobs: Option<Vec<TokenLogprob>>,
 }

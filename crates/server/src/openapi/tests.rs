@@ -19,12 +19,33 @@ fn closed() -> &'static Value {
     DOCUMENT.get_or_init(|| {
         let mut document = document();
         close(&mut document["components"]);
+        // A part of a sum has fields that the other parts lack: the sum as a whole is closed.
+        let mut parts = BTreeSet::new();
+        parts_of_sums(&document["components"], &mut parts);
+        for part in parts {
+            document.pointer_mut(&part[1..]).unwrap().as_object_mut().unwrap().remove("additionalProperties");
+        }
         document
     })
 }
 
+/// References within `allOf`.
+fn parts_of_sums(value: &Value, found: &mut BTreeSet<String>) {
+    if let Some(parts) = value["allOf"].as_array() {
+        found.extend(parts.iter().filter_map(|part| part["$ref"].as_str()).map(str::to_owned));
+    }
+    match value {
+        Value::Object(fields) => fields.values().for_each(|value| parts_of_sums(value, found)),
+        Value::Array(values) => values.iter().for_each(|value| parts_of_sums(value, found)),
+        _ => {}
+    }
+}
+
 fn close(value: &mut Value) {
     match value {
+        Value::Object(fields) if fields.contains_key("allOf") => {
+            fields.entry("unevaluatedProperties").or_insert(false.into());
+        }
         Value::Object(fields) => {
             fields.values_mut().for_each(close);
             if fields.get("properties").is_some_and(Value::is_object) && fields["type"] == "object" {

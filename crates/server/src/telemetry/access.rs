@@ -24,16 +24,24 @@ use crate::generation::CallRecord;
 use crate::request_id::RequestId;
 
 /// Endpoints that machines ask all the time: logged at the level `debug`.
-const QUIET: [&str; 4] = ["health", "ready", "metrics", "live"];
+const QUIET: [&str; 5] = ["health", "ready", "metrics", "live", "grpc_health"];
 
 /// True for an endpoint of [`QUIET`], and for a file of the web page.
 fn is_quiet(endpoint: &str) -> bool {
     QUIET.contains(&endpoint) || endpoint.starts_with("ui_")
 }
 
-/// Name of an endpoint from its route: `/v1/chat/completions` is `chat_completions`.
+/// Name of an endpoint from its route: `/v1/chat/completions` is `chat_completions`, and
+/// `/ruvllm.v1.Inference/Generate` is `grpc_generate`.
 fn endpoint_of(route: Option<&str>) -> Cow<'static, str> {
     let Some(route) = route else { return "unknown".into() };
+    if let Some(method) = route.strip_prefix("/ruvllm.v1.Inference/") {
+        return format!("grpc_{}", method.to_ascii_lowercase()).into();
+    }
+    // `/grpc.health.v1.Health/{method}` is `grpc_health`.
+    if let Some(service) = route.strip_prefix("/grpc.") {
+        return format!("grpc_{}", service.split('.').next().unwrap_or_default()).into();
+    }
     let route = route.strip_prefix("/v1").unwrap_or(route);
     let parts = route.split('/').filter(|part| !part.is_empty() && !part.starts_with('{'));
     let name = parts.collect::<Vec<_>>().join("_");
@@ -219,6 +227,10 @@ mod tests {
             ("/v1/responses", Endpoint::Responses),
             ("/v1/messages", Endpoint::Messages),
             ("/v1/embeddings", Endpoint::Embeddings),
+            #[cfg(feature = "grpc")]
+            (Endpoint::GrpcGenerate.path(), Endpoint::GrpcGenerate),
+            #[cfg(feature = "grpc")]
+            (Endpoint::GrpcEmbed.path(), Endpoint::GrpcEmbed),
         ];
         for (route, endpoint) in routes {
             assert_eq!(endpoint_of(Some(route)), endpoint.name());

@@ -21,7 +21,7 @@ use self::case::{Case, File};
 /// Requests that are sent at the same time.
 const CLIENTS: usize = 8;
 
-/// Cases that issue 18's interface has at least.
+/// Least number of cases.
 const LEAST_CASES: usize = 200;
 
 #[test]

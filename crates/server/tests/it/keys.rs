@@ -2,11 +2,11 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
-use parking_lot::Mutex;
 use ruvllm_server::auth::{KeyFile, Moment, Scope};
+use tracing_subscriber::fmt::MakeWriter as _;
 
 use crate::support::TestServer;
 
@@ -190,28 +190,12 @@ fn pages_of_other_origins_are_served_only_if_configured() {
     assert_eq!(allowed("[cors]\norigins = ['*']", "https://b.example").as_deref(), Some("*"));
 }
 
-/// Log lines of this process.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn no_log_line_has_a_key() {
-    let lines = Lines::default();
-    let writer = lines.clone();
+    static LINES: Mutex<Vec<u8>> = Mutex::new(Vec::new());
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || writer.clone())
+        .with_writer(|| LINES.make_writer())
         .finish();
     tracing::subscriber::set_global_default(subscriber).unwrap();
     let mut keys = Keys::new();
@@ -223,7 +207,7 @@ fn no_log_line_has_a_key() {
     std::fs::write(keys.path(), "[[keys]]\nhash = 'rk-in-the-file'").unwrap();
     assert!(server.reload.reload().is_err());
     drop(server);
-    let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+    let text = String::from_utf8(LINES.lock().unwrap().clone()).unwrap();
     assert!(text.contains("reload"), "{text}");
     let secret = valid.trim().rsplit(' ').next().unwrap();
     for hidden in [secret, "rk-wrong-key", "rk-in-the-file"] {

@@ -7,7 +7,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 
 use serde_json::Value;
 
-use super::{message::Message, template::ChatTemplate};
+use super::{input::ChatInput, message::Message, template::ChatTemplate};
 use crate::error::Result;
 use crate::token::TokenId;
 use crate::tokenizer::Tokenizer;
@@ -30,10 +30,12 @@ impl Tokenizer {
         tools: Option<&Value>,
         add_generation_prompt: bool,
     ) -> Result<Vec<TokenId>> {
-        self.encode_chat_until(template, messages, tools, add_generation_prompt, None)
+        let input = ChatInput { messages, tools, add_generation_prompt, ..ChatInput::default() };
+        self.encode_chat_until(template, &input, None)
     }
 
-    /// As [`encode_chat`](Self::encode_chat), but ends with an error once `stop` is set.
+    /// As [`encode_chat`](Self::encode_chat), with further variables of the template; ends with an
+    /// error once `stop` is set.
     ///
     /// # Errors
     /// As [`encode_chat`](Self::encode_chat), and
@@ -41,12 +43,10 @@ impl Tokenizer {
     pub fn encode_chat_until(
         &self,
         template: &ChatTemplate,
-        messages: &[Message],
-        tools: Option<&Value>,
-        add_generation_prompt: bool,
+        input: &ChatInput<'_>,
         stop: Option<&Arc<AtomicBool>>,
     ) -> Result<Vec<TokenId>> {
-        let prompt = template.prompt(messages, tools, add_generation_prompt, stop)?;
+        let prompt = template.prompt(input, stop)?;
         let text = prompt.text.as_str();
         let markers = self.markers(text, &prompt.runs)?;
 

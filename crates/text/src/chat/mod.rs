@@ -8,6 +8,7 @@
 mod bounds;
 mod encode;
 mod engine;
+mod input;
 mod message;
 mod nesting;
 mod origin;
@@ -19,6 +20,7 @@ mod template;
 mod time;
 
 pub use self::{
+    input::ChatInput,
     message::Message,
     style::ChatStyle,
     template::{ChatTemplate, ChatTemplateSource},

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::{
     bounds::{self, LONGEST_TEXT, NAME, TOO_LONG},
     engine::on_large_stack,
+    input::ChatInput,
     message::{Message, visit_strings},
     nesting,
     origin::{self, Prompt},
@@ -194,38 +195,29 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         stop: Option<&Arc<AtomicBool>>,
     ) -> Result<String> {
-        let rendered = self.run(messages, tools, add_generation_prompt, stop)?;
-        Ok(origin::restore(&rendered))
+        let input = ChatInput { messages, tools, add_generation_prompt, ..ChatInput::default() };
+        Ok(origin::restore(&self.run(&input, stop)?))
     }
 
     /// Renders the prompt, with the ranges of the template's own text.
-    pub(super) fn prompt(
-        &self,
-        messages: &[Message],
-        tools: Option<&Value>,
-        add_generation_prompt: bool,
-        stop: Option<&Arc<AtomicBool>>,
-    ) -> Result<Prompt> {
-        self.run(messages, tools, add_generation_prompt, stop).map(|rendered| Prompt::new(&rendered))
+    pub(super) fn prompt(&self, input: &ChatInput<'_>, stop: Option<&Arc<AtomicBool>>) -> Result<Prompt> {
+        self.run(input, stop).map(|rendered| Prompt::new(&rendered))
     }
 
     /// Renders the template; the result has marked characters.
-    fn run(
-        &self,
-        messages: &[Message],
-        tools: Option<&Value>,
-        add_generation_prompt: bool,
-        stop: Option<&Arc<AtomicBool>>,
-    ) -> Result<String> {
-        self.check_texts(messages, tools)?;
+    fn run(&self, input: &ChatInput<'_>, stop: Option<&Arc<AtomicBool>>) -> Result<String> {
+        self.check_texts(input)?;
         let own = |token: &Option<String>| token.as_deref().map(|token| Jinja::from(origin::marked(token)));
-        let messages: Jinja = messages.iter().map(Message::to_jinja).collect();
+        let messages: Jinja = input.messages.iter().map(Message::to_jinja).collect();
         let mut variables = vec![
             ("messages", messages),
-            ("tools", tools.map_or(Jinja::from(()), python::from_json)),
+            ("tools", input.tools.map_or(Jinja::from(()), python::from_json)),
             ("documents", Jinja::from(())),
-            ("add_generation_prompt", Jinja::from(add_generation_prompt)),
+            ("add_generation_prompt", Jinja::from(input.add_generation_prompt)),
         ];
+        let further = input.variables.into_iter().flatten();
+        let further = further.filter(|(name, _)| !ChatInput::FIXED.contains(&name.as_str()));
+        variables.extend(further.map(|(name, value)| (name.as_str(), python::from_json(value))));
         variables.extend(own(&self.bos_token).map(|token| ("bos_token", token)));
         variables.extend(own(&self.eos_token).map(|token| ("eos_token", token)));
         let given = self.variables.iter().map(|(name, value)| (name.as_str(), python::from_json(value)));
@@ -234,7 +226,7 @@ impl ChatTemplate {
         let failed = |message: String| Error::TemplateRender { message };
         let render = || {
             bounds::begin(stop.cloned());
-            let tool_use = tools.and_then(|_| self.environment.get_template(TOOL_USE).ok());
+            let tool_use = input.tools.and_then(|_| self.environment.get_template(TOOL_USE).ok());
             let mut prompt = Written::default();
             tool_use
                 .map_or_else(|| self.environment.get_template(NAME), Ok)
@@ -250,15 +242,15 @@ impl ChatTemplate {
     }
 
     /// Rejects texts with code points that are reserved for marking template text.
-    fn check_texts(&self, messages: &[Message], tools: Option<&Value>) -> Result<()> {
+    fn check_texts(&self, input: &ChatInput<'_>) -> Result<()> {
         let mut checked = Ok(());
         let mut check = |text: &str| {
             if checked.is_ok() {
                 checked = origin::check(text);
             }
         };
-        messages.iter().for_each(|message| message.visit_strings(&mut check));
-        tools.into_iter().chain(self.variables.values()).for_each(|value| visit_strings(value, &mut check));
+        input.visit_strings(&mut check);
+        self.variables.values().for_each(|value| visit_strings(value, &mut check));
         checked
     }
 }

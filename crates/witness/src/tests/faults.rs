@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use parking_lot::Mutex;
+
 use super::{check, check_valid, entry, options, wait_until};
 use crate::folder::{self, LogFile, OpenFile};
 use crate::{Error, Options, Timestamp, WhenFull, Writer};
@@ -89,6 +91,25 @@ fn a_full_disk_loses_nothing_and_leaves_no_half_lines() {
         writer.close().unwrap();
         assert_eq!(check_valid(folder.path()).requests, 3);
     }
+}
+
+#[test]
+fn a_fault_is_told_once_and_its_end() {
+    let (folder, disk) = (tempfile::tempdir().unwrap(), Arc::new(Disk::default()));
+    let told: Arc<Mutex<Vec<Option<ErrorKind>>>> = Arc::default();
+    let faults = Arc::clone(&told);
+    let on_fault = move |error: Option<&io::Error>| faults.lock().push(error.map(io::Error::kind));
+    let writer = writer(folder.path(), &disk, Options { on_fault: Some(Box::new(on_fault)), ..options() });
+    for n in 0..2 {
+        disk.free.store(10, Ordering::SeqCst);
+        writer.record(&entry(n)).unwrap();
+        // Several attempts.
+        (0..3).for_each(|_| assert!(writer.flush().is_err()));
+        disk.free.store(1 << 20, Ordering::SeqCst);
+        wait_until(|| writer.flush().is_ok());
+    }
+    writer.close().unwrap();
+    assert_eq!(*told.lock(), [Some(ErrorKind::StorageFull), None].repeat(2));
 }
 
 #[test]

@@ -25,7 +25,8 @@ the keys, the certificate and the adapters again.
 
 When it is ready, it writes its address to standard error, with --json also a document to standard output.
 
-JSON: {address, models: [{name, aliases, adapters}]}; with --check address is the configured one
+JSON: {address, grpc, models: [{name, aliases, adapters}]}; with --check the configured addresses; grpc only if it is
+served
 
 Examples:
   ruvllm serve
@@ -53,6 +54,8 @@ pub(crate) struct ServeArgs {
 #[derive(Serialize)]
 struct Document<'a> {
     address: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grpc: Option<String>,
     models: Vec<ModelDocument<'a>>,
 }
 
@@ -81,13 +84,20 @@ pub(crate) fn run(args: &ServeArgs, json: bool) -> Result<()> {
     let served = models.clone();
     let read = args.models.clone();
     let read = move |config: &Config| read.entries(config).map_err(ruvllm_server::Error::models);
-    let server = Server::bind(config, models)?.with_model_reader(read).with_signals()?;
+    let server = Server::bind(config, models)?
+        .with_model_reader(read)
+        .with_heap_trim(crate::heap::trim)
+        .with_signals()?;
     let address = server.address().to_string();
+    let grpc = server.grpc_address().map(ToString::to_string);
     if json {
         let models = served.iter().map(ModelDocument::from).collect();
-        output::write_json(&Document { address: address.clone(), models })?;
+        output::write_json(&Document { address: address.clone(), grpc: grpc.clone(), models })?;
     }
-    output::hint(&format!("listening on {address}"));
+    output::hint(&match grpc {
+        Some(grpc) => format!("listening on {address}, gRPC on {grpc}"),
+        None => format!("listening on {address}"),
+    });
     Ok(server.run()?)
 }
 
@@ -102,16 +112,18 @@ fn check(config: &Config, models: &[ModelEntry], json: bool) -> Result<()> {
     for warning in Server::check(config)? {
         output::warn(&warning);
     }
-    let address = settings::address(config);
+    let (address, grpc) = (settings::address(config), settings::grpc_address(config));
     let models: Vec<_> = models.iter().map(ModelDocument::from).collect();
     if json {
-        return output::write_json(&Document { address, models });
+        return output::write_json(&Document { address, grpc, models });
     }
     let keys = match &config.keys.file {
         Some(path) => path.display().to_string(),
         None => "none: every caller may do everything".to_owned(),
     };
-    let mut rows = vec![vec!["address".to_owned(), address], vec!["keys".to_owned(), keys]];
+    let mut rows = vec![vec!["address".to_owned(), address]];
+    rows.extend(grpc.map(|grpc| vec!["gRPC".to_owned(), grpc]));
+    rows.push(vec!["keys".to_owned(), keys]);
     for ModelDocument { name, aliases, adapters } in &models {
         let mut text = (*name).to_owned();
         for (what, names) in

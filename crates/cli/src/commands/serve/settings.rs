@@ -24,6 +24,11 @@ pub(super) struct SettingsArgs {
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
 
+    /// Port for gRPC at the same host; 0 = a free one (builds with the feature `grpc`) [default:
+    /// none]
+    #[arg(long, value_name = "PORT")]
+    grpc_port: Option<u16>,
+
     /// Unix socket to listen at, in place of host and port
     #[arg(long, value_name = "FILE", conflicts_with_all = ["host", "port"])]
     unix: Option<PathBuf>,
@@ -55,6 +60,7 @@ impl SettingsArgs {
         let settings = [
             ("listen.host", "--host", self.host.clone()),
             ("listen.port", "--port", self.port.map(|port| port.to_string())),
+            ("grpc.port", "--grpc-port", self.grpc_port.map(|port| port.to_string())),
             ("listen.unix", "--unix", path(&self.unix)),
             ("listen.allow_public", "--allow-public", self.allow_public.then(|| "true".to_owned())),
             ("keys.file", "--api-keys", path(&self.api_keys)),
@@ -72,13 +78,22 @@ impl SettingsArgs {
 
 /// The configured address as text.
 pub(super) fn address(config: &Config) -> String {
-    let listen = &config.listen;
-    let scheme = if config.tls.certificate.is_some() { "https" } else { "http" };
-    match &listen.unix {
+    match &config.listen.unix {
         Some(path) => format!("unix:{}", path.display()),
-        None if listen.host.contains(':') && !listen.host.starts_with('[') => {
-            format!("{scheme}://[{}]:{}", listen.host, listen.port)
-        }
-        None => format!("{scheme}://{}:{}", listen.host, listen.port),
+        None => tcp(config, config.listen.port),
+    }
+}
+
+/// The configured address of gRPC as text; `None` without gRPC.
+pub(super) fn grpc_address(config: &Config) -> Option<String> {
+    config.grpc.port.map(|port| tcp(config, port))
+}
+
+fn tcp(config: &Config, port: u16) -> String {
+    let host = &config.listen.host;
+    let scheme = if config.tls.certificate.is_some() { "https" } else { "http" };
+    match host.contains(':') && !host.starts_with('[') {
+        true => format!("{scheme}://[{host}]:{port}"),
+        false => format!("{scheme}://{host}:{port}"),
     }
 }

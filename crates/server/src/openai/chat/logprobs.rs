@@ -14,14 +14,15 @@ pub(crate) struct ChoiceLogprobs {
     refusal: Option<()>,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
-struct TokenLogprob {
+/// Log-probability of a token, with those of the most likely ones.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct TokenLogprob {
     #[serde(flatten)]
     token: Candidate,
     top_logprobs: Vec<Candidate>,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 struct Candidate {
     token: String,
     logprob: f64,
@@ -41,10 +42,15 @@ impl Candidate {
 
 impl ChoiceLogprobs {
     pub(crate) fn new(logprobs: &[Logprobs], tokenizer: &Tokenizer) -> Self {
-        let token = |position: &Logprobs| TokenLogprob {
-            token: Candidate::new(&position.token, tokenizer),
-            top_logprobs: position.top.iter().map(|top| Candidate::new(top, tokenizer)).collect(),
-        };
-        Self { content: logprobs.iter().map(token).collect(), refusal: None }
+        Self { content: token_logprobs(logprobs, tokenizer), refusal: None }
     }
+}
+
+/// Log-probabilities of tokens in their JSON form.
+pub(crate) fn token_logprobs(logprobs: &[Logprobs], tokenizer: &Tokenizer) -> Vec<TokenLogprob> {
+    let token = |position: &Logprobs| TokenLogprob {
+        token: Candidate::new(&position.token, tokenizer),
+        top_logprobs: position.top.iter().map(|top| Candidate::new(top, tokenizer)).collect(),
+    };
+    logprobs.iter().map(token).collect()
 }

@@ -12,13 +12,14 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use ruvllm::GenerateRequest;
 
+pub(crate) use self::logprobs::{TokenLogprob, token_logprobs};
 pub(crate) use self::message::{
     CallParam, ChatMessage, Content, FunctionParam, Part, messages_of, text_of_content,
 };
 pub(crate) use self::reply::ChatCompletion;
-pub(crate) use self::request::{ChatRequest, ResponseFormat};
+pub(crate) use self::request::{ChatRequest, ResponseFormat, choose_tools, top_logprobs};
 pub(crate) use self::stream::ChatChunk;
-use super::Common;
+use super::{Common, Target};
 use crate::api_error::ApiError;
 use crate::app::App;
 use crate::body::{JsonBytes, parse};
@@ -40,7 +41,7 @@ pub(crate) async fn create(
     JsonBytes(body): JsonBytes,
 ) -> Result<Response, ApiError> {
     ticket.set_endpoint(Endpoint::Chat);
-    ticket.set_request(&body, &["messages"]);
+    ticket.set_request(&body, &["messages", "chat_template_kwargs"]);
     let prepared = prepare(&app, &ticket, &body).await;
     let (ticket, Prepared { common, model, request, n }) = ticket.check(prepared)?;
     let with_logprobs = request.logprobs.is_some();
@@ -60,6 +61,7 @@ async fn prepare(app: &App, ticket: &Ticket, body: &[u8]) -> Result<Prepared, Ap
     let n = common.choices()?;
     let chosen = app.models.choose(common.model.as_deref()).await?;
     let engine = chosen.model.engine()?;
-    let request = request.generate_request(app, engine, &common, &ticket.caller, chosen.adapter)?;
+    let target = Target { app, engine, caller: &ticket.caller, adapter: chosen.adapter };
+    let request = request.generate_request(&target, &common)?;
     Ok(Prepared { common, model: chosen.model, request, n })
 }

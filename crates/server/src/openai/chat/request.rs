@@ -1,15 +1,20 @@
 //! The request of a chat completion.
 
-use ruvllm::serde_json::Value;
-use ruvllm::{Constraint, Engine, GenerateRequest, Prompt, ToolChoice};
+use ruvllm::crates::text::chat::ChatInput;
+use ruvllm::serde_json::{Map, Value};
+use ruvllm::{Constraint, GenerateRequest, Prompt, ToolChoice};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::message::{ChatMessage, messages_of};
 use crate::api_error::ApiError;
-use crate::app::App;
-use crate::auth::Caller;
-use crate::openai::Common;
+use crate::openai::{Common, Target};
+
+/// Most variables of a chat template.
+const MOST_VARIABLES: usize = 32;
+
+/// Most bytes of these variables as JSON.
+const VARIABLE_BYTES: usize = 64 << 10;
 
 /// Most log-probabilities of other tokens at a position.
 const MOST_TOP_LOGPROBS: usize = 20;
@@ -24,6 +29,9 @@ pub(crate) struct ChatRequest {
     pub(crate) response_format: Option<ResponseFormat>,
     pub(crate) logprobs: Option<bool>,
     pub(crate) top_logprobs: Option<usize>,
+    /// Variables of the chat template, for example `enable_thinking`.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) chat_template_kwargs: Option<Map<String, Value>>,
 }
 
 /// Form of the answer.
@@ -49,22 +57,15 @@ impl ChatRequest {
     /// 400 for values out of range.
     pub(crate) fn generate_request(
         &self,
-        app: &App,
-        engine: &Engine,
+        target: &Target<'_>,
         common: &Common,
-        caller: &Caller,
-        adapter: Option<String>,
     ) -> Result<GenerateRequest, ApiError> {
-        let messages = messages_of(&self.messages, app.limits().items)?;
+        let messages = messages_of(&self.messages, target.app.limits().items)?;
         let tools = self.tools.clone().filter(|tools| !tools.is_empty()).map(Value::Array);
         let prompt = Prompt::Chat { messages, tools };
-        let mut request = common.request(app, engine, caller, adapter, prompt)?;
-        if let Some(choice) = &self.tool_choice {
-            let choice = ToolChoice::from_json(choice);
-            request.tool_choice =
-                choice.map_err(|error| ApiError::invalid_param("tool_choice", error.to_string()))?;
-        }
-        request.parallel_tool_calls = self.parallel_tool_calls.unwrap_or(true);
+        let mut request = common.request(target, prompt)?;
+        choose_tools(&mut request, self.tool_choice.as_ref(), self.parallel_tool_calls)?;
+        request.template_variables = self.template_variables()?;
         request.logprobs = self.logprobs()?;
         if let Some(format) = &self.response_format
             && let Some(constraint) = format.constraint()?
@@ -75,17 +76,64 @@ impl ChatRequest {
     }
 
     fn logprobs(&self) -> Result<Option<usize>, ApiError> {
-        let top = self.top_logprobs.unwrap_or(0);
-        if top > MOST_TOP_LOGPROBS {
-            let message = format!("top_logprobs is {top}, expected at most {MOST_TOP_LOGPROBS}");
-            return Err(ApiError::invalid_param("top_logprobs", message));
-        }
+        let top = top_logprobs(self.top_logprobs)?;
         match self.logprobs.unwrap_or(false) {
             true => Ok(Some(top)),
             false if top > 0 => {
                 Err(ApiError::invalid_param("top_logprobs", "top_logprobs needs logprobs: true"))
             }
             false => Ok(None),
+        }
+    }
+
+    fn template_variables(&self) -> Result<Map<String, Value>, ApiError> {
+        const PARAM: &str = "chat_template_kwargs";
+        let Some(variables) = &self.chat_template_kwargs else { return Ok(Map::new()) };
+        if variables.len() > MOST_VARIABLES {
+            let message = format!("{} variables, expected at most {MOST_VARIABLES}", variables.len());
+            return Err(ApiError::invalid_param(PARAM, message));
+        }
+        if let Some(name) = variables.keys().find(|name| ChatInput::FIXED.contains(&name.as_str())) {
+            let message = format!("the variable {name:?} is set by the server; leave it out");
+            return Err(ApiError::invalid_param(format!("{PARAM}.{name}"), message));
+        }
+        let bytes = Value::Object(variables.clone()).to_string().len();
+        if bytes > VARIABLE_BYTES {
+            let message = format!("the variables have {bytes} bytes, expected at most {VARIABLE_BYTES}");
+            return Err(ApiError::invalid_param(PARAM, message));
+        }
+        Ok(variables.clone())
+    }
+}
+
+/// Sets the tools that the answer may call.
+///
+/// # Errors
+/// 400 for a choice that is none.
+pub(crate) fn choose_tools(
+    request: &mut GenerateRequest,
+    choice: Option<&Value>,
+    parallel: Option<bool>,
+) -> Result<(), ApiError> {
+    if let Some(choice) = choice {
+        let choice = ToolChoice::from_json(choice);
+        request.tool_choice =
+            choice.map_err(|error| ApiError::invalid_param("tool_choice", error.to_string()))?;
+    }
+    request.parallel_tool_calls = parallel.unwrap_or(true);
+    Ok(())
+}
+
+/// Number of most likely tokens at each position: 0 where the field is absent.
+///
+/// # Errors
+/// 400 for more than 20.
+pub(crate) fn top_logprobs(top: Option<usize>) -> Result<usize, ApiError> {
+    match top.unwrap_or(0) {
+        top @ 0..=MOST_TOP_LOGPROBS => Ok(top),
+        top => {
+            let message = format!("top_logprobs is {top}, expected at most {MOST_TOP_LOGPROBS}");
+            Err(ApiError::invalid_param("top_logprobs", message))
         }
     }
 }

@@ -10,22 +10,14 @@ use super::logprobs::ChoiceLogprobs;
 use crate::api_error::ApiError;
 use crate::generation::{Event, EventKind, Piece, StreamWriter, write_event};
 use crate::models::LoadedModel;
-use crate::openai::{Timings, Usage, finish_reason, now};
-use crate::request_id::random_id;
+use crate::openai::{ChunkFields, ChunkHead, Timings, finish_reason};
 
 /// `chat.completion.chunk`
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ChatChunk<'w> {
-    id: &'w str,
-    object: &'static str,
-    created: u64,
-    model: &'w str,
+    #[serde(flatten)]
+    fields: ChunkFields<'w>,
     choices: &'w [ChunkChoice<'w>],
-    /// Absent unless the request asks for it; then null until the last chunk.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<Usage>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timings: Option<Timings>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -64,62 +56,34 @@ struct FunctionDelta<'w> {
     arguments: &'w str,
 }
 
-/// Writes the chunks of all choices; they have one id and one time.
+/// Writes the chunks of all choices.
 pub(crate) struct ChunkWriter {
-    id: String,
-    created: u64,
-    model: Arc<LoadedModel>,
+    head: ChunkHead,
     n: usize,
     with_logprobs: bool,
-    with_usage: bool,
-    usage: Usage,
-    timings: Option<Timings>,
 }
 
 impl ChunkWriter {
     pub(crate) fn new(model: Arc<LoadedModel>, n: usize, with_logprobs: bool, with_usage: bool) -> Self {
-        Self {
-            id: random_id("chatcmpl-"),
-            created: now(),
-            model,
-            n,
-            with_logprobs,
-            with_usage,
-            usage: Usage::default(),
-            timings: None,
-        }
+        let head = ChunkHead::new("chatcmpl-", "chat.completion.chunk", model, with_usage);
+        Self { head, n, with_logprobs }
     }
 
-    fn write(
-        &self,
-        out: &mut Vec<u8>,
-        choices: &[ChunkChoice<'_>],
-        usage: Option<Usage>,
-        timings: Option<Timings>,
-    ) {
-        let chunk = ChatChunk {
-            id: &self.id,
-            object: "chat.completion.chunk",
-            created: self.created,
-            model: self.model.name(),
-            choices,
-            usage: self.with_usage.then_some(usage),
-            timings,
-        };
-        write_event(out, None, &chunk);
+    fn write(&self, out: &mut Vec<u8>, choice: ChunkChoice<'_>, timings: Option<Timings>) {
+        write_event(out, None, &ChatChunk { fields: self.head.fields(timings), choices: &[choice] });
     }
 
     fn write_delta(&self, out: &mut Vec<u8>, index: usize, delta: Delta<'_>) {
         let choice = ChunkChoice { index, delta, logprobs: None, finish_reason: None };
-        self.write(out, &[choice], None, None);
+        self.write(out, choice, None);
     }
 
     fn write_text(&self, out: &mut Vec<u8>, index: usize, piece: &Piece) {
-        let tokenizer = self.model.engine().ok().map(ruvllm::Engine::tokenizer);
+        let tokenizer = self.head.model.engine().ok().map(ruvllm::Engine::tokenizer);
         let logprobs = tokenizer.filter(|_| self.with_logprobs && !piece.logprobs.is_empty());
         let logprobs = logprobs.map(|tokenizer| ChoiceLogprobs::new(&piece.logprobs, tokenizer));
         let delta = Delta { content: Some(&piece.text), ..Delta::default() };
-        self.write(out, &[ChunkChoice { index, delta, logprobs, finish_reason: None }], None, None);
+        self.write(out, ChunkChoice { index, delta, logprobs, finish_reason: None }, None);
     }
 
     fn write_call(&self, out: &mut Vec<u8>, index: usize, event: &ToolCallEvent) {
@@ -152,24 +116,18 @@ impl StreamWriter for ChunkWriter {
             EventKind::Text(piece) => self.write_text(out, index, &piece),
             EventKind::ToolCall(call) => self.write_call(out, index, &call),
             EventKind::End(completion) => {
-                self.usage.add(&completion, index == 0);
-                if index == 0 {
-                    self.timings = Some(completion.timings.into());
-                }
+                self.head.usage.add(&completion, index == 0);
                 let reason = Some(finish_reason(completion.finish_reason));
                 let choice =
                     ChunkChoice { index, delta: Delta::default(), logprobs: None, finish_reason: reason };
-                let timings = self.timings.filter(|_| index == 0);
-                self.write(out, &[choice], None, timings);
+                let timings = (index == 0).then(|| completion.timings.into());
+                self.write(out, choice, timings);
             }
         }
     }
 
     fn end(&mut self, out: &mut Vec<u8>) {
-        if self.with_usage {
-            self.write(out, &[], Some(self.usage), None);
-        }
-        out.extend_from_slice(b"data: [DONE]\n\n");
+        self.head.write_end(out);
     }
 
     fn error(&mut self, error: &ApiError, out: &mut Vec<u8>) {

@@ -14,7 +14,7 @@ use ruvllm::{Completion, Engine, GenerateRequest, Prompt, TokenId, Tokenizer};
 pub(crate) use self::reply::TextCompletion;
 pub(crate) use self::request::{CompletionRequest, Prompts};
 pub(crate) use self::stream::TextChunk;
-use super::Common;
+use super::{Common, Target};
 use crate::api_error::ApiError;
 use crate::app::App;
 use crate::body::{JsonBytes, parse};
@@ -91,8 +91,9 @@ async fn prepare(app: &App, ticket: &Ticket, body: &[u8]) -> Result<Prepared, Ap
     let prompts = request.prompts(app, best_of)?;
     let chosen = app.models.choose(common.model.as_deref()).await?;
     let engine = chosen.model.engine()?;
+    let target = Target { app, engine, caller: &ticket.caller, adapter: chosen.adapter };
     let requests = prompts.iter().map(|prompt| {
-        let base = common.request(app, engine, &ticket.caller, chosen.adapter.clone(), prompt.clone())?;
+        let base = common.request(&target, prompt.clone())?;
         request.complete(app, &common, base, best_of > n)
     });
     let requests = requests.collect::<Result<_, _>>()?;

@@ -10,21 +10,14 @@ use super::logprobs::TextLogprobs;
 use crate::api_error::ApiError;
 use crate::generation::{Event, EventKind, StreamWriter, write_event};
 use crate::models::LoadedModel;
-use crate::openai::{Timings, Usage, finish_reason, now};
-use crate::request_id::random_id;
+use crate::openai::{ChunkFields, ChunkHead, Timings, finish_reason};
 
 /// `text_completion`, one piece of it.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct TextChunk<'w> {
-    id: &'w str,
-    object: &'static str,
-    created: u64,
-    model: &'w str,
+    #[serde(flatten)]
+    fields: ChunkFields<'w>,
     choices: &'w [ChunkChoice<'w>],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<Usage>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timings: Option<Timings>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -36,19 +29,15 @@ struct ChunkChoice<'w> {
     finish_reason: Option<&'static str>,
 }
 
-/// Writes the chunks of all choices; they have one id and one time.
+/// Writes the chunks of all choices.
 pub(super) struct ChunkWriter {
-    id: String,
-    created: u64,
-    model: Arc<LoadedModel>,
+    head: ChunkHead,
     echoes: Option<Vec<Echo>>,
     /// Choices of each prompt.
     n: usize,
     /// Characters written of each choice.
     offsets: Vec<usize>,
     with_logprobs: bool,
-    with_usage: bool,
-    usage: Usage,
 }
 
 impl ChunkWriter {
@@ -60,36 +49,12 @@ impl ChunkWriter {
         with_logprobs: bool,
         with_usage: bool,
     ) -> Self {
-        Self {
-            id: random_id("cmpl-"),
-            created: now(),
-            model,
-            echoes,
-            n,
-            offsets: vec![0; choices],
-            with_logprobs,
-            with_usage,
-            usage: Usage::default(),
-        }
+        let head = ChunkHead::new("cmpl-", "text_completion", model, with_usage);
+        Self { head, echoes, n, offsets: vec![0; choices], with_logprobs }
     }
 
-    fn write(
-        &self,
-        out: &mut Vec<u8>,
-        choices: &[ChunkChoice<'_>],
-        usage: Option<Usage>,
-        timings: Option<Timings>,
-    ) {
-        let chunk = TextChunk {
-            id: &self.id,
-            object: "text_completion",
-            created: self.created,
-            model: self.model.name(),
-            choices,
-            usage: self.with_usage.then_some(usage),
-            timings,
-        };
-        write_event(out, None, &chunk);
+    fn write(&self, out: &mut Vec<u8>, choice: ChunkChoice<'_>, timings: Option<Timings>) {
+        write_event(out, None, &TextChunk { fields: self.head.fields(timings), choices: &[choice] });
     }
 }
 
@@ -101,7 +66,7 @@ impl StreamWriter for ChunkWriter {
         }
         for index in 0..self.offsets.len() {
             let text = &echoes[index / self.n].text;
-            self.write(out, &[ChunkChoice { text, index, logprobs: None, finish_reason: None }], None, None);
+            self.write(out, ChunkChoice { text, index, logprobs: None, finish_reason: None }, None);
         }
     }
 
@@ -110,32 +75,29 @@ impl StreamWriter for ChunkWriter {
         match kind {
             EventKind::Text(piece) => {
                 let mut logprobs = None;
-                if let Ok(engine) = self.model.engine()
+                if let Ok(engine) = self.head.model.engine()
                     && self.with_logprobs
                 {
                     let all: &mut TextLogprobs = logprobs.insert(TextLogprobs::default());
                     all.extend(&piece.logprobs, engine.tokenizer(), &mut self.offsets[index]);
                 }
                 let choice = ChunkChoice { text: &piece.text, index, logprobs, finish_reason: None };
-                self.write(out, &[choice], None, None);
+                self.write(out, choice, None);
             }
             // Completions have no tools.
             EventKind::ToolCall(_) => {}
             EventKind::End(completion) => {
-                self.usage.add(&completion, index % self.n == 0);
+                self.head.usage.add(&completion, index % self.n == 0);
                 let reason = Some(finish_reason(completion.finish_reason));
                 let choice = ChunkChoice { text: "", index, logprobs: None, finish_reason: reason };
                 let timings = (index == 0).then(|| completion.timings.into());
-                self.write(out, &[choice], None, timings);
+                self.write(out, choice, timings);
             }
         }
     }
 
     fn end(&mut self, out: &mut Vec<u8>) {
-        if self.with_usage {
-            self.write(out, &[], Some(self.usage), None);
-        }
-        out.extend_from_slice(b"data: [DONE]\n\n");
+        self.head.write_end(out);
     }
 
     fn error(&mut self, error: &ApiError, out: &mut Vec<u8>) {

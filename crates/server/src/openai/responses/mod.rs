@@ -18,7 +18,7 @@ pub(crate) use self::input::InputItem;
 pub(crate) use self::reply::{OutputItem, ResponseObject};
 pub(crate) use self::request::ResponsesRequest;
 use self::request::{Echo, renamed};
-use super::Common;
+use super::{Common, Target};
 use crate::api_error::ApiError;
 use crate::app::App;
 use crate::body::{JsonBytes, parse};
@@ -43,13 +43,14 @@ pub(crate) async fn create(
     ticket.set_request(&body, &["instructions", "input"]);
     let prepared = prepare(&app, &ticket, &body).await;
     let (ticket, Prepared { streams, model, generate, object }) = ticket.check(prepared)?;
-    let generation = Generation::start(ticket, model, vec![generate], 1).await.map_err(renamed)?;
+    let generation = Generation::start(ticket, Arc::clone(&model), vec![generate], 1).await;
+    let generation = generation.map_err(renamed)?;
     if streams {
-        return reply_stream(generation, stream::EventWriter::new(object)).await.map_err(renamed);
+        return reply_stream(generation, stream::EventWriter::new(object, model)).await.map_err(renamed);
     }
     let completions = generation.complete().await.map_err(renamed)?;
     let completion = completions.first().ok_or(ruvllm::Error::EngineStopped)?;
-    Ok(Json(object.complete(completion)).into_response())
+    Ok(Json(object.complete(completion, model.engine()?.tokenizer())).into_response())
 }
 
 /// Reads and checks a body.
@@ -59,7 +60,8 @@ async fn prepare(app: &App, ticket: &Ticket, body: &[u8]) -> Result<Prepared, Ap
     let common = request.common(common)?;
     let chosen = app.models.choose(common.model.as_deref()).await?;
     let engine = chosen.model.engine()?;
-    let generate = request.generate_request(app, engine, &common, &ticket.caller, chosen.adapter)?;
+    let target = Target { app, engine, caller: &ticket.caller, adapter: chosen.adapter };
+    let generate = request.generate_request(&target, &common)?;
     let object = ResponseObject::new(chosen.model.name(), echo, &generate);
     Ok(Prepared { streams: common.streams(), model: chosen.model, generate, object })
 }

@@ -1,11 +1,12 @@
 //! The response object, whole and as it grows in a stream.
 
-use ruvllm::{Completion, FinishReason, GenerateRequest};
+use ruvllm::{Completion, FinishReason, GenerateRequest, Logprobs, Tokenizer};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::request::Echo;
+use crate::openai::chat::{TokenLogprob, token_logprobs};
 use crate::openai::now;
 use crate::request_id::random_id;
 
@@ -35,6 +36,7 @@ pub(crate) struct ResponseObject {
     text: Value,
     tool_choice: Value,
     tools: Vec<Value>,
+    top_logprobs: usize,
     top_p: f32,
     truncation: &'static str,
     usage: Option<ResponseUsage>,
@@ -82,7 +84,7 @@ pub(crate) enum OutputItem {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum OutputPart {
-    OutputText { text: String, annotations: Vec<Value>, logprobs: Vec<Value> },
+    OutputText { text: String, annotations: Vec<Value>, logprobs: Vec<TokenLogprob> },
 }
 
 /// Numbers of tokens.
@@ -124,15 +126,15 @@ impl From<&Completion> for ResponseUsage {
 }
 
 impl OutputPart {
-    pub(super) fn new(text: &str) -> Self {
-        Self::OutputText { text: text.to_owned(), annotations: Vec::new(), logprobs: Vec::new() }
+    pub(super) fn new(text: &str, logprobs: Vec<TokenLogprob>) -> Self {
+        Self::OutputText { text: text.to_owned(), annotations: Vec::new(), logprobs }
     }
 }
 
 impl OutputItem {
-    /// A message with a text.
-    pub(super) fn message(text: &str, status: Status) -> Self {
-        let content = vec![OutputPart::new(text)];
+    /// A message with a text and the log-probabilities of its tokens.
+    pub(super) fn message(text: &str, logprobs: Vec<TokenLogprob>, status: Status) -> Self {
+        let content = vec![OutputPart::new(text, logprobs)];
         Self::Message { id: random_id("msg_"), status, role: "assistant", content }
     }
 
@@ -154,13 +156,16 @@ impl OutputItem {
         }
     }
 
-    /// Text of the message, or arguments of the call.
-    pub(super) fn text_mut(&mut self) -> Option<&mut String> {
+    /// Adds to the text of the message, or to the arguments of the call.
+    pub(super) fn push(&mut self, delta: &str, more: &[TokenLogprob]) {
         match self {
             Self::Message { content, .. } => {
-                content.first_mut().map(|OutputPart::OutputText { text, .. }| text)
+                if let Some(OutputPart::OutputText { text, logprobs, .. }) = content.first_mut() {
+                    text.push_str(delta);
+                    logprobs.extend_from_slice(more);
+                }
             }
-            Self::FunctionCall { arguments, .. } => Some(arguments),
+            Self::FunctionCall { arguments, .. } => arguments.push_str(delta),
         }
     }
 }
@@ -190,6 +195,7 @@ impl ResponseObject {
             text: echo.text.unwrap_or_else(|| json!({"format": {"type": "text"}})),
             tool_choice: echo.tool_choice.unwrap_or_else(|| json!("auto")),
             tools: echo.tools.unwrap_or_default(),
+            top_logprobs: echo.top_logprobs.unwrap_or_default(),
             top_p: request.sampling.top_p,
             truncation: "disabled",
             usage: None,
@@ -198,7 +204,7 @@ impl ResponseObject {
     }
 
     /// The response with its output.
-    pub(super) fn complete(mut self, completion: &Completion) -> Self {
+    pub(super) fn complete(mut self, completion: &Completion, tokenizer: &Tokenizer) -> Self {
         let status = status_of(completion);
         let calls = completion.tool_calls.iter();
         let calls =
@@ -208,7 +214,9 @@ impl ResponseObject {
         });
         let calls: Vec<_> = calls.chain(invalid).collect();
         if !completion.content().is_empty() || calls.is_empty() {
-            self.output.push(OutputItem::message(completion.content(), status));
+            let text = completion.content();
+            let logprobs = token_logprobs(of_text(completion, tokenizer), tokenizer);
+            self.output.push(OutputItem::message(text, logprobs, status));
         }
         self.output.extend(calls);
         self.end(completion);
@@ -223,6 +231,22 @@ impl ResponseObject {
         self.completed_at = (!is_cut).then(now);
         self.usage = Some(completion.into());
     }
+}
+
+/// Log-probabilities of the tokens of the text before the calls.
+fn of_text<'c>(completion: &'c Completion, tokenizer: &Tokenizer) -> &'c [Logprobs] {
+    let all = &completion.logprobs;
+    if completion.tool_calls.is_empty() {
+        return all;
+    }
+    let mut left = completion.content().len();
+    let belongs = |position: &&Logprobs| {
+        let is_text = left > 0;
+        let bytes = tokenizer.token_bytes(position.token.token).map_or(0, |bytes| bytes.len());
+        left = left.saturating_sub(bytes);
+        is_text
+    };
+    &all[..all.iter().take_while(belongs).count()]
 }
 
 /// Status of a response, and of the item that was the last one.

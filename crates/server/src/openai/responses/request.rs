@@ -1,16 +1,17 @@
 //! The request of a response.
 
-use ruvllm::{Engine, GenerateRequest, Prompt, ToolChoice};
+use ruvllm::{GenerateRequest, Prompt};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::input::{InputItem, conversation};
 use crate::api_error::ApiError;
-use crate::app::App;
-use crate::auth::Caller;
-use crate::openai::Common;
-use crate::openai::chat::{Content, ResponseFormat};
+use crate::openai::chat::{Content, ResponseFormat, choose_tools, top_logprobs};
+use crate::openai::{Common, Target};
+
+/// Value of `include` that asks for log-probabilities. Others have no effect.
+const LOGPROBS: &str = "message.output_text.logprobs";
 
 /// Fields of responses besides [`Common`].
 #[derive(Debug, Deserialize, ToSchema)]
@@ -22,6 +23,10 @@ pub(crate) struct ResponsesRequest {
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     text: Option<TextConfig>,
+    /// Further parts of the reply: `message.output_text.logprobs`.
+    include: Option<Vec<String>>,
+    /// Most likely tokens at each position, with `include`.
+    top_logprobs: Option<usize>,
     max_output_tokens: Option<usize>,
     previous_response_id: Option<Value>,
     conversation: Option<Value>,
@@ -55,6 +60,7 @@ pub(crate) struct Echo {
     pub(super) text: Option<Value>,
     pub(super) tool_choice: Option<Value>,
     pub(super) tools: Option<Vec<Value>>,
+    pub(super) top_logprobs: Option<usize>,
     pub(super) user: Option<String>,
 }
 
@@ -94,24 +100,19 @@ impl ResponsesRequest {
     /// 400 for values out of range.
     pub(crate) fn generate_request(
         &self,
-        app: &App,
-        engine: &Engine,
+        target: &Target<'_>,
         common: &Common,
-        caller: &Caller,
-        adapter: Option<String>,
     ) -> Result<GenerateRequest, ApiError> {
-        let messages = conversation(self.instructions.as_deref(), &self.input, app.limits().items);
+        let most = target.app.limits().items;
+        let messages = conversation(self.instructions.as_deref(), &self.input, most);
         let tools = self.tools.iter().flatten().enumerate().map(|(index, tool)| tool.definition(index));
         let tools = tools.collect::<Result<Vec<_>, _>>()?;
         let tools = (!tools.is_empty()).then_some(Value::Array(tools));
         let prompt = Prompt::Chat { messages: messages.map_err(renamed)?, tools };
-        let mut request = common.request(app, engine, caller, adapter, prompt)?;
-        if let Some(choice) = &self.tool_choice {
-            let choice = ToolChoice::from_json(choice);
-            request.tool_choice =
-                choice.map_err(|error| ApiError::invalid_param("tool_choice", error.to_string()))?;
-        }
-        request.parallel_tool_calls = self.parallel_tool_calls.unwrap_or(true);
+        let mut request = common.request(target, prompt)?;
+        choose_tools(&mut request, self.tool_choice.as_ref(), self.parallel_tool_calls)?;
+        let top = top_logprobs(self.top_logprobs)?;
+        request.logprobs = self.include.iter().flatten().any(|part| part == LOGPROBS).then_some(top);
         let format = self.text.as_ref().and_then(|text| text.format.as_ref());
         let constraint = format.map(ResponseFormat::constraint).transpose().map_err(renamed)?;
         request.constraint = constraint.flatten().or(request.constraint);

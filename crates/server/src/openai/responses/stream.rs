@@ -1,12 +1,16 @@
 //! The response as a stream of events.
 
+use std::sync::Arc;
+
 use ruvllm::ToolCallEvent;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::reply::{OutputItem, OutputPart, ResponseError, ResponseObject, Status, status_of};
 use crate::api_error::{ApiError, ErrorKind};
-use crate::generation::{Event, EventKind, StreamWriter, write_event};
+use crate::generation::{Event, EventKind, Piece, StreamWriter, write_event};
+use crate::models::LoadedModel;
+use crate::openai::chat::{TokenLogprob, token_logprobs};
 
 /// An event; its name is its type.
 #[derive(Serialize)]
@@ -22,13 +26,16 @@ struct Typed<'e> {
 /// are added to it.
 pub(super) struct EventWriter {
     response: ResponseObject,
+    model: Arc<LoadedModel>,
+    /// Log-probabilities of tokens whose text has not come yet.
+    logprobs: Vec<TokenLogprob>,
     is_open: bool,
     sequence_number: usize,
 }
 
 impl EventWriter {
-    pub(super) fn new(response: ResponseObject) -> Self {
-        Self { response, is_open: false, sequence_number: 0 }
+    pub(super) fn new(response: ResponseObject, model: Arc<LoadedModel>) -> Self {
+        Self { response, model, logprobs: Vec::new(), is_open: false, sequence_number: 0 }
     }
 
     fn write(&mut self, name: &str, data: &Value, out: &mut Vec<u8>) {
@@ -60,7 +67,7 @@ impl EventWriter {
         }
         self.write("response.output_item.added", &added, out);
         if is_message {
-            let part = OutputPart::new("");
+            let part = OutputPart::new("", Vec::new());
             let data = json!({"item_id": id, "output_index": index, "content_index": 0, "part": part});
             self.write("response.content_part.added", &data, out);
         }
@@ -78,9 +85,9 @@ impl EventWriter {
         match &item {
             OutputItem::Message { id, content, .. } => {
                 for (number, part) in content.iter().enumerate() {
-                    let OutputPart::OutputText { text, .. } = part;
+                    let OutputPart::OutputText { text, logprobs, .. } = part;
                     let mut data = json!({"item_id": id, "output_index": index, "content_index": number,
-                        "text": text, "logprobs": []});
+                        "text": text, "logprobs": logprobs});
                     self.write("response.output_text.done", &data, out);
                     data =
                         json!({"item_id": id, "output_index": index, "content_index": number, "part": part});
@@ -100,30 +107,43 @@ impl EventWriter {
     fn write_delta(&mut self, delta: &str, out: &mut Vec<u8>) {
         let index = self.index();
         let Some(item) = self.response.output.last_mut() else { return };
-        if let Some(text) = item.text_mut() {
-            text.push_str(delta);
-        }
+        let logprobs = std::mem::take(&mut self.logprobs);
+        item.push(delta, &logprobs);
         let mut data = json!({"item_id": item.id(), "output_index": index, "delta": delta});
         let name = match item {
             OutputItem::FunctionCall { .. } => "response.function_call_arguments.delta",
             OutputItem::Message { .. } => {
                 data["content_index"] = 0.into();
-                data["logprobs"] = json!([]);
+                data["logprobs"] = json!(logprobs);
                 "response.output_text.delta"
             }
         };
         self.write(name, &data, out);
     }
 
-    fn write_text(&mut self, text: &str, out: &mut Vec<u8>) {
-        let is_message = matches!(self.response.output.last(), Some(OutputItem::Message { .. }));
-        if !self.is_open || !is_message {
-            self.begin_item(OutputItem::message("", Status::InProgress), out);
+    /// Adds a piece; one without text is part of a character, or of a call.
+    fn write_text(&mut self, piece: &Piece, out: &mut Vec<u8>) {
+        let last = self.response.output.last();
+        let (is_message, is_call) = (
+            matches!(last, Some(OutputItem::Message { .. })),
+            matches!(last, Some(OutputItem::FunctionCall { .. })),
+        );
+        if let Ok(engine) = self.model.engine()
+            && !(is_call && piece.text.is_empty())
+        {
+            self.logprobs.extend(token_logprobs(&piece.logprobs, engine.tokenizer()));
         }
-        self.write_delta(text, out);
+        if piece.text.is_empty() {
+            return;
+        }
+        if !self.is_open || !is_message {
+            self.begin_item(OutputItem::message("", Vec::new(), Status::InProgress), out);
+        }
+        self.write_delta(&piece.text, out);
     }
 
     fn write_call(&mut self, event: &ToolCallEvent, out: &mut Vec<u8>) {
+        self.logprobs.clear();
         match event {
             ToolCallEvent::Begin { id, name, .. } => {
                 self.begin_item(OutputItem::call(id, name, "", Status::InProgress), out);
@@ -143,12 +163,11 @@ impl StreamWriter for EventWriter {
 
     fn event(&mut self, event: Event, out: &mut Vec<u8>) {
         match event.kind {
-            EventKind::Text(piece) if piece.text.is_empty() => {}
-            EventKind::Text(piece) => self.write_text(&piece.text, out),
+            EventKind::Text(piece) => self.write_text(&piece, out),
             EventKind::ToolCall(call) => self.write_call(&call, out),
             EventKind::End(completion) => {
                 if self.response.output.is_empty() {
-                    self.begin_item(OutputItem::message("", Status::InProgress), out);
+                    self.begin_item(OutputItem::message("", Vec::new(), Status::InProgress), out);
                 }
                 self.end_item(status_of(&completion), out);
                 self.response.end(&completion);

@@ -6,7 +6,7 @@ use super::reply::{OutputItem, ResponseObject, Status};
 use super::stream::EventWriter;
 use crate::api_error::ApiError;
 use crate::generation::StreamWriter;
-use crate::testing::{Reply, post};
+use crate::testing::{Reply, app, post};
 
 const ANSWER: &str = "A glacier is a huge, slow-moving mass of ice.";
 
@@ -136,6 +136,40 @@ fn functions_are_called_whole_and_as_a_stream() {
 }
 
 #[test]
+fn log_probabilities_are_those_of_the_text() {
+    let include = json!({"include": ["message.output_text.logprobs"], "top_logprobs": 2});
+    let reply = ask(include.clone()).json();
+    let part = &reply["output"][0]["content"][0];
+    let logprobs = part["logprobs"].as_array().unwrap();
+    let text: String = logprobs.iter().map(|logprob| logprob["token"].as_str().unwrap()).collect();
+    assert_eq!((text.as_str(), &reply["top_logprobs"]), (ANSWER, &json!(2)));
+    for logprob in logprobs {
+        assert!(logprob["logprob"].as_f64().unwrap() <= 0.0);
+        assert_eq!(logprob["top_logprobs"].as_array().unwrap().len(), 2);
+    }
+    let events = stream(include.clone());
+    let of = |name| data_of(&events, name).flat_map(|data| data["logprobs"].as_array().unwrap());
+    assert!(of("response.output_text.delta").eq(logprobs));
+    assert!(of("response.output_text.done").eq(logprobs));
+    let done = data_of(&events, "response.content_part.done").next().unwrap();
+    assert_eq!(done["part"]["logprobs"], part["logprobs"]);
+
+    // Beside a call: nothing of the call's tokens.
+    let mut body = weather();
+    body.as_object_mut().unwrap().extend(include.as_object().unwrap().clone());
+    let reply = ask(body).json();
+    for item in reply["output"].as_array().unwrap().iter().filter(|item| item["type"] == "message") {
+        let part = &item["content"][0];
+        let tokens = part["logprobs"].as_array().unwrap().iter().map(|logprob| &logprob["token"]);
+        let text: String = tokens.map(|token| token.as_str().unwrap()).collect();
+        assert!(text.starts_with(part["text"].as_str().unwrap()), "{reply}");
+    }
+    // Without `include` there are none.
+    let reply = ask(json!({"top_logprobs": 2, "include": ["reasoning.encrypted_content"]})).json();
+    assert_eq!(reply["output"][0]["content"][0]["logprobs"], json!([]));
+}
+
+#[test]
 fn conversations_of_items_are_taken() {
     let mut body = weather();
     body["tool_choice"] = "none".into();
@@ -170,8 +204,9 @@ fn an_error_in_a_stream_ends_the_open_item_and_fails() {
     let (engine_request, mut out) = (ruvllm::GenerateRequest::new(""), Vec::new());
     let echo = crate::body::parse(b"{}").unwrap();
     let mut object = ResponseObject::new("base", echo, &engine_request);
-    object.output.push(OutputItem::message("", Status::InProgress));
-    let mut writer = EventWriter::new(object);
+    object.output.push(OutputItem::message("", Vec::new(), Status::InProgress));
+    let model = crate::testing::run(async { app().models.choose(None).await.unwrap().model });
+    let mut writer = EventWriter::new(object, model);
     writer.begin(&mut out);
     writer.error(&ApiError::overloaded("the server stops", None), &mut out);
     let events = Reply { status: 200, text: String::from_utf8(out).unwrap() }.events();
@@ -199,6 +234,8 @@ fn faults_are_named() {
         (json!({"tool_choice": "some"}), "tool_choice"),
         (json!({"text": {"format": {"type": "json_schema"}}}), "text.format"),
         (json!({"top_p": 7}), "top_p"),
+        (json!({"top_logprobs": 21}), "top_logprobs"),
+        (json!({"include": "all"}), "include"),
     ];
     for (fields, param) in faults {
         let reply = ask(fields);

@@ -1,9 +1,7 @@
 //! Log lines of requests.
 
-use std::io::Write;
-use std::sync::Arc;
+use std::sync::Mutex;
 
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -13,36 +11,17 @@ use crate::config::{Log, LogFormat, LogLevel};
 use crate::telemetry::logging::layer;
 use crate::testing::{exchange, request};
 
-/// A place for log lines.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Lines {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
-}
+/// Log lines.
+type Lines = Mutex<Vec<u8>>;
 
 #[test]
 fn the_log_has_requests_and_no_secrets() {
-    let (text, json_lines) = (Lines::default(), Lines::default());
+    static TEXT: Lines = Mutex::new(Vec::new());
+    static JSON: Lines = Mutex::new(Vec::new());
     let log = |format| Log { format, level: LogLevel::Debug };
     let subscriber = tracing_subscriber::registry().with(vec![
-        layer(&log(LogFormat::Text), text.clone(), false),
-        layer(&log(LogFormat::Json), json_lines.clone(), false),
+        layer(&log(LogFormat::Text), || TEXT.make_writer(), false),
+        layer(&log(LogFormat::Json), || JSON.make_writer(), false),
     ]);
     // The one subscriber of this process: threads of the engine and of the runtime log to it, too.
     tracing::subscriber::set_global_default(subscriber).unwrap();
@@ -61,19 +40,19 @@ fn the_log_has_requests_and_no_secrets() {
     let failed = chat(&json!({"messages": messages, "temperature": "PLUGH", "model": "PLUGH"}));
     assert_eq!(post(failed, "logged-2").status, 400);
 
-    let lines = |lines: &Lines| String::from_utf8(lines.0.lock().clone()).unwrap();
+    let lines = |lines: &Lines| String::from_utf8(lines.lock().unwrap().clone()).unwrap();
     let of_request = |log: &str, id: &str| {
         let mut lines = log.lines().filter(|line| line.contains(id) && line.contains("request ended"));
         lines.next().unwrap_or_else(|| panic!("no line of {id}: {log}")).to_owned()
     };
-    for log in [lines(&text), lines(&json_lines)] {
+    for log in [lines(&TEXT), lines(&JSON)] {
         assert!(!log.contains("sk-secret") && !log.contains("PLUGH"), "{log}");
     }
-    let line = of_request(&lines(&text), "logged-1");
+    let line = of_request(&lines(&TEXT), "logged-1");
     for field in ["endpoint=\"chat_completions\"", "model=\"base\"", "status=200", "outcome=\"success\""] {
         assert!(line.contains(field), "{field}: {line}");
     }
-    let line = of_request(&lines(&json_lines), "logged-2");
+    let line = of_request(&lines(&JSON), "logged-2");
     let line: Value = serde_json::from_str(&line).unwrap();
     let span = &line["span"];
     assert_eq!(
