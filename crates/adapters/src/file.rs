@@ -6,7 +6,7 @@ use gguf_rs_lite::TensorData;
 use ruvllm_kernels::quant::WeightFormat;
 
 use crate::error::{Error, Result};
-use crate::place::{BaseModel, Projection, RowOrder};
+use crate::place::{BaseModel, Projection, RowOrder, reorder};
 
 /// A LoRA adapter on disk: checked in itself, not yet against a model. Its factors stay in the
 /// mapped file.
@@ -58,6 +58,23 @@ impl LoraFile {
     /// The matrices that it changes.
     pub fn updates(&self) -> &[Update] {
         &self.updates
+    }
+
+    /// Reads the factors of an update of this file for a model: its projection there, `A`, `[rank,
+    /// inputs]`, and `B`, `[outputs, rank]`, with the rows in the model's order. `scale` is not
+    /// multiplied in.
+    ///
+    /// # Errors
+    /// A file of another model; [`Error::NotFinite`] for values that are not numbers.
+    pub fn factors(&self, base: &BaseModel, update: &Update) -> Result<(Projection, Vec<f32>, Vec<f32>)> {
+        self.check(base)?;
+        let (a, b) = (update.a.values(), update.b.values());
+        if !a.iter().chain(&b).all(|value| value.is_finite()) {
+            return Err(Error::NotFinite { name: update.name.clone() }.in_file(&self.path));
+        }
+        let projection = base.meant(update.projection, self.row_order);
+        let b = reorder(b, update.rank, projection, base, (self.row_order, RowOrder::Gguf));
+        Ok((projection, a, b))
     }
 
     /// Checks that the adapter is for a model.

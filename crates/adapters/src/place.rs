@@ -114,7 +114,7 @@ impl BaseModel {
     }
 
     /// Site of a projection.
-    pub(crate) fn site(&self, projection: Projection) -> Site {
+    pub fn site(&self, projection: Projection) -> Site {
         match projection {
             Projection::Query | Projection::Key | Projection::Value | Projection::QueryKeyValue => {
                 Site::AttentionInput
@@ -128,7 +128,7 @@ impl BaseModel {
     }
 
     /// Input width of the products of a site.
-    pub(crate) fn inputs(&self, site: Site) -> usize {
+    pub fn inputs(&self, site: Site) -> usize {
         match site {
             Site::AttentionInput | Site::FeedForwardInput | Site::Logits | Site::FinalHidden => {
                 self.model_dim
@@ -140,13 +140,22 @@ impl BaseModel {
 
     /// Values in a row of a product of a site; `None` if it has no such target.
     pub(crate) fn outputs(&self, site: Site, target: usize) -> Option<usize> {
-        let widths: &[usize] = match site {
-            Site::AttentionInput => &[self.query_dim, self.kv_dim, self.kv_dim],
-            Site::AttentionOutput | Site::FeedForwardOutput | Site::FinalHidden => &[self.model_dim],
-            Site::FeedForwardInput => &[self.ffn_dim, self.ffn_dim],
-            Site::Logits => &[self.vocab_size],
-        };
-        widths.get(target).copied()
+        self.output_widths(site).get(target).copied()
+    }
+
+    /// Values in a row of the product of each target of a site.
+    pub fn output_widths(&self, site: Site) -> Vec<usize> {
+        match site {
+            Site::AttentionInput => vec![self.query_dim, self.kv_dim, self.kv_dim],
+            Site::AttentionOutput | Site::FeedForwardOutput | Site::FinalHidden => vec![self.model_dim],
+            Site::FeedForwardInput => vec![self.ffn_dim, self.ffn_dim],
+            Site::Logits => vec![self.vocab_size],
+        }
+    }
+
+    /// Target and rows of each part of a projection's `B`, from the top.
+    pub fn target_rows(&self, projection: Projection) -> Vec<(usize, Range<usize>)> {
+        self.targets(projection).into_iter().map(|target| (target.index, target.rows)).collect()
     }
 
     /// Targets of the rows of a projection's `B`, from the top.
@@ -177,6 +186,31 @@ impl BaseModel {
         let half = self.head_dim / 2;
         head * self.head_dim + 2 * (at % half) + at / half
     }
+}
+
+/// Rows of `width` values of a projection in another row order.
+pub(crate) fn reorder(
+    rows: Vec<f32>,
+    width: usize,
+    projection: Projection,
+    base: &BaseModel,
+    (from, to): (RowOrder, RowOrder),
+) -> Vec<f32> {
+    let targets = base.targets(projection);
+    if from == to || !base.interleaved_heads || !targets.iter().any(|target| target.heads) {
+        return rows;
+    }
+    let mut out = rows.clone();
+    for target in targets.iter().filter(|target| target.heads) {
+        for row in 0..target.rows.len() {
+            let interleaved = target.rows.start + base.interleaved_row(row);
+            let halves = target.rows.start + row;
+            let (at, source) =
+                if to == RowOrder::Gguf { (interleaved, halves) } else { (halves, interleaved) };
+            out[at * width..][..width].copy_from_slice(&rows[source * width..][..width]);
+        }
+    }
+    out
 }
 
 impl fmt::Display for Site {

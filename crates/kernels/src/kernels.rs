@@ -149,6 +149,14 @@ slots! { $
     activate = crate::rows::activation::activate: (activation: crate::rows::activation::Activation, x: &mut [f32]);
     gated = crate::rows::activation::gated:
         (activation: crate::rows::activation::Activation, gate: &mut [f32], up: &[f32]);
+    gated_backward = crate::rows::backward::gated_backward: (
+        activation: crate::rows::activation::Activation,
+        gate: &mut [f32],
+        up: &mut [f32],
+        dy: &[f32],
+    );
+    add_rms_norm_backward = crate::rows::backward::add_rms_norm_backward:
+        (x: &[f32], weight: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]);
     rope = crate::rope::rope: (job: &crate::rope::RopeJob<'_>, x: &mut [f32]);
     f32_to_f16 = crate::rows::convert::f32_to_f16: (x: &[f32], out: &mut [half::f16]);
     f32_to_bf16 = crate::rows::convert::f32_to_bf16: (x: &[f32], out: &mut [half::bf16]);

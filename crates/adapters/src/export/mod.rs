@@ -12,9 +12,7 @@ use ruvllm_kernels::quant::WeightFormat;
 
 pub use self::folder::write_new_folder;
 use crate::error::{Error, Result};
-use crate::place::Projection;
-#[cfg(feature = "merge")]
-use crate::place::RowOrder;
+use crate::place::{BaseModel, Projection, RowOrder, reorder};
 
 /// File format of an adapter, which decides the order of rows and the names of matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +85,12 @@ impl AdapterFormat {
         Err(Error::NotReplaced { path: path.to_owned(), reason })
     }
 
-    #[cfg(feature = "merge")]
+    /// Rows of `width` values of a projection of a model, given in the model's order, in the order
+    /// of the format.
+    pub fn rows(self, base: &BaseModel, projection: Projection, width: usize, rows: Vec<f32>) -> Vec<f32> {
+        reorder(rows, width, projection, base, (RowOrder::Gguf, self.row_order()))
+    }
+
     pub(crate) fn row_order(self) -> RowOrder {
         match self {
             Self::Peft => RowOrder::HuggingFace,

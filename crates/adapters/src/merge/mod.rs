@@ -26,7 +26,7 @@ use self::svd::{Dense, Product};
 use crate::error::{Error, Result};
 use crate::export::{AdapterFormat, FactorType, NewAdapter, NewUpdate};
 use crate::file::LoraFile;
-use crate::place::{BaseModel, Projection, RowOrder};
+use crate::place::{BaseModel, Projection, RowOrder, reorder};
 
 /// Rows of a delta that a thread computes at a time.
 const BLOCK_ROWS: usize = 32;
@@ -312,7 +312,7 @@ pub fn reorder_rows(
     format: AdapterFormat,
 ) -> Vec<f32> {
     let from = if from_gguf { RowOrder::Gguf } else { RowOrder::HuggingFace };
-    modules::reorder(rows, module.inputs, module.projection, base, (from, format.row_order()))
+    reorder(rows, module.inputs, module.projection, base, (from, format.row_order()))
 }
 
 /// Reports progress.

@@ -6,7 +6,7 @@ use super::Input;
 use crate::error::{Error, Result};
 use crate::export::AdapterFormat;
 use crate::file::{LoraFile, Update};
-use crate::place::{BaseModel, Projection, RowOrder};
+use crate::place::{BaseModel, Projection, RowOrder, reorder};
 
 /// Matrix that a merge changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,31 +133,6 @@ impl Part<'_> {
         }
         Ok(Delta { rank, a, b, scale: f64::from(scale) })
     }
-}
-
-/// Rows of `width` values of a projection in another row order.
-pub(crate) fn reorder(
-    rows: Vec<f32>,
-    width: usize,
-    projection: Projection,
-    base: &BaseModel,
-    (from, to): (RowOrder, RowOrder),
-) -> Vec<f32> {
-    let targets = base.targets(projection);
-    if from == to || !base.interleaved_heads || !targets.iter().any(|target| target.heads) {
-        return rows;
-    }
-    let mut out = rows.clone();
-    for target in targets.iter().filter(|target| target.heads) {
-        for row in 0..target.rows.len() {
-            let interleaved = target.rows.start + base.interleaved_row(row);
-            let halves = target.rows.start + row;
-            let (at, source) =
-                if to == RowOrder::Gguf { (interleaved, halves) } else { (halves, interleaved) };
-            out[at * width..][..width].copy_from_slice(&rows[source * width..][..width]);
-        }
-    }
-    out
 }
 
 impl Delta {

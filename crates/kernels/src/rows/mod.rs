@@ -14,6 +14,7 @@
 //! ```
 
 pub(crate) mod activation;
+pub(crate) mod backward;
 pub(crate) mod convert;
 pub(crate) mod dot;
 pub(crate) mod gram;

@@ -1,0 +1,27 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod attention;
+mod batch;
+mod error;
+mod fisher;
+mod frozen;
+mod layer;
+mod lora;
+mod optimizer;
+mod parallel;
+mod pass;
+mod preference;
+mod product;
+mod random;
+mod trainer;
+
+pub use crate::batch::Sequence;
+pub use crate::error::{Error, Result};
+pub use crate::fisher::{Penalty, fisher};
+pub use crate::frozen::GradientFormat;
+pub use crate::lora::{Lora, LoraConfig};
+pub use crate::optimizer::{Adam, AdamConfig, Schedule, clip, gradient_norm};
+pub use crate::pass::{Backprop, BackpropOptions, LogProbabilities, Pass};
+pub use crate::preference::{Preference, PreferenceLoss, preference_gradients, reference};
+pub use crate::trainer::{Outcome, StepReport, TrainConfig, Trainer, mean_loss};
