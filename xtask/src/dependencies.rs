@@ -13,7 +13,7 @@ const BEGIN: &str = "<!-- dependencies:begin -->\n";
 const END: &str = "<!-- dependencies:end -->";
 
 /// Crates that can be taken alone, and the program; from the lowest layer up.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 16] = [
     "gguf-rs-lite",
     "ruvllm-kernels",
     "ruvllm-memory",
@@ -24,6 +24,8 @@ const CRATES: [&str; 14] = [
     "ruvllm-text",
     "ruvllm-models",
     "ruvllm-hub",
+    "ruvllm-sona",
+    "ruvllm-training",
     "ruvllm-default-model",
     "ruvllm",
     "ruvllm-server",

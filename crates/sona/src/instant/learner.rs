@@ -1,0 +1,439 @@
+//! The instant learner: from a lesson to changed parameters.
+
+use std::sync::Arc;
+
+use super::head::OutputHead;
+use super::observation::{Observation, Observations};
+use super::optimizer::{Moments, Step};
+use super::parameters::Shape;
+use super::pass::{Gradient, Pass, Score};
+use super::settings::Settings;
+use crate::error::{Error, Result};
+use crate::random::Random;
+use crate::rating::Rating;
+
+/// Times that an update without effect in its direction is halved before it is given up.
+const HALVINGS: u32 = 6;
+
+/// Feedback on a text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Lesson {
+    /// The text is the right answer: its likelihood goes up.
+    Corrected,
+    /// The text was generated and rated: its likelihood goes up for a rating above 0 and down for
+    /// one below, by the distance from a running baseline of the tenant's ratings.
+    Rated(Rating),
+}
+
+/// Result of a lesson.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All updates were applied.
+    Applied,
+    /// Some updates were given up: no step within the trust region went in the lesson's direction.
+    Partly {
+        /// Their number.
+        rejected: usize,
+    },
+    /// No update was applied, for the same reason.
+    Rejected,
+    /// There was nothing to learn: a rating of 0, no positions, or every token at its clip.
+    Nothing,
+}
+
+/// Measurements of a lesson.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Update {
+    /// Result.
+    pub outcome: Outcome,
+    /// Updates applied.
+    pub applied: usize,
+    /// Positions of the lesson.
+    pub positions: usize,
+    /// Mean log-probability of the text's tokens before the lesson, in nats.
+    pub log_probability_before: f64,
+    /// The same after it.
+    pub log_probability_after: f64,
+    /// Mean divergence from the base model at these positions after the lesson, in nats.
+    pub divergence: f64,
+}
+
+/// Parameters with all that learning needs, of one tenant and model.
+#[derive(Clone)]
+pub struct InstantLearner {
+    pub(super) head: Arc<dyn OutputHead>,
+    pub(super) shape: Shape,
+    pub(super) settings: Settings,
+    pub(super) parameters: Vec<f32>,
+    pub(super) moments: Moments,
+    /// Running mean of ratings.
+    pub(super) baseline: f32,
+    /// Updates applied since the beginning.
+    pub(super) updates: u64,
+    /// Ordinary positions, replaced in turn.
+    pub(super) anchors: Observations,
+    /// Ordinary positions seen.
+    pub(super) anchors_seen: u64,
+    scratch: Scratch,
+}
+
+/// Buffers of an update.
+#[derive(Clone)]
+struct Scratch {
+    pass: Pass,
+    gradient: Gradient,
+    /// Parameters before the update, in their places but for columns of `D`, of which only the
+    /// touched ones are there.
+    before: Vec<f32>,
+}
+
+/// Means over the positions of an update.
+#[derive(Default, Clone, Copy)]
+struct Mean {
+    log_probability: f64,
+    divergence: f64,
+}
+
+impl std::fmt::Debug for InstantLearner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InstantLearner")
+            .field("shape", &self.shape)
+            .field("updates", &self.updates)
+            .finish_non_exhaustive()
+    }
+}
+
+impl InstantLearner {
+    /// A learner without effect yet: `A` and `C` uniform in `±1/sqrt(model_dim)`, `B` and `D` zero.
+    /// Observations have `candidates` candidates.
+    ///
+    /// # Errors
+    /// [`Error::Setting`].
+    pub fn new(head: Arc<dyn OutputHead>, settings: Settings, candidates: usize) -> Result<Self> {
+        settings.check()?;
+        let shape = Shape {
+            model_dim: head.model_dim(),
+            vocab_size: head.vocab_size(),
+            hidden_rank: settings.hidden_rank,
+            logits_rank: settings.logits_rank,
+        };
+        shape.check()?;
+        let mut parameters = vec![0.0; shape.len()];
+        let bound = 1.0 / (shape.model_dim as f32).sqrt();
+        let mut random = Random::new(settings.seed);
+        for range in [shape.hidden_a(), shape.logits_a()] {
+            parameters[range].fill_with(|| bound * (2.0 * random.uniform() as f32 - 1.0));
+        }
+        let scratch =
+            Scratch { pass: Pass::new(shape, &*head), gradient: Gradient::new(&shape), before: Vec::new() };
+        Ok(Self {
+            anchors: Observations::new(shape.model_dim, candidates)?,
+            moments: Moments::new(shape.len()),
+            head,
+            shape,
+            settings,
+            parameters,
+            baseline: 0.0,
+            updates: 0,
+            anchors_seen: 0,
+            scratch,
+        })
+    }
+
+    /// Sizes and places of the parameters.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// All parameters, in the places of [`shape`](Self::shape).
+    pub fn parameters(&self) -> &[f32] {
+        &self.parameters
+    }
+
+    /// Updates applied since the beginning.
+    pub fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// Running mean of the ratings.
+    pub fn baseline(&self) -> f32 {
+        self.baseline
+    }
+
+    /// Bounds of the Frobenius norms of both updates: `|A| |B|` and `|C| |D|`.
+    pub fn norms(&self) -> [f32; 2] {
+        let Self { shape, parameters, .. } = self;
+        let norm = |range: std::ops::Range<usize>| norm(&parameters[range]);
+        [norm(shape.hidden_a()) * norm(shape.hidden_b()), norm(shape.logits_a()) * norm(shape.logits_b())]
+    }
+
+    /// Keeps a position of ordinary traffic, at which later updates hold the model to its base. The
+    /// first [`kept_anchors`](Settings::kept_anchors) are kept, then the oldest is replaced.
+    ///
+    /// # Errors
+    /// [`Error::Dimension`].
+    pub fn observe_ordinary(&mut self, observation: Observation<'_>) -> Result<()> {
+        let kept = self.settings.kept_anchors;
+        if kept == 0 {
+            return Ok(());
+        }
+        if self.anchors.len() < kept {
+            self.anchors.push_position(observation)?;
+        } else {
+            self.anchors.replace((self.anchors_seen % kept as u64) as usize, observation)?;
+        }
+        self.anchors_seen += 1;
+        Ok(())
+    }
+
+    /// Scores of all positions under the current parameters.
+    ///
+    /// # Errors
+    /// [`Error::Dimension`], [`Error::Token`].
+    pub fn scores(&mut self, observations: &Observations) -> Result<Vec<Score>> {
+        self.check(observations)?;
+        let Self { head, parameters, scratch, .. } = self;
+        Ok(observations.iter().map(|at| scratch.pass.forward(&**head, parameters, at)).collect())
+    }
+
+    /// Learns from a text: one update for each [`positions`](Settings::positions) positions.
+    ///
+    /// Every applied update raises the log-probability of the text at its own positions, or lowers
+    /// it for a rating below 0; where none within the trust region does, the parameters stay.
+    ///
+    /// # Errors
+    /// [`Error::Dimension`] and [`Error::Token`] for observations of another model. Nothing is
+    /// learned then.
+    pub fn learn(&mut self, observations: &Observations, lesson: Lesson) -> Result<Update> {
+        self.check(observations)?;
+        let weight = self.weight(lesson);
+        let is_rated = matches!(lesson, Lesson::Rated(_));
+        let (mut before, mut after) = (Mean::default(), Mean::default());
+        let (mut applied, mut rejected) = (0, 0);
+        let mut start = 0;
+        while start < observations.len() {
+            let end = observations.len().min(start + self.settings.positions);
+            let step = self.update(observations, start..end, weight, is_rated);
+            match step.is_applied {
+                Some(true) => applied += 1,
+                Some(false) => rejected += 1,
+                None => (),
+            }
+            let share = (end - start) as f64 / observations.len() as f64;
+            for (sum, mean) in [(&mut before, step.before), (&mut after, step.after)] {
+                sum.log_probability += share * mean.log_probability;
+                sum.divergence += share * mean.divergence;
+            }
+            start = end;
+        }
+        let outcome = match (applied, rejected) {
+            (0, 0) => Outcome::Nothing,
+            (0, _) => Outcome::Rejected,
+            (_, 0) => Outcome::Applied,
+            _ => Outcome::Partly { rejected },
+        };
+        Ok(Update {
+            outcome,
+            applied,
+            positions: observations.len(),
+            log_probability_before: before.log_probability,
+            log_probability_after: after.log_probability,
+            divergence: after.divergence,
+        })
+    }
+
+    fn check(&self, observations: &Observations) -> Result<()> {
+        if observations.model_dim() != self.shape.model_dim {
+            return Err(Error::Dimension {
+                what: "a hidden state",
+                expected: self.shape.model_dim,
+                got: observations.model_dim(),
+            });
+        }
+        match observations.largest_token() {
+            Some(token) if token as usize >= self.shape.vocab_size => {
+                Err(Error::Token { token, vocab_size: self.shape.vocab_size })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Weight of the log-probability in the objective: above 0 raises it. Ratings move the baseline
+    /// after they are weighed.
+    fn weight(&mut self, lesson: Lesson) -> f32 {
+        let Lesson::Rated(rating) = lesson else { return 1.0 };
+        let rating = rating.value();
+        let advantage = rating - self.baseline;
+        self.baseline += self.settings.baseline_weight * advantage;
+        // The sign is the rating's: a bad answer is never taught because worse ones were seen.
+        let least = self.settings.least_advantage * rating.abs();
+        match rating.partial_cmp(&0.0) {
+            Some(std::cmp::Ordering::Greater) => advantage.max(least).min(1.0),
+            Some(std::cmp::Ordering::Less) => advantage.min(-least).max(-1.0),
+            _ => 0.0,
+        }
+    }
+
+    /// One update.
+    fn update(
+        &mut self,
+        observations: &Observations,
+        range: std::ops::Range<usize>,
+        weight: f32,
+        is_rated: bool,
+    ) -> Applied {
+        let clip = is_rated.then_some(self.settings.rating_clip);
+        let before = self.backward(observations, range.clone(), weight, clip);
+        let Some(before) = before else {
+            let mean = self.mean(observations, range);
+            return Applied { is_applied: None, before: mean, after: mean };
+        };
+        self.backward_anchors();
+        self.save();
+        let norm = self.scratch.gradient.norm(&self.shape);
+        let scale =
+            if norm > self.settings.largest_gradient { self.settings.largest_gradient / norm } else { 1.0 };
+        let decay = 1.0 / (1.0 + self.updates as f32 / self.settings.decay_updates).sqrt();
+        let mut step = Step {
+            rate: self.settings.rate * decay,
+            column_rate: self.settings.column_rate * decay,
+            gradient_scale: scale,
+        };
+        let rejected = Applied { is_applied: Some(false), before, after: before };
+        if !norm.is_finite() {
+            return rejected;
+        }
+        self.moments.step(&self.shape, &step, &self.scratch.gradient, &mut self.parameters);
+        for attempt in 0..=HALVINGS {
+            self.limit_norms();
+            let after = self.mean(observations, range.clone());
+            if self.is_accepted(before, after, weight) {
+                self.updates += 1;
+                return Applied { is_applied: Some(true), before, after };
+            }
+            self.undo();
+            if attempt < HALVINGS {
+                // Without the momentum of earlier lessons, which may go elsewhere, and shorter.
+                (step.rate, step.column_rate) = (step.rate / 2.0, step.column_rate / 2.0);
+                self.moments.descend(&self.shape, &step, &self.scratch.gradient, &mut self.parameters);
+            }
+        }
+        rejected
+    }
+
+    /// True if an update went in the direction of its lesson, within the trust region.
+    fn is_accepted(&self, before: Mean, after: Mean, weight: f32) -> bool {
+        let gain = (after.log_probability - before.log_probability) * f64::from(weight.signum());
+        gain > 0.0 && after.divergence - before.divergence <= self.settings.largest_step
+    }
+
+    /// Fills the gradient with that of the lesson; the means before the update. `None` if no
+    /// position has a gradient.
+    fn backward(
+        &mut self,
+        observations: &Observations,
+        range: std::ops::Range<usize>,
+        weight: f32,
+        clip: Option<f64>,
+    ) -> Option<Mean> {
+        let Self { head, shape, parameters, scratch: Scratch { pass, gradient, .. }, .. } = self;
+        gradient.clear(shape);
+        let (mut mean, mut taught) = (Mean::default(), 0);
+        let count = range.len();
+        for at in range.filter_map(|index| observations.get(index)) {
+            let score = pass.forward(&**head, parameters, at);
+            mean.add(&score, count);
+            let moved = score.log_probability - score.base_log_probability;
+            let is_clipped = clip.is_some_and(|clip| moved * f64::from(weight.signum()) >= clip);
+            if weight != 0.0 && !is_clipped {
+                taught += 1;
+                pass.backward(parameters, at, (weight / count as f32, 0.0), gradient);
+            }
+        }
+        (taught > 0).then_some(mean)
+    }
+
+    /// Adds the gradient of the divergence from the base model at ordinary positions.
+    fn backward_anchors(&mut self) {
+        let count = self.settings.anchors.min(self.anchors.len());
+        if count == 0 || self.settings.anchor_weight == 0.0 {
+            return;
+        }
+        let weight = self.settings.anchor_weight / count as f32;
+        // In turn: every kept position is used as often as the others.
+        let first = (self.updates as usize).wrapping_mul(count);
+        let Self { head, parameters, anchors, scratch: Scratch { pass, gradient, .. }, .. } = self;
+        for index in 0..count {
+            let at = anchors.get((first + index) % anchors.len());
+            if let Some(at) = at {
+                pass.forward(&**head, parameters, at);
+                pass.backward(parameters, at, (0.0, weight), gradient);
+            }
+        }
+    }
+
+    fn mean(&mut self, observations: &Observations, range: std::ops::Range<usize>) -> Mean {
+        let count = range.len();
+        let Self { head, parameters, scratch, .. } = self;
+        let mut mean = Mean::default();
+        for at in range.filter_map(|index| observations.get(index)) {
+            mean.add(&scratch.pass.forward(&**head, parameters, at), count);
+        }
+        mean
+    }
+
+    /// Copies what the update will change.
+    fn save(&mut self) {
+        let Self { shape, parameters, scratch: Scratch { gradient, before, .. }, .. } = self;
+        before.clear();
+        before.extend_from_slice(&parameters[..shape.logits_b().start]);
+        before.extend(gradient.touched_places(shape).map(|place| parameters[place]));
+    }
+
+    /// Puts back what [`save`](Self::save) copied.
+    fn undo(&mut self) {
+        let Self { shape, parameters, scratch: Scratch { gradient, before, .. }, .. } = self;
+        let (dense, columns) = before.split_at(shape.logits_b().start);
+        parameters[..dense.len()].copy_from_slice(dense);
+        for (place, value) in gradient.touched_places(shape).zip(columns) {
+            parameters[place] = *value;
+        }
+    }
+
+    /// Scales `B`, and each touched column of `D`, down where its norm times that of the factor
+    /// before it is beyond the limit.
+    fn limit_norms(&mut self) {
+        let Self { shape, parameters, settings, scratch, .. } = self;
+        let largest = settings.largest_norm;
+        let hidden = norm(&parameters[shape.hidden_a()]) * norm(&parameters[shape.hidden_b()]);
+        if hidden > largest {
+            parameters[shape.hidden_b()].iter_mut().for_each(|value| *value *= largest / hidden);
+        }
+        let before = norm(&parameters[shape.logits_a()]);
+        for &token in scratch.gradient.touched() {
+            let square: f32 = shape.column(token).map(|place| parameters[place] * parameters[place]).sum();
+            let logits = before * square.sqrt();
+            if logits > largest {
+                shape.column(token).for_each(|place| parameters[place] *= largest / logits);
+            }
+        }
+    }
+}
+
+fn norm(values: &[f32]) -> f32 {
+    values.iter().map(|x| x * x).sum::<f32>().sqrt()
+}
+
+/// Outcome of one update: `None` without a gradient.
+struct Applied {
+    is_applied: Option<bool>,
+    before: Mean,
+    after: Mean,
+}
+
+impl Mean {
+    fn add(&mut self, score: &Score, count: usize) {
+        self.log_probability += score.log_probability / count as f64;
+        self.divergence += score.divergence / count as f64;
+    }
+}

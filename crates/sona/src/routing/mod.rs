@@ -1,0 +1,34 @@
+//! Routing: model, adapter, KV policy and MicroLoRA per request, and named routes.
+//!
+//! - [`Router`]: a contextual bandit (LinUCB or linear Thompson sampling) over [`Arm`]s, with
+//!   static [`Rules`] beneath it. `linear.rs` and `inverse.rs` hold its regression.
+//! - [`Classifier`]: a FastGRNN over the embeddings of a prompt's chunks, which predicts each
+//!   arm's probability of success: an opinion for the router.
+//! - [`SemanticRouter`]: named routes and agents by examples and keywords.
+//! - [`PolicyStore`]: policies of tenants, found again by embedding.
+
+mod arm;
+pub(crate) mod bits;
+mod classifier;
+mod features;
+mod inverse;
+mod linear;
+mod policies;
+mod reward;
+mod router;
+mod saved;
+mod semantic;
+#[cfg(test)]
+mod tests;
+pub(crate) mod vector;
+
+pub use arm::{Arm, Condition, Rules};
+pub use classifier::{Classifier, ClassifierSettings, SavedClassifier};
+pub use features::{MAX_PROJECTION, Prompt};
+pub use policies::{Found, PolicyStore, SavedPolicies};
+pub use reward::RewardFormula;
+pub use router::{Decision, MAX_ARMS, Reason, Router, RouterSettings, Score, Strategy};
+pub use saved::{ROUTER_VERSION, SavedRouter};
+pub use semantic::{
+    ExactScan, Nearest, Neighbour, NoRoute, Ranked, Route, Routed, SemanticRouter, SemanticSettings,
+};

@@ -1,0 +1,392 @@
+//! Router: a contextual bandit over arms with static rules beneath it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::arm::{Arm, Rules};
+use super::features::{Encoder, MAX_PROJECTION, Prompt};
+use super::linear::{Estimate, LinearArm, Regression};
+use super::reward::RewardFormula;
+use crate::error::{Error, Result};
+use crate::random::Random;
+
+/// Largest number of arms.
+pub const MAX_ARMS: usize = 256;
+/// Explorations that may follow one another after a time without any.
+const EXPLORATION_BURST: f64 = 16.0;
+/// Difference of expected rewards below which an opinion decides between two arms.
+const TIE: f64 = 0.02;
+
+/// Choice of the arm to explore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Strategy {
+    /// LinUCB with disjoint arms (Li, Chu, Langford and Schapire 2010): the largest upper bound
+    /// of the confidence interval.
+    LinUcb,
+    /// Linear Thompson sampling (Agrawal and Goyal 2013): the largest of one draw per arm.
+    Thompson,
+}
+
+/// Settings of a [`Router`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RouterSettings {
+    /// Choice of the arm to explore.
+    pub strategy: Strategy,
+    /// Values of the prompts' embeddings.
+    pub embedding_dim: usize,
+    /// Largest number of values kept of an embedding, 1 to [`MAX_PROJECTION`].
+    pub projection: usize,
+    /// Norm of the embedding within the context; other features are 0 to 1.
+    pub embedding_scale: f64,
+    /// Seed of the projection and of Thompson sampling.
+    pub seed: u64,
+    /// Weight of the ridge penalty, above 0.
+    pub ridge: f64,
+    /// Factor on the weight of old rewards per new one, above 0.5 to 1.
+    pub discount: f64,
+    /// Probability that a confidence interval holds the expected reward, 0.5 to below 1.
+    pub confidence: f64,
+    /// Largest share of decisions that explore, 0 to 1: at most this share of any number of
+    /// consecutive decisions plus 16.
+    pub exploration_share: f64,
+    /// Half-width of the confidence interval above which an arm is unsure.
+    pub max_width: f64,
+    /// Rewards below which an arm is unsure.
+    pub min_samples: u64,
+    /// Probability from which a classifier's opinion counts, 0 to 1.
+    pub min_opinion: f32,
+    /// Formula of [`Router::reward`].
+    pub reward: RewardFormula,
+    /// Choice while all arms are unsure.
+    pub rules: Rules,
+}
+
+impl RouterSettings {
+    /// Default settings for embeddings of `embedding_dim` values.
+    pub fn new(embedding_dim: usize) -> Self {
+        Self {
+            strategy: Strategy::LinUcb,
+            embedding_dim,
+            projection: MAX_PROJECTION,
+            embedding_scale: 2.0,
+            seed: 0,
+            ridge: 0.2,
+            discount: 0.9995,
+            confidence: 0.9,
+            exploration_share: 0.1,
+            max_width: 1.0,
+            min_samples: 10,
+            min_opinion: 0.6,
+            reward: RewardFormula::default(),
+            rules: Rules::default(),
+        }
+    }
+
+    fn check(&self, arms: usize) -> Result<()> {
+        let fail = |name, value: f64, range| Err(Error::Setting { name, value: value.to_string(), range });
+        if !(1..=MAX_ARMS).contains(&arms) {
+            return fail("number of arms", arms as f64, "1 to 256");
+        }
+        if !(1..=MAX_PROJECTION).contains(&self.projection) {
+            return fail("projection", self.projection as f64, "1 to 64");
+        }
+        if self.embedding_dim == 0 {
+            return fail("embedding_dim", 0.0, "above 0");
+        }
+        for (name, value, low, high, range) in [
+            ("embedding_scale", self.embedding_scale, 1e-3, 1e3, "0.001 to 1000"),
+            ("ridge", self.ridge, 1e-6, 1e6, "0.000001 to 1000000"),
+            ("discount", self.discount, 0.5, 1.0, "0.5 to 1"),
+            ("confidence", self.confidence, 0.5, 1.0 - 1e-9, "0.5 to below 1"),
+            ("exploration_share", self.exploration_share, 0.0, 1.0, "0 to 1"),
+            ("max_width", self.max_width, 0.0, f64::MAX, "at least 0"),
+            ("min_opinion", f64::from(self.min_opinion), 0.0, 1.0, "0 to 1"),
+        ] {
+            if !(low..=high).contains(&value) {
+                return fail(name, value, range);
+            }
+        }
+        if self.rules.largest_arm() >= arms {
+            return fail("arm of a rule", self.rules.largest_arm() as f64, "an index of the arms");
+        }
+        self.reward.check()
+    }
+
+    pub(super) fn regression(&self) -> Regression {
+        Regression { ridge: self.ridge, discount: self.discount }
+    }
+}
+
+/// Reason of a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub enum Reason {
+    /// No other arm is permitted.
+    OnlyArm,
+    /// Largest expected reward of the arms that are sure.
+    Best,
+    /// As good as the best one, and preferred by the opinion.
+    Tie,
+    /// Exploration within its share.
+    Explored,
+    /// All arms are unsure, and the opinion is not.
+    Opinion,
+    /// All arms are unsure: the static rules decide.
+    Rule,
+}
+
+/// Expected reward of one arm.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Score {
+    /// Expected reward.
+    pub mean: f64,
+    /// Half-width of its confidence interval.
+    pub width: f64,
+    /// Value by which arms are explored: an upper bound or a draw.
+    pub optimistic: f64,
+    /// Rewards observed.
+    pub samples: u64,
+}
+
+/// A decision with its explanation.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Decision {
+    /// Index of the chosen arm.
+    pub arm: usize,
+    /// Reason of the choice.
+    pub reason: Reason,
+    /// Index of the arm that the static rules choose.
+    pub rule_arm: usize,
+    /// Scores by arm; absent for arms that are not permitted.
+    pub scores: Vec<Option<Score>>,
+    /// Context of the decision, for [`Router::learn`].
+    pub context: Box<[f64]>,
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = match self.reason {
+            Reason::OnlyArm => "only arm",
+            Reason::Best => "best",
+            Reason::Tie => "tie, by opinion",
+            Reason::Explored => "explored",
+            Reason::Opinion => "unsure, by opinion",
+            Reason::Rule => "unsure, by rule",
+        };
+        write!(f, "arm {} ({reason})", self.arm)?;
+        for (arm, score) in self.scores.iter().enumerate() {
+            if let Some(Score { mean, width, samples, .. }) = score {
+                write!(f, "; {arm}: {mean:.3} ± {width:.3} of {samples}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Chooses an arm per request and learns from rewards. One router serves one tenant.
+///
+/// Its memory is constant: per arm, with contexts of `d` values, `d (d + 7) / 2` numbers of eight
+/// bytes. Decisions keep their own context, so that nothing waits here for a reward that does not
+/// come.
+#[derive(Debug, Clone)]
+pub struct Router {
+    pub(super) settings: RouterSettings,
+    pub(super) arms: Vec<Arm>,
+    pub(super) models: Vec<LinearArm>,
+    pub(super) observations: u64,
+    /// Explorations that may be made now.
+    pub(super) credit: f64,
+    pub(super) random: Random,
+    encoder: Encoder,
+    /// Standard deviations of noise in half a confidence interval.
+    quantile: f64,
+}
+
+impl Router {
+    /// Makes a router that has learned nothing.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] names a setting out of range.
+    pub fn new(settings: RouterSettings, arms: Vec<Arm>) -> Result<Self> {
+        settings.check(arms.len())?;
+        let RouterSettings { embedding_dim, projection, embedding_scale, seed, .. } = settings;
+        let encoder = Encoder::new(embedding_dim, projection, embedding_scale, seed);
+        let model = LinearArm::new(encoder.dim(), settings.regression());
+        // Bound of sub-Gaussian noise.
+        let quantile = (2.0 * (2.0 / (1.0 - settings.confidence)).ln()).sqrt();
+        Ok(Self {
+            models: vec![model; arms.len()],
+            observations: 0,
+            credit: 0.0,
+            random: Random::new(!seed),
+            encoder,
+            quantile,
+            settings,
+            arms,
+        })
+    }
+
+    /// The arms, in the order of their indices.
+    pub fn arms(&self) -> &[Arm] {
+        &self.arms
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &RouterSettings {
+        &self.settings
+    }
+
+    /// Rewards learned from, of all arms.
+    pub fn observations(&self) -> u64 {
+        self.observations
+    }
+
+    /// Values of a context.
+    pub(super) fn dim(&self) -> usize {
+        self.encoder.dim()
+    }
+
+    /// Chooses an arm among those that `permitted` accepts, by index. `opinion` has each arm's
+    /// probability of success, from a [`Classifier`](super::Classifier) for example.
+    ///
+    /// # Errors
+    /// [`Error::Dimension`] and [`Error::NotFinite`] for the embedding or the opinion,
+    /// [`Error::NoArm`] if no arm is permitted. The router stays as it was.
+    pub fn choose(
+        &mut self,
+        prompt: &Prompt<'_>,
+        permitted: impl Fn(usize) -> bool,
+        opinion: Option<&[f32]>,
+    ) -> Result<Decision> {
+        if let Some(opinion) = opinion {
+            check_opinion(opinion, self.arms.len())?;
+        }
+        let context = self.encoder.encode(prompt)?;
+        let rule_arm = self.settings.rules.choose(prompt, &permitted, self.arms.len()).ok_or(Error::NoArm)?;
+        let scores: Vec<Option<Score>> =
+            (0..self.arms.len()).map(|arm| permitted(arm).then(|| self.score(arm, &context))).collect();
+        self.credit = (self.credit + self.settings.exploration_share).min(EXPLORATION_BURST);
+        let (arm, reason) = self.decide(&scores, rule_arm, opinion);
+        Ok(Decision { arm, reason, rule_arm, scores, context })
+    }
+
+    fn score(&mut self, arm: usize, context: &[f64]) -> Score {
+        let regression = self.settings.regression();
+        let model = &self.models[arm];
+        let Estimate { mean, deviation, noise } = model.estimate(context, self.observations, regression);
+        // The second term bounds the bias of the ridge penalty for weights of norm 1
+        // (Abbasi-Yadkori, Pál and Szepesvári 2011).
+        let width = (self.quantile * noise + self.settings.ridge.sqrt()) * deviation;
+        let optimistic = match self.settings.strategy {
+            Strategy::LinUcb => mean + width,
+            // `x' w` of weights drawn from their posterior is normal: one draw instead of `d`.
+            Strategy::Thompson => mean + noise * deviation * self.random.normal(),
+        };
+        Score { mean, width, optimistic, samples: model.samples() }
+    }
+
+    fn decide(
+        &mut self,
+        scores: &[Option<Score>],
+        rule_arm: usize,
+        opinion: Option<&[f32]>,
+    ) -> (usize, Reason) {
+        let settings = &self.settings;
+        let is_sure =
+            |score: &Score| score.samples >= settings.min_samples && score.width <= settings.max_width;
+        if scores.iter().flatten().count() == 1 {
+            return (rule_arm, Reason::OnlyArm);
+        }
+        let best = largest(scores, |score| is_sure(score).then_some(score.mean));
+        let fallback = match (best, opinion) {
+            (Some(best), opinion) => tied(scores, best, opinion, is_sure),
+            (None, Some(opinion)) => by_opinion(scores, rule_arm, opinion, settings.min_opinion),
+            (None, None) => (rule_arm, Reason::Rule),
+        };
+        let explored = largest(scores, |score| Some(score.optimistic)).unwrap_or(rule_arm);
+        if explored != fallback.0 && self.credit >= 1.0 {
+            self.credit -= 1.0;
+            return (explored, Reason::Explored);
+        }
+        fallback
+    }
+
+    /// Reward of an outcome in -1 to 1 after `latency`, by the settings' formula.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for an outcome that is NaN or out of range.
+    pub fn reward(&self, outcome: f64, latency: std::time::Duration) -> Result<f64> {
+        self.settings.reward.reward(outcome, latency)
+    }
+
+    /// Learns that a decision earned `reward`, 0 to 1.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for a reward that is NaN or out of range or an unknown arm,
+    /// [`Error::Dimension`] and [`Error::NotFinite`] for a context that is none of this router. The
+    /// router stays as it was.
+    pub fn learn(&mut self, decision: &Decision, reward: f64) -> Result<()> {
+        if !(0.0..=1.0).contains(&reward) {
+            return Err(Error::Input { what: "reward", value: reward, range: "0 to 1" });
+        }
+        let (context, dim) = (&decision.context, self.dim());
+        if context.len() != dim {
+            return Err(Error::Dimension { what: "context", expected: dim, got: context.len() });
+        }
+        // Contexts of an encoder are far below this bound.
+        if !context.iter().all(|v| v.abs() <= 1e4) {
+            return Err(Error::NotFinite { what: "context" });
+        }
+        let regression = self.settings.regression();
+        let Some(model) = self.models.get_mut(decision.arm) else {
+            let value = decision.arm as f64;
+            return Err(Error::Input { what: "arm", value, range: "an index of the router's arms" });
+        };
+        self.observations += 1;
+        model.observe(context, reward, self.observations, regression);
+        Ok(())
+    }
+}
+
+fn check_opinion(opinion: &[f32], arms: usize) -> Result<()> {
+    if opinion.len() != arms {
+        return Err(Error::Dimension { what: "opinion", expected: arms, got: opinion.len() });
+    }
+    if !opinion.iter().all(|v| v.is_finite()) {
+        return Err(Error::NotFinite { what: "opinion" });
+    }
+    Ok(())
+}
+
+/// Arm with the largest key; of equal ones the first.
+fn largest(scores: &[Option<Score>], key: impl Fn(&Score) -> Option<f64>) -> Option<usize> {
+    let keys = scores.iter().enumerate().filter_map(|(arm, score)| Some((arm, key(score.as_ref()?)?)));
+    keys.reduce(|best, other| if other.1 > best.1 { other } else { best }).map(|(arm, _)| arm)
+}
+
+/// The best arm, or the one that the opinion prefers among those as good.
+fn tied(
+    scores: &[Option<Score>],
+    best: usize,
+    opinion: Option<&[f32]>,
+    is_sure: impl Fn(&Score) -> bool,
+) -> (usize, Reason) {
+    let (Some(opinion), Some(top)) = (opinion, scores[best]) else { return (best, Reason::Best) };
+    let is_near =
+        |arm: &usize| scores[*arm].is_some_and(|score| is_sure(&score) && score.mean >= top.mean - TIE);
+    let near = (0..scores.len()).filter(is_near);
+    let preferred = near.fold(best, |a, b| if opinion[b] > opinion[a] { b } else { a });
+    (preferred, if preferred == best { Reason::Best } else { Reason::Tie })
+}
+
+/// The arm that the opinion prefers, if its probability suffices, else that of the rules.
+fn by_opinion(scores: &[Option<Score>], rule_arm: usize, opinion: &[f32], least: f32) -> (usize, Reason) {
+    let permitted = (0..scores.len()).filter(|&arm| scores[arm].is_some());
+    let preferred = permitted.fold(rule_arm, |a, b| if opinion[b] > opinion[a] { b } else { a });
+    if preferred != rule_arm && opinion[preferred] >= least {
+        (preferred, Reason::Opinion)
+    } else {
+        (rule_arm, Reason::Rule)
+    }
+}
