@@ -95,6 +95,13 @@ impl Workspace {
     pub fn logits(&self) -> &[f32] {
         &self.logits
     }
+
+    /// Final hidden states of the last [`Model::forward`](crate::Model::forward), behind the final
+    /// norm and with the updates of adapters, `[rows, model_dim]`: the rows with logits. Of no
+    /// meaning after a pass without logits.
+    pub fn final_hidden(&self) -> &[f32] {
+        self.buffers.normed.values()
+    }
 }
 
 /// Makes `buffer` hold `n_values` numbers of any value.

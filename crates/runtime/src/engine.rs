@@ -33,7 +33,7 @@ use crate::step::{StepStatistics, StepThread};
 /// Methods take `&self`; per-sequence state is created for each call, so an engine can be shared
 /// between threads behind an `Arc`.
 pub struct Engine {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     /// Started by the first request.
     steps: OnceLock<StepThread>,
     /// Number of the next session.

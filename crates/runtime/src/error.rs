@@ -85,6 +85,13 @@ pub enum Error {
         /// Largest length.
         most: usize,
     },
+    /// Learning from feedback failed.
+    #[error("cannot learn")]
+    Learning {
+        /// Error of learning.
+        #[source]
+        source: ruvllm_sona::Error,
+    },
     /// The model could not be opened: there is no valid GGUF file or Hugging Face folder.
     #[error("cannot open {name}")]
     Open {

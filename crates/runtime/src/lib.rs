@@ -50,6 +50,7 @@ mod evaluate;
 mod generate;
 mod guide;
 mod intake;
+mod learning;
 mod machine;
 mod memory;
 mod options;
@@ -75,7 +76,8 @@ mod usage;
 pub mod crates {
     pub use {
         gguf_rs_lite as gguf, ruvllm_adapters as adapters, ruvllm_kernels as kernels,
-        ruvllm_kv_cache as kv_cache, ruvllm_memory as memory, ruvllm_models as models, ruvllm_text as text,
+        ruvllm_kv_cache as kv_cache, ruvllm_memory as memory, ruvllm_models as models, ruvllm_sona as sona,
+        ruvllm_text as text,
     };
 }
 
@@ -124,6 +126,7 @@ pub use crate::embed::{Embedder, Embedding, EmbeddingRequest, Embeddings};
 pub use crate::engine::Engine;
 pub use crate::error::{Error, KvShortage, Result};
 pub use crate::evaluate::{PasskeyOptions, PasskeyResult, Perplexity};
+pub use crate::learning::LearnedAdapter;
 pub use crate::machine::Machine;
 pub use crate::memory::ProcessMemory;
 pub use crate::options::{EngineOptions, ModelSource};
@@ -157,6 +160,8 @@ mod readmes {
     struct Text;
     #[doc = include_str!("../../../docs/serving.md")]
     struct Serving;
+    #[doc = include_str!("../../../docs/sona.md")]
+    struct Learning;
     #[doc = include_str!("../../../docs/speculation.md")]
     struct Speculation;
 }

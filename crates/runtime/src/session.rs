@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use ruvllm_adapters::ScaledAdapter;
 use ruvllm_memory::Tenant;
 use ruvllm_models::{Compute, LogitsRows, Segment, Workspace};
 use ruvllm_text::TokenId;
@@ -26,10 +27,19 @@ impl<'e> Session<'e> {
     /// An empty sequence with room for `capacity` tokens, charged to the root tenant. It takes no
     /// state of other sequences, so that what it measures can be measured again.
     pub(crate) fn new(engine: &'e Engine, capacity: usize) -> Result<Self> {
+        Self::with_adapters(engine, capacity, Arc::clone(&engine.adapters))
+    }
+
+    /// As [`new`](Self::new), without the engine's default adapters.
+    pub(crate) fn without_adapters(engine: &'e Engine, capacity: usize) -> Result<Self> {
+        Self::with_adapters(engine, capacity, Arc::default())
+    }
+
+    fn with_adapters(engine: &'e Engine, capacity: usize, adapters: Arc<[ScaledAdapter]>) -> Result<Self> {
         let core = engine.core();
         let spec = SequenceSpec {
             tenant: Tenant::root(),
-            adapters: Arc::clone(&engine.adapters),
+            adapters,
             kv: None,
             pressure: core.pressure,
             capacity,
@@ -79,6 +89,16 @@ impl<'e> Session<'e> {
     ) -> Result<Segment<'t>> {
         self.sequence.prepare(&self.core.model, self.compute, tokens.len()..=tokens.len())?;
         self.sequence.segment(self.compute, tokens, logits)
+    }
+
+    /// Final hidden states of the last pass, `[rows, model_dim]`, of the rows with logits.
+    pub(crate) fn final_hidden(&self) -> &[f32] {
+        self.workspace.final_hidden()
+    }
+
+    /// Logits of the last pass, `[rows, vocab_size]`.
+    pub(crate) fn logits(&self) -> &[f32] {
+        self.workspace.logits()
     }
 
     /// Appends `tokens` in one pass and returns the requested logits, `[rows, vocab_size]` in order

@@ -25,7 +25,7 @@ const ROWS_PER_TASK: usize = 4;
 impl Engine {
     /// Tokens per pass of a measurement. With tiers one block: tokens of a pass stay hot until it
     /// ends, and the measurement should read the same tiers as decode.
-    fn scored_at_once(&self) -> usize {
+    pub(crate) fn scored_at_once(&self) -> usize {
         if self.core().kv.policy().warm.is_some() {
             return self.core().kv.block_tokens();
         }

@@ -14,6 +14,7 @@ mod embed;
 mod evaluate;
 mod fields;
 mod generate;
+mod learning;
 mod load;
 mod logprobs;
 mod named_adapters;
