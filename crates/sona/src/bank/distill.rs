@@ -42,7 +42,7 @@ pub struct Distilled {
     pub pruned: Vec<u64>,
     /// Near-duplicates, each with the item that has its counts and trajectories now.
     pub merged: Vec<(u64, u64)>,
-    /// Items given up for the best of their cluster, which has their trajectories now.
+    /// Items merged into the best of their cluster, which takes over their trajectories.
     pub absorbed: Vec<(u64, u64)>,
     /// Items after.
     pub after: usize,

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::random::Random;
 use crate::rating::Rating;
 
-/// Times that an update without effect in its direction is halved before it is given up.
+/// Maximum number of halvings (backtracking line search) before an update is rejected.
 const HALVINGS: u32 = 6;
 
 /// Feedback on a text.
@@ -30,7 +30,7 @@ pub enum Lesson {
 pub enum Outcome {
     /// All updates were applied.
     Applied,
-    /// Some updates were given up: no step within the trust region went in the lesson's direction.
+    /// Some updates were rejected: no step within the trust region improved the objective.
     Partly {
         /// Their number.
         rejected: usize,
