@@ -16,14 +16,45 @@ use crate::{Event, Filter, LogReader, Options, Refusal, Timestamp, WhenFull, Wri
 /// A gate in front of the disk.
 #[derive(Default)]
 struct Gate {
-    is_closed: Mutex<bool>,
-    opened: Condvar,
+    state: Mutex<State>,
+    changed: Condvar,
 }
 
+#[derive(Default)]
+struct State {
+    is_closed: bool,
+    /// True if the thread that writes stands before the gate.
+    is_reached: bool,
+}
+
+/// Keeps a gate closed. A test that fails opens it by unwinding: the writer waits for its thread.
+struct Closed<'a>(&'a Gate);
+
 impl Gate {
-    fn set(&self, is_closed: bool) {
-        *self.is_closed.lock() = is_closed;
-        self.opened.notify_all();
+    fn close(&self) -> Closed<'_> {
+        self.state.lock().is_closed = true;
+        Closed(self)
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock();
+        state.is_reached = state.is_closed;
+        self.changed.notify_all();
+        self.changed.wait_while(&mut state, |state| state.is_closed);
+    }
+}
+
+impl Closed<'_> {
+    fn wait_until_reached(&self) {
+        let Gate { state, changed } = self.0;
+        changed.wait_while(&mut state.lock(), |state| !state.is_reached);
+    }
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        *self.0.state.lock() = State::default();
+        self.0.changed.notify_all();
     }
 }
 
@@ -31,10 +62,7 @@ struct Behind(Arc<Gate>, File);
 
 impl LogFile for Behind {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut is_closed = self.0.is_closed.lock();
-        while *is_closed {
-            self.0.opened.wait(&mut is_closed);
-        }
+        self.0.pass();
         LogFile::append(&mut self.1, bytes)
     }
 
@@ -62,29 +90,33 @@ fn full_queues_make_callers_wait_or_try_again() {
     let (folder, gate) = (tempfile::tempdir().unwrap(), Arc::new(Gate::default()));
     let (has_room, room) = mpsc::channel();
     let on_room: Box<dyn Fn() + Send> = Box::new(move || has_room.send(()).unwrap());
-    let settings = Options { queue_entries: 3, batch_entries: 2, on_room: Some(on_room), ..options() };
+    let settings = Options {
+        queue_entries: 3,
+        batch_entries: 2,
+        batch_time: Duration::from_secs(3600),
+        on_room: Some(on_room),
+        ..options()
+    };
     let writer = Arc::new(writer(folder.path(), &gate, settings));
-    gate.set(true);
-    // The queue, and at most one batch in the hands of the thread.
-    let accepted = (0..10).take_while(|&n| writer.try_record(&entry(n)).is_ok()).count();
-    assert!((3..=5).contains(&accepted), "{accepted}");
-    // The thread may have taken a batch since.
-    let more = (accepted..10).take_while(|&n| writer.try_record(&entry(n)).is_ok()).count();
-    let accepted = accepted + more;
-    assert_eq!(writer.try_record(&entry(accepted)), Err(Refusal::Full));
+    let closed = gate.close();
+    // A batch in the hands of the thread, then the queue.
+    (0..2).for_each(|n| writer.try_record(&entry(n)).unwrap());
+    closed.wait_until_reached();
+    (2..5).for_each(|n| writer.try_record(&entry(n)).unwrap());
+    assert_eq!(writer.try_record(&entry(5)), Err(Refusal::Full));
     assert!(!writer.has_room());
-    let waiting: Vec<_> = (accepted..accepted + 3)
+    let waiting: Vec<_> = (5..8)
         .map(|n| {
             let writer = Arc::clone(&writer);
             thread::spawn(move || writer.record(&entry(n)))
         })
         .collect();
-    gate.set(false);
+    drop(closed);
     room.recv_timeout(Duration::from_secs(20)).unwrap();
     waiting.into_iter().for_each(|caller| caller.join().unwrap().unwrap());
     writer.close().unwrap();
     let report = check_valid(folder.path());
-    assert_eq!((report.requests, report.dropped), (accepted as u64 + 3, 0));
+    assert_eq!((report.requests, report.dropped), (8, 0));
     assert_eq!(writer.record(&entry(0)), Err(Refusal::Closed));
     assert_eq!(writer.try_record(&entry(0)), Err(Refusal::Closed));
 }
@@ -93,7 +125,7 @@ fn full_queues_make_callers_wait_or_try_again() {
 fn closing_releases_callers_that_wait() {
     let (folder, gate) = (tempfile::tempdir().unwrap(), Arc::new(Gate::default()));
     let writer = Arc::new(writer(folder.path(), &gate, Options { queue_entries: 1, ..options() }));
-    gate.set(true);
+    let closed = gate.close();
     let callers: Vec<_> = (0..4)
         .map(|n| {
             let writer = Arc::clone(&writer);
@@ -102,7 +134,7 @@ fn closing_releases_callers_that_wait() {
         .collect();
     let of_closer = Arc::clone(&writer);
     let closer = thread::spawn(move || of_closer.close());
-    gate.set(false);
+    drop(closed);
     let results: Vec<_> = callers.into_iter().map(|caller| caller.join().unwrap()).collect();
     closer.join().unwrap().unwrap();
     let recorded = results.iter().filter(|result| result.is_ok()).count() as u64;
@@ -115,7 +147,7 @@ fn dropped_entries_are_counted_in_their_place() {
     let (folder, gate) = (tempfile::tempdir().unwrap(), Arc::new(Gate::default()));
     let settings = Options { queue_entries: 3, when_full: WhenFull::Drop, ..options() };
     let writer = writer(folder.path(), &gate, settings);
-    gate.set(true);
+    let closed = gate.close();
     let mut accepted = Vec::new();
     for n in 0..40 {
         match if n % 2 == 0 { writer.record(&entry(n)) } else { writer.try_record(&entry(n)) } {
@@ -125,7 +157,7 @@ fn dropped_entries_are_counted_in_their_place() {
     }
     let dropped = writer.status().dropped;
     assert_eq!(accepted.len() as u64 + dropped, 40);
-    gate.set(false);
+    drop(closed);
     writer.flush().unwrap();
     writer.record(&entry(40)).unwrap();
     writer.close().unwrap();
