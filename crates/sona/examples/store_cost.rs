@@ -7,6 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ruvllm_sona::random::Random;
 use ruvllm_sona::store::{NewEvent, NewSnapshot, SnapshotKind, StoreOptions};
 use ruvllm_sona::trajectory::{Embedding, Feedback, Timings, Trajectory, TrajectoryId};
 use ruvllm_sona::{LearningStore, Rating, Recorder, RecorderOptions};
@@ -17,38 +18,22 @@ const DIMENSION: usize = 2048;
 const PROMPT: usize = 400;
 const RESPONSE: usize = 200;
 
-/// Small generator of pseudo-random numbers (`SplitMix64`).
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn token(&mut self) -> u32 {
-        (self.next() % 128_256) as u32
-    }
-
-    fn value(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
+fn token(random: &mut Random) -> u32 {
+    random.below(128_256) as u32
 }
 
 fn options() -> StoreOptions {
     StoreOptions { trajectory_bytes: 8 << 30, ..StoreOptions::default() }
 }
 
-fn trajectory(number: usize, numbers: &mut Numbers, embedding: &Embedding) -> Trajectory {
+fn trajectory(number: usize, numbers: &mut Random, embedding: &Embedding) -> Trajectory {
     Trajectory {
         request_id: format!("req-{number:024x}"),
         tenant: format!("tenant-{}", number % 10),
         session: Some(format!("session-{}", number / 8)),
         model_digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef".to_owned(),
-        prompt_tokens: (0..PROMPT).map(|_| numbers.token()).collect(),
-        response_tokens: (0..RESPONSE).map(|_| numbers.token()).collect(),
+        prompt_tokens: (0..PROMPT).map(|_| token(numbers)).collect(),
+        response_tokens: (0..RESPONSE).map(|_| token(numbers)).collect(),
         embedding: Some(embedding.clone()),
         route: Some("base".to_owned()),
         timings: Timings { queue_ms: Some(0.5), ttft_ms: Some(120.0), ..Timings::default() },
@@ -69,7 +54,7 @@ fn timed<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<(T, Duration)> {
     Ok((value, start.elapsed()))
 }
 
-fn record(folder: &Path, embedding: &Embedding, numbers: &mut Numbers) -> Outcome<()> {
+fn record(folder: &Path, embedding: &Embedding, numbers: &mut Random) -> Outcome<()> {
     let store = LearningStore::open(folder.join("record"), options())?;
     let recorder = Recorder::start(store, RecorderOptions::default())?;
     let mut times = Vec::new();
@@ -88,7 +73,7 @@ fn record(folder: &Path, embedding: &Embedding, numbers: &mut Numbers) -> Outcom
     Ok(())
 }
 
-fn fill(path: &Path, count: usize, embedding: &Embedding, numbers: &mut Numbers) -> Outcome<()> {
+fn fill(path: &Path, count: usize, embedding: &Embedding, numbers: &mut Random) -> Outcome<()> {
     let store = LearningStore::open(path, options())?;
     let mut spent = Duration::ZERO;
     for first in (0..count).step_by(256) {
@@ -187,8 +172,8 @@ fn main() -> Outcome<()> {
     let count = arguments.next().map_or(Ok(100_000), |count| count.parse())?;
     let folder = folder.join("store-cost");
     fs::create_dir_all(&folder)?;
-    let mut numbers = Numbers(1);
-    let values: Vec<f32> = (0..DIMENSION).map(|_| numbers.value()).collect();
+    let mut numbers = Random::new(1);
+    let values: Vec<f32> = (0..DIMENSION).map(|_| 2.0 * numbers.uniform() as f32 - 1.0).collect();
     let mut times = Vec::new();
     for _ in 0..1000 {
         times.push(timed(|| Ok(Embedding::quantize(&values)?))?.1);

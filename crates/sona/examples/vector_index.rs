@@ -11,6 +11,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use ruvllm_sona::index::{IndexConfig, Precision, VectorIndex};
+use ruvllm_sona::random::Random;
 
 const QUERIES: usize = 500;
 const K: usize = 10;
@@ -128,31 +129,12 @@ fn percentiles(mut times: Vec<f64>) -> String {
     format!("p50 {:.0} us, p90 {:.0} us, p99 {:.0} us", at(0.5), at(0.9), at(0.99))
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn uniform(&mut self) -> f32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 40) as f32 / (1u32 << 24) as f32
-    }
-
-    /// Normal number (Box and Muller).
-    fn normal(&mut self) -> f32 {
-        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
-        radius * (std::f32::consts::TAU * self.uniform()).cos()
-    }
-
-    /// Unit vector whose spectrum decays, as that of embeddings does.
-    fn direction(&mut self, dim: usize) -> Vec<f32> {
-        let mut vector: Vec<f32> = (1..=dim).map(|i| (i as f32).powf(-0.4) * self.normal()).collect();
-        let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-        vector.iter_mut().for_each(|x| *x /= length);
-        vector
-    }
+/// Unit vector whose spectrum decays, as that of embeddings does.
+fn direction(random: &mut Random, dim: usize) -> Vec<f32> {
+    let mut vector: Vec<f32> = (1..=dim).map(|i| (i as f32).powf(-0.4) * random.normal() as f32).collect();
+    let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+    vector.iter_mut().for_each(|x| *x /= length);
+    vector
 }
 
 /// Vectors of 300 topics of unequal sizes, with what embeddings of text have: a direction that all
@@ -160,22 +142,22 @@ impl Random {
 fn clustered(n: usize, dim: usize) -> Vec<Vec<f32>> {
     const TOPICS: usize = 300;
     const OWN: usize = 24;
-    let mut random = Random(1);
-    let common = random.direction(dim);
+    let mut random = Random::new(1);
+    let common = direction(&mut random, dim);
     let topics: Vec<(Vec<f32>, Vec<Vec<f32>>)> = (0..TOPICS)
-        .map(|_| (random.direction(dim), (0..OWN).map(|_| random.direction(dim)).collect()))
+        .map(|_| (direction(&mut random, dim), (0..OWN).map(|_| direction(&mut random, dim)).collect()))
         .collect();
     let noise = 0.25 / (dim as f32).sqrt();
     (0..n)
         .map(|_| {
-            let size = random.uniform();
+            let size = random.uniform() as f32;
             let (centre, own) = &topics[(size * size * TOPICS as f32) as usize];
             let mut vector: Vec<f32> = common.iter().zip(centre).map(|(m, c)| 0.6 * m + c).collect();
             for axis in own {
-                let weight = 0.16 * random.normal();
+                let weight = 0.16 * random.normal() as f32;
                 vector.iter_mut().zip(axis).for_each(|(x, a)| *x += weight * a);
             }
-            vector.iter_mut().for_each(|x| *x += noise * random.normal());
+            vector.iter_mut().for_each(|x| *x += noise * random.normal() as f32);
             vector
         })
         .collect()

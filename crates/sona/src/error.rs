@@ -276,10 +276,6 @@ pub enum Error {
     #[cfg(feature = "bank")]
     #[error("judge: {0}")]
     Judge(String),
-    /// A text cannot be embedded or generated.
-    #[cfg(feature = "bank")]
-    #[error("model of the memory bank: {0}")]
-    BankModel(String),
     /// An input without which there is no result is absent, or 0 everywhere.
     #[error("empty {what}")]
     Empty {

@@ -68,10 +68,7 @@ pub(crate) fn hash(word: &str) -> u64 {
 
 /// Mixes a hash with a seed (the finalizer of SplitMix64).
 pub(crate) fn mix(hash: u64, seed: u64) -> u64 {
-    let mut x = hash ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+    crate::random::mix(hash ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// Sentences: parts between line breaks and between full stops before white space.

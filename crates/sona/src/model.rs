@@ -18,6 +18,8 @@ pub struct GenerateText {
     pub system: Option<String>,
     /// User prompt.
     pub prompt: String,
+    /// JSON Schema that the answer should follow; a model without constraints may ignore it.
+    pub schema: Option<String>,
     /// Model by the name that the engine knows; `None` is its default model.
     pub model: Option<String>,
     /// Maximum number of tokens to generate.
@@ -28,10 +30,24 @@ pub struct GenerateText {
     pub seed: u64,
 }
 
+impl<G: Generate> Generate for &G {
+    fn generate(&self, request: &GenerateText) -> Result<String> {
+        (**self).generate(request)
+    }
+}
+
 impl GenerateText {
     /// Makes a greedy request of at most 512 tokens to the default model.
     pub fn new(prompt: impl Into<String>) -> Self {
-        Self { system: None, prompt: prompt.into(), model: None, max_tokens: 512, temperature: 0.0, seed: 0 }
+        Self {
+            system: None,
+            prompt: prompt.into(),
+            schema: None,
+            model: None,
+            max_tokens: 512,
+            temperature: 0.0,
+            seed: 0,
+        }
     }
 }
 

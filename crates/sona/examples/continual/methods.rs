@@ -8,6 +8,8 @@ use ruvllm_sona::continual::{
     Split, StepSize,
 };
 
+use ruvllm_sona::random::Random;
+
 use crate::adapter::{Adapter, Target};
 use crate::data::{Data, TEST, TRAIN, Token, VALIDATION};
 
@@ -66,28 +68,12 @@ impl Losses {
     }
 }
 
-/// SplitMix64, as a generator of uniform numbers.
-pub(crate) struct Uniform(pub(crate) u64);
-
-impl Uniform {
-    pub(crate) fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((x ^ (x >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        ((self.next() * end as f64) as usize).min(end - 1)
-    }
-}
-
 /// State of one run.
 pub(crate) struct Run {
     method: Method,
     data: Arc<Data>,
     adapter: Adapter,
-    uniform: Uniform,
+    random: Random,
     ewc: Ewc,
     running: Option<RunningFisher>,
     path: PathIntegral,
@@ -97,8 +83,8 @@ pub(crate) struct Run {
 
 impl Run {
     fn new(data: &Arc<Data>, method: Method, seed: u64) -> Result<Self> {
-        let mut uniform = Uniform(seed);
-        let mut adapter = Adapter::new(data, || uniform.next())?;
+        let mut random = Random::new(seed);
+        let mut adapter = Adapter::new(data, || random.uniform())?;
         let start = adapter.parameters().to_vec();
         adapter.set_parameters(&start)?;
         let len = adapter.layout().len();
@@ -122,14 +108,14 @@ impl Run {
         };
         let (ewc, path) = (Ewc::new(adapter.layout().clone(), settings)?, PathIntegral::new(len, 10)?);
         let (data, anchor) = (Arc::clone(data), adapter.clone());
-        Ok(Self { method, data, adapter, uniform, ewc, running, path, replay, anchor })
+        Ok(Self { method, data, adapter, random, ewc, running, path, replay, anchor })
     }
 
     /// Learns a domain once, in an order of its own, and protects it.
     fn learn(&mut self, domain: usize) -> Result<()> {
         let mut tokens = self.data.tokens(Data::set(domain, TRAIN));
         for index in (1..tokens.len()).rev() {
-            tokens.swap(index, self.uniform.below(index + 1));
+            tokens.swap(index, self.random.below(index + 1));
         }
         let len = self.adapter.layout().len();
         let mut adam = Adam::new(len, LEARNING_RATE)?;
@@ -166,8 +152,8 @@ impl Run {
             replay.examples("", Split::Train).map(|replayed| replayed.example).collect();
         let batch: Vec<Token> = (0..REPLAYED)
             .map(|_| {
-                let window = windows[self.uniform.below(windows.len())];
-                Token { index: window.index + self.uniform.below(WINDOW), ..window }
+                let window = windows[self.random.below(windows.len())];
+                Token { index: window.index + self.random.below(WINDOW), ..window }
             })
             .collect();
         let anchor = &mut self.anchor;
@@ -192,7 +178,7 @@ impl Run {
                 Some(Fisher::empirical(&mut self.adapter, &tokens[..FISHER.min(tokens.len())])?)
             }
             Some((Importance::True, _)) => {
-                let seed = self.uniform.0;
+                let seed = self.random.bits();
                 Some(Fisher::sampled(&mut self.adapter, &tokens[..FISHER.min(tokens.len())], 1, seed)?)
             }
             Some((Importance::Running(_) | Importance::Path(_), _)) => {

@@ -14,8 +14,8 @@ use super::template::PromptTemplate;
 use super::uplift::Trials;
 use super::{Bank, BankConfig, DistillConfig};
 use crate::error::{Error, Result};
-use crate::index::random::{SplitMix64, mix};
 use crate::model::Embed;
+use crate::random::{Random, mix};
 
 /// Tenant of an evaluation's banks.
 const TENANT: &str = "evaluation";
@@ -220,7 +220,7 @@ fn run(
     without: Trials,
 ) -> Result<Run> {
     let mut tasks: Vec<&EvalTask> = subject.tasks.iter().collect();
-    SplitMix64::new(mix(config.seed ^ 0x6f72_6465_7200 ^ order as u64)).shuffle(&mut tasks);
+    Random::new(mix(config.seed ^ 0x6f72_6465_7200 ^ order as u64)).shuffle(&mut tasks);
     let path = folder.join(format!("order-{order}-seed-{seed}"));
     std::fs::create_dir(&path).map_err(|error| Error::File { path: path.clone(), error })?;
     let bank = Bank::open(&path, BankConfig { control_share: 0.0, ..config.bank.clone() })?;

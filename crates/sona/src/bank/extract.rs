@@ -6,11 +6,11 @@ use serde::Deserialize;
 
 use super::dot;
 use super::item::Verdict;
-use super::judge::{Evidence, Generate, GenerateRequest, as_json};
+use super::judge::{Evidence, as_json};
 use super::text::ItemText;
 use crate::error::Result;
 use crate::index::unit;
-use crate::model::Embed;
+use crate::model::{Embed, Generate, GenerateText};
 
 /// Largest number of lessons of a trajectory.
 pub const MAX_LESSONS: usize = 3;
@@ -85,9 +85,12 @@ impl<G: Generate, E: Embed> Extract for ModelExtractor<G, E> {
             Verdict::Failure | Verdict::Partial => FAILURE,
             Verdict::Unknown => return Ok(Extraction::default()),
         };
-        let (system, user) = (format!("{kind} {COMMON}"), as_json(evidence));
-        let request =
-            GenerateRequest { system: &system, user: &user, schema: SCHEMA, max_tokens: MAX_TOKENS };
+        let request = GenerateText {
+            system: Some(format!("{kind} {COMMON}")),
+            schema: Some(SCHEMA.to_owned()),
+            max_tokens: MAX_TOKENS,
+            ..GenerateText::new(as_json(evidence))
+        };
         let text = self.generator.generate(&request)?;
         let parsed: Vec<Lesson> = match serde_json::from_str(text.trim()) {
             Ok(parsed) => parsed,
@@ -177,13 +180,13 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::bank::simulated::HashedWords;
+    use crate::HashedWords;
 
     struct Fixed(String, Mutex<String>);
 
-    impl Generate for &Fixed {
-        fn generate(&self, request: &GenerateRequest<'_>) -> Result<String> {
-            *self.1.lock() = request.system.to_owned();
+    impl Generate for Fixed {
+        fn generate(&self, request: &GenerateText) -> Result<String> {
+            *self.1.lock() = request.system.clone().unwrap_or_default();
             Ok(self.0.clone())
         }
     }
@@ -192,7 +195,7 @@ mod tests {
 
     fn extracted(answer: &str, verdict: Verdict) -> (Extraction, String) {
         let model = Fixed(answer.to_owned(), Mutex::default());
-        let extractor = ModelExtractor::new(&model, HashedWords::new(64));
+        let extractor = ModelExtractor::new(&model, HashedWords { dimension: 64 });
         let evidence = Evidence { task: TASK, response: "done", exit_code: None };
         let extraction = extractor.extract(&evidence, verdict).unwrap();
         (extraction, model.1.into_inner())

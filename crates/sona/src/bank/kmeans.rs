@@ -3,8 +3,8 @@
 use ruvllm_kernels::Kernels;
 use ruvllm_kernels::vector::{Metric, VectorRows};
 
-use crate::index::random::SplitMix64;
 use crate::index::unit;
+use crate::random::Random;
 
 /// Rounds after which the assignment is taken as it is.
 const MAX_ROUNDS: usize = 50;
@@ -51,7 +51,7 @@ pub(super) fn cluster(kernels: Kernels, vectors: &[&[f32]], k: usize, seed: u64)
 /// distance to those chosen before, `2 - 2 cos`: the one that lowers the sum of the squares most. A
 /// single draw hits a group twice too often (the greedy variant of the paper's experiments).
 fn seeds(kernels: Kernels, vectors: &[&[f32]], k: usize, seed: u64) -> Vec<f32> {
-    let mut random = SplitMix64::new(seed);
+    let mut random = Random::new(seed);
     let draws = 2 + (k as f64).ln() as usize;
     let first = vectors[random.below(vectors.len())];
     let mut centres = first.to_vec();
@@ -100,7 +100,7 @@ mod tests {
 
     /// Vectors around `n` axes.
     fn around_axes(n: usize, each: usize) -> Vec<Vec<f32>> {
-        let mut random = SplitMix64::new(7);
+        let mut random = Random::new(7);
         let mut vectors = Vec::new();
         for i in 0..n * each {
             let mut vector = vec![0.0; n];

@@ -12,8 +12,8 @@ use super::item::Verdict;
 use super::judge::{Evidence, Judge, Judgement};
 use super::text::ItemText;
 use crate::error::{Error, Result};
-use crate::index::random::{SplitMix64, mix};
 use crate::model::Embed;
+use crate::random::{Random, mix};
 
 /// Conventions.
 const STYLES: [&str; 8] = ["plain", "padded", "quoted", "capital", "short", "signed", "sorted", "indented"];
@@ -92,7 +92,7 @@ impl ConventionTasks {
             let value = judge_noise.to_string();
             return Err(Error::Setting { name: "judge_noise", value, range: "0 to 1" });
         }
-        let mut random = SplitMix64::new(seed);
+        let mut random = Random::new(seed);
         let conventions = KINDS.iter().map(|_| STYLES[random.below(STYLES.len())]).collect();
         let mut tasks = Vec::new();
         for (kind, phrasings) in KINDS.iter().enumerate() {
@@ -127,7 +127,7 @@ fn style_in(text: &str) -> Option<&'static str> {
 impl Solver for ConventionTasks {
     fn solve(&self, _: &EvalTask, memory: Option<&str>, seed: u64) -> Result<Attempt> {
         let known = memory.and_then(|memory| Some((style_in(memory)?, memory.contains("was refused"))));
-        let mut random = SplitMix64::new(seed);
+        let mut random = Random::new(seed);
         let style = match known {
             Some((style, false)) => style,
             // Any but the refused one.
@@ -152,7 +152,7 @@ impl Judge for ConventionTasks {
     fn judge(&self, evidence: &Evidence<'_>) -> Result<Judgement> {
         let bytes = evidence.task.bytes().chain(evidence.response.bytes());
         let state = bytes.fold(mix(self.seed), |state, byte| mix(state ^ u64::from(byte)));
-        let is_wrong = SplitMix64::new(state).uniform() < self.judge_noise;
+        let is_wrong = Random::new(state).uniform() < self.judge_noise;
         let is_right = style_in(evidence.response) == self.convention(evidence.task);
         let verdict = if is_right != is_wrong { Verdict::Success } else { Verdict::Failure };
         Ok(Judgement { verdict, quality: None, reason: "simulated".to_owned() })
@@ -175,38 +175,5 @@ impl<E: Embed> Extract for ConventionLessons<E> {
         let text = ItemText::new("Style of the answer", "Requests of the same kind.", &body)?;
         extract::select(&self.0, evidence.task, vec![text], &mut extraction)?;
         Ok(extraction)
-    }
-}
-
-/// Embedding by hashed words: the sum of a pseudo-random direction per word, in lower case.
-///
-/// Equal words make texts similar; it knows no meaning. For tests and for banks without a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HashedWords {
-    dim: usize,
-}
-
-impl HashedWords {
-    /// A function with `dim` values, at least 1.
-    pub fn new(dim: usize) -> Self {
-        Self { dim: dim.max(1) }
-    }
-}
-
-impl Embed for HashedWords {
-    fn embed(&self, text: &str) -> Result<Vec<f32>> {
-        let mut sum = vec![0.0; self.dim];
-        let mut words = 0;
-        for word in text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
-            let seed = word.to_lowercase().bytes().fold(1, |state, byte| mix(state ^ u64::from(byte)));
-            let mut random = SplitMix64::new(seed);
-            sum.iter_mut().for_each(|x| *x += random.uniform() as f32 - 0.5);
-            words += 1;
-        }
-        if words == 0 {
-            Err(Error::BankModel("a text without words has no embedding".to_owned()))
-        } else {
-            Ok(sum)
-        }
     }
 }

@@ -6,16 +6,35 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::evaluate::{EvalConfig, Subject, evaluate};
-use super::simulated::{ConventionLessons, ConventionTasks, HashedWords};
+use super::simulated::{ConventionLessons, ConventionTasks};
 use super::*;
-use crate::index::random::SplitMix64;
 use crate::model::Embed;
+use crate::random::{Random, mix};
 
 /// With fewer values, chance decides which of two texts with common words is nearer.
 const DIM: usize = 128;
 
+/// Embedding by whole words: the sum of a pseudo-random direction per word. Texts without a word in
+/// common are orthogonal up to chance, whatever their letters.
+#[derive(Clone, Copy)]
+struct Words {
+    dimension: usize,
+}
+
+impl Embed for Words {
+    fn embed(&self, text: &str) -> Result<Vec<f32>> {
+        let mut sum = vec![0.0; self.dimension];
+        for word in text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
+            let seed = word.to_lowercase().bytes().fold(1, |state, byte| mix(state ^ u64::from(byte)));
+            let mut random = Random::new(seed);
+            sum.iter_mut().for_each(|x| *x += random.uniform() as f32 - 0.5);
+        }
+        Ok(sum)
+    }
+}
+
 fn embed(text: &str) -> Vec<f32> {
-    HashedWords::new(DIM).embed(text).unwrap()
+    Words { dimension: DIM }.embed(text).unwrap()
 }
 
 /// Settings without decay, expiry and control arm.
@@ -378,7 +397,7 @@ const EVALUATION_DIM: usize = 32;
 
 fn evaluation(embedder: &dyn Embed, noise: f64) -> evaluate::Report {
     let family = ConventionTasks::new(8, noise, 11).unwrap();
-    let lessons = ConventionLessons(HashedWords::new(EVALUATION_DIM));
+    let lessons = ConventionLessons(Words { dimension: EVALUATION_DIM });
     let subject = Subject {
         tasks: family.tasks(),
         solver: &family,
@@ -403,7 +422,7 @@ impl Embed for Blind {
 
 #[test]
 fn the_evaluation_shows_a_gain_only_where_retrieval_finds_the_kind() {
-    let report = evaluation(&HashedWords::new(EVALUATION_DIM), 0.0);
+    let report = evaluation(&Words { dimension: EVALUATION_DIM }, 0.0);
     let difference = report.difference.unwrap();
     assert_eq!(report.runs.len(), 5);
     assert!(difference.mean > 0.1 && difference.deviation.is_some(), "{report:?}");
@@ -411,14 +430,14 @@ fn the_evaluation_shows_a_gain_only_where_retrieval_finds_the_kind() {
     assert!(report.runs.iter().all(|run| run.without == report.runs[0].without));
     let blind = evaluation(&Blind, 0.0).difference.unwrap();
     assert!(blind.mean < difference.mean / 2.0, "{blind:?} against {difference:?}");
-    let wrong = evaluation(&HashedWords::new(EVALUATION_DIM), 1.0).difference.unwrap();
+    let wrong = evaluation(&Words { dimension: EVALUATION_DIM }, 1.0).difference.unwrap();
     assert!(wrong.mean <= 0.0, "a judge that is always wrong: {wrong:?}");
 }
 
 #[test]
 fn an_evaluation_of_one_order_is_refused() {
     let family = ConventionTasks::new(1, 0.0, 1).unwrap();
-    let embedder = HashedWords::new(DIM);
+    let embedder = Words { dimension: DIM };
     let lessons = ConventionLessons(embedder);
     let subject = Subject {
         tasks: family.tasks(),
@@ -463,7 +482,7 @@ proptest! {
             let open_bank = bank.as_ref().unwrap();
             match step {
                 Step::Learn(tenant, trajectory, seed) => {
-                    let mut random = SplitMix64::new(u64::from(seed));
+                    let mut random = Random::new(u64::from(seed));
                     let mut vector = || (0..DIM).map(|_| random.uniform() as f32 - 0.5).collect::<Vec<_>>();
                     let item = NewItem { query: vector(), content: vector(), ..lesson("x", "body") };
                     open_bank.learn(&tenant.to_string(), &trajectory.to_string(), &[item], 0).unwrap();

@@ -103,7 +103,7 @@ impl Boundary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::continual::random::Random;
+    use crate::random::Random;
 
     /// Standard normal (Box and Muller 1958).
     fn normal(random: &mut Random) -> f64 {

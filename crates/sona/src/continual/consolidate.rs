@@ -4,9 +4,9 @@ use crate::continual::adam::Adam;
 use crate::continual::ewc::{Ewc, StepSize};
 use crate::continual::gate::{Gate, GateReport, LossPair, Verdict};
 use crate::continual::learner::Learner;
-use crate::continual::random::Random;
 use crate::continual::replay::Replayed;
 use crate::error::{Error, Result};
+use crate::random::Random;
 
 /// Settings of a consolidation.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,8 +1,8 @@
 //! Diagonal Fisher information.
 
 use crate::continual::learner::{Learner, SampledGradient};
-use crate::continual::random::Random;
 use crate::error::{Error, Result};
+use crate::random::Random;
 
 /// Diagonal Fisher information of each parameter: `F_i = E[(d log p(y | x) / d theta_i)^2]`.
 ///

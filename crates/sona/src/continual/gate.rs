@@ -178,7 +178,7 @@ fn student_95(freedom: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::continual::random::Random;
+    use crate::random::Random;
 
     fn pairs(n: usize, task: u64, difference: impl Fn(usize) -> f64) -> Vec<LossPair> {
         (0..n).map(|i| LossPair { task, before: 2.0, after: 2.0 + difference(i) }).collect()

@@ -14,7 +14,6 @@ mod gate;
 mod layout;
 mod learner;
 mod path;
-mod random;
 mod replay;
 mod running;
 #[cfg(test)]

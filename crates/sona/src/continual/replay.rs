@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::continual::random::mix;
 use crate::error::{Error, Result};
+use crate::random::mix;
 
 /// Bytes of an entry besides its example: keys and nodes of the maps.
 const ENTRY_BYTES: usize = 128;

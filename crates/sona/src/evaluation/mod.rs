@@ -5,7 +5,6 @@
 //! embeddings alone. Both work over any [`Embed`](crate::model::Embed).
 
 mod data;
-mod embed;
 mod embedding;
 mod metrics;
 mod routing;
@@ -13,7 +12,6 @@ mod routing;
 mod tests;
 
 pub use data::{Agent, Case, DataSet, Difficulty, Example, Form};
-pub use embed::HashedNgrams;
 pub use embedding::{EmbeddingReport, evaluate_embedding};
 pub use metrics::{Latency, ndcg, purity, reciprocal_rank, silhouette};
 pub use routing::{RoutingReport, Share, evaluate_routing};

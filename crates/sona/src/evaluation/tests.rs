@@ -1,6 +1,7 @@
 //! The built-in set, and evaluations over embeddings whose quality is known.
 
 use super::*;
+use crate::HashedWords;
 use crate::error::{Error, Result};
 use crate::model::Embed;
 use crate::routing::SemanticSettings;
@@ -67,7 +68,7 @@ fn reports_follow_from_the_embeddings() {
 #[test]
 fn a_baseline_without_meaning_is_above_chance_and_far_from_perfect() {
     let set = DataSet::built_in().unwrap();
-    let baseline = HashedNgrams { dim: 512 };
+    let baseline = HashedWords { dimension: 512 };
     let report = evaluate_routing(&set, &baseline, &SemanticSettings::default()).unwrap();
     println!("{report:#?}");
     println!("{:#?}", evaluate_embedding(&set, &baseline).unwrap());

@@ -5,8 +5,8 @@ use std::collections::BinaryHeap;
 
 use parking_lot::Mutex;
 
-use super::random::mix;
 use super::vectors::{Query, Vectors};
+use crate::random::Random;
 
 /// Largest number of layers above the lowest; of `M^8` vectors, one reaches it.
 pub(super) const MAX_LEVEL: usize = 8;
@@ -115,7 +115,7 @@ impl Graph {
     /// Level of a key: geometric with ratio `1 / m`, from the key alone, so that it is the same in
     /// every run.
     fn level(&self, key: u64) -> usize {
-        let uniform = ((mix(key) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+        let uniform = Random::new(key).uniform();
         ((-uniform.ln() / (self.m as f64).ln()) as usize).min(MAX_LEVEL)
     }
 

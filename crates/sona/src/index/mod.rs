@@ -5,12 +5,10 @@
 //! store.
 //!
 //! # Files
-//! `vectors.rs`: rows by slot; `graph.rs`: insertion and search; `file.rs`: the graph in a file;
-//! `random.rs`: the seeded generator.
+//! `vectors.rs`: rows by slot; `graph.rs`: insertion and search; `file.rs`: the graph in a file.
 
 mod file;
 mod graph;
-pub(crate) mod random;
 #[cfg(test)]
 mod tests;
 mod vectors;
@@ -22,6 +20,7 @@ use ruvllm_kernels::Kernels;
 use self::graph::{Graph, Near};
 use self::vectors::{Query, Vectors};
 use crate::error::{Error, Result};
+use crate::random::mix;
 
 pub use self::file::Recovery;
 
@@ -276,5 +275,5 @@ pub(crate) fn unit(name: &'static str, vector: &[f32]) -> Result<Vec<f32>> {
 
 /// Digest of a vector's bits; tells a changed vector from the one that was linked.
 fn digest(vector: &[f32]) -> u64 {
-    vector.iter().fold(vector.len() as u64, |state, x| random::mix(state ^ u64::from(x.to_bits())))
+    vector.iter().fold(vector.len() as u64, |state, x| mix(state ^ u64::from(x.to_bits())))
 }

@@ -5,20 +5,20 @@ use std::fs;
 
 use proptest::prelude::*;
 
-use super::random::SplitMix64;
 use super::*;
+use crate::random::Random;
 
 /// Vectors in clusters, as embeddings are: a common direction, topics, and noise around them.
 struct Clusters {
     topics: Vec<Vec<f32>>,
-    random: SplitMix64,
+    random: Random,
 }
 
 impl Clusters {
     fn new(dim: usize, topics: usize, seed: u64) -> Self {
-        let mut random = SplitMix64::new(seed);
+        let mut random = Random::new(seed);
         let common: Vec<f32> = (0..dim).map(|_| normal(&mut random)).collect();
-        let topic = |random: &mut SplitMix64| common.iter().map(|c| 0.5 * c + normal(random)).collect();
+        let topic = |random: &mut Random| common.iter().map(|c| 0.5 * c + normal(random)).collect();
         let topics = (0..topics).map(|_| topic(&mut random)).collect();
         Self { topics, random }
     }
@@ -30,7 +30,7 @@ impl Clusters {
 }
 
 /// Sum of twelve uniform numbers: nearly normal.
-fn normal(random: &mut SplitMix64) -> f32 {
+fn normal(random: &mut Random) -> f32 {
     (0..12).map(|_| random.uniform()).sum::<f64>() as f32 - 6.0
 }
 
@@ -238,7 +238,7 @@ proptest! {
         let mut index = VectorIndex::new(dim, config.clone()).unwrap();
         let mut model: BTreeMap<u64, Vec<f32>> = BTreeMap::new();
         let vector = |seed: u64| {
-            let mut random = SplitMix64::new(seed);
+            let mut random = Random::new(seed);
             (0..dim).map(|_| normal(&mut random)).collect::<Vec<f32>>()
         };
         for step in steps {

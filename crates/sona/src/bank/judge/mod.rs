@@ -10,8 +10,8 @@ use super::item::Verdict;
 use crate::error::Result;
 
 pub use self::command::CommandJudge;
+pub use self::model::ModelJudge;
 pub(in crate::bank) use self::model::as_json;
-pub use self::model::{Generate, GenerateRequest, ModelJudge};
 pub use self::rules::{Rule, RulesJudge};
 
 /// Trajectory as a judge sees it.

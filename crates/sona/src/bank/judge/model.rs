@@ -6,6 +6,7 @@ use serde_json::json;
 use super::{Evidence, Judge, Judgement};
 use crate::bank::Verdict;
 use crate::error::Result;
+use crate::model::{Generate, GenerateText};
 
 /// Characters of task and response each that a prompt has; the middle of longer ones is left out.
 const MAX_EVIDENCE: usize = 6000;
@@ -25,28 +26,6 @@ nothing else: {\"reason\": \"one sentence\", \"verdict\": \"success\" or \"parti
 
 /// JSON schema of a judgement, for generators that can constrain their output.
 const SCHEMA: &str = r#"{"type":"object","properties":{"reason":{"type":"string"},"verdict":{"enum":["success","partial","failure","unknown"]}},"required":["reason","verdict"],"additionalProperties":false}"#;
-
-/// Text to generate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GenerateRequest<'a> {
-    /// System message.
-    pub system: &'a str,
-    /// User message.
-    pub user: &'a str,
-    /// JSON schema that the text should follow; a generator without constraints may ignore it.
-    pub schema: &'a str,
-    /// Maximum number of tokens to generate.
-    pub max_tokens: usize,
-}
-
-/// Text generation at temperature 0.
-pub trait Generate: Send + Sync {
-    /// Generates greedily.
-    ///
-    /// # Errors
-    /// [`Error::Model`](crate::Error::Model).
-    fn generate(&self, request: &GenerateRequest<'_>) -> Result<String>;
-}
 
 /// Judge that asks a model; what is no judgement counts as unknown.
 pub struct ModelJudge<G> {
@@ -69,8 +48,12 @@ struct Output {
 
 impl<G: Generate> Judge for ModelJudge<G> {
     fn judge(&self, evidence: &Evidence<'_>) -> Result<Judgement> {
-        let user = as_json(evidence);
-        let request = GenerateRequest { system: SYSTEM, user: &user, schema: SCHEMA, max_tokens: MAX_TOKENS };
+        let request = GenerateText {
+            system: Some(SYSTEM.to_owned()),
+            schema: Some(SCHEMA.to_owned()),
+            max_tokens: MAX_TOKENS,
+            ..GenerateText::new(as_json(evidence))
+        };
         let text = self.generator.generate(&request)?;
         Ok(match serde_json::from_str::<Output>(text.trim()) {
             Ok(output) => Judgement {
@@ -114,10 +97,10 @@ mod tests {
     /// Generator with one answer, which keeps the prompt.
     struct Fixed(Result<&'static str, &'static str>, Mutex<String>);
 
-    impl Generate for &Fixed {
-        fn generate(&self, request: &GenerateRequest<'_>) -> Result<String> {
-            *self.1.lock() = request.user.to_owned();
-            self.0.map(str::to_owned).map_err(|error| Error::BankModel(error.to_owned()))
+    impl Generate for Fixed {
+        fn generate(&self, request: &GenerateText) -> Result<String> {
+            self.1.lock().clone_from(&request.prompt);
+            self.0.map(str::to_owned).map_err(|error| Error::Model { source: error.into() })
         }
     }
 

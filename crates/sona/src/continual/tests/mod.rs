@@ -6,8 +6,8 @@ mod toy;
 use proptest::prelude::*;
 
 use super::*;
-use crate::continual::random::Random;
 use crate::error::Error;
+use crate::random::Random;
 use toy::{Labelled, Softmax, two_tasks};
 
 fn layout(len: usize) -> ParameterLayout {

@@ -1,8 +1,8 @@
 //! Toy models with known losses.
 
-use crate::continual::random::Random;
 use crate::continual::{Learner, ParameterLayout, SampledGradient};
 use crate::error::Result;
+use crate::random::Random;
 
 /// Softmax regression: logits `W x` with `W [classes, inputs]`.
 pub(super) struct Softmax {
