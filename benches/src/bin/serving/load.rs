@@ -188,27 +188,45 @@ fn computed_ms(timings: &Value) -> Option<f64> {
     timings["ttft_ms"].as_f64().or_else(parts)
 }
 
+/// Sends both kinds of requests from threads of their own: beside many streams a token takes seconds,
+/// and a request that computes nothing would wait for it.
 fn measure_overhead(server: &Server, seconds: f64) -> Result<Overhead> {
-    let mut connection = Connection::open(&server.url, &server.key)?;
-    let mut found = Overhead::default();
-    let one = json!({
-        "model": server.model, "prompt": "Hi", "max_tokens": 1,
-    })
-    .to_string();
     let start = Instant::now();
-    while start.elapsed().as_secs_f64() < seconds {
+    let is_running = || start.elapsed().as_secs_f64() < seconds;
+    let (mut health, mut one_token) = thread::scope(|scope| -> Result<_> {
+        let health = scope.spawn(|| health_times(server, is_running));
+        let one_token = scope.spawn(|| one_token_times(server, is_running));
+        Ok((join(health)?, join(one_token)?))
+    })?;
+    health.sort_unstable();
+    one_token.sort_unstable();
+    Ok(Overhead { health, one_token })
+}
+
+fn health_times(server: &Server, is_running: impl Fn() -> bool) -> Result<Vec<Duration>> {
+    let mut connection = Connection::open(&server.url, &server.key)?;
+    let mut times = Vec::new();
+    while is_running() {
         let (mut reply, sent) = connection.send("/health", None)?;
-        found.health.push(reply.first_byte - sent);
+        times.push(reply.first_byte - sent);
         reply.text()?;
-        let (mut reply, sent) = connection.send("/v1/completions", Some(&one))?;
+        thread::sleep(PAUSE);
+    }
+    Ok(times)
+}
+
+fn one_token_times(server: &Server, is_running: impl Fn() -> bool) -> Result<Vec<Duration>> {
+    let mut connection = Connection::open(&server.url, &server.key)?;
+    let body = json!({ "model": server.model, "prompt": "Hi", "max_tokens": 1 }).to_string();
+    let mut times = Vec::new();
+    while is_running() {
+        let (mut reply, sent) = connection.send("/v1/completions", Some(&body))?;
         let whole = reply.first_byte - sent;
         let timings = serde_json::from_str::<Value>(&reply.text()?)?["timings"].take();
         if let Some(computed) = computed_ms(&timings) {
-            found.one_token.push(whole.saturating_sub(Duration::from_secs_f64(computed / 1e3)));
+            times.push(whole.saturating_sub(Duration::from_secs_f64(computed / 1e3)));
         }
         thread::sleep(PAUSE);
     }
-    found.health.sort_unstable();
-    found.one_token.sort_unstable();
-    Ok(found)
+    Ok(times)
 }
