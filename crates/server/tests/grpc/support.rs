@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ruvllm::{EngineOptions, ModelSource};
 use ruvllm_server::auth::{KeyFile, Moment, Scope};
-use ruvllm_server::{Config, Error, ModelEntry, ReloadHandle, Server, ShutdownHandle};
+use ruvllm_server::{Config, Error, ModelEntry, Server, ShutdownHandle};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tonic::metadata::MetadataValue;
@@ -39,7 +39,6 @@ pub(crate) struct TestServer {
     pub(crate) http: SocketAddr,
     pub(crate) grpc: SocketAddr,
     pub(crate) shutdown: ShutdownHandle,
-    pub(crate) reload: ReloadHandle,
     runtime: Arc<Runtime>,
     thread: Option<JoinHandle<Result<(), Error>>>,
 }
@@ -58,10 +57,10 @@ impl TestServer {
         let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
         let server = Server::bind(config, vec![ModelEntry::new("base", source, options)]).unwrap();
         let (http, grpc) = (server.address().tcp().unwrap(), server.grpc_address().unwrap().tcp().unwrap());
-        let (shutdown, reload) = (server.shutdown_handle(), server.reload_handle());
+        let shutdown = server.shutdown_handle();
         let thread = Some(thread::spawn(move || server.run()));
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        Self { http, grpc, shutdown, reload, runtime: Arc::new(runtime), thread }
+        Self { http, grpc, shutdown, runtime: Arc::new(runtime), thread }
     }
 
     pub(crate) fn run<T>(&self, future: impl Future<Output = T>) -> T {
