@@ -188,8 +188,8 @@ fn computed_ms(timings: &Value) -> Option<f64> {
     timings["ttft_ms"].as_f64().or_else(parts)
 }
 
-/// Sends both kinds of requests from threads of their own: beside many streams a token takes seconds,
-/// and a request that computes nothing would wait for it.
+/// Sends both kinds of requests from threads of their own: beside many streams a token takes
+/// seconds, and a request that computes nothing would wait for it.
 fn measure_overhead(server: &Server, seconds: f64) -> Result<Overhead> {
     let start = Instant::now();
     let is_running = || start.elapsed().as_secs_f64() < seconds;
