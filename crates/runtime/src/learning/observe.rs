@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ruvllm_models::LogitsRows;
-use ruvllm_sona::instant::Observations;
+use ruvllm_sona::instant::{Observations, Scratch};
 use ruvllm_text::TokenId;
 
 use crate::engine::Engine;
@@ -43,7 +43,7 @@ impl Engine {
             return Ok(observations);
         }
         let mut session = Session::without_adapters(self, targets.end)?;
-        let mut best = Vec::new();
+        let mut scratch = Scratch::default();
         // The token before a target predicts it; its state is kept.
         let wanted = targets.start - 1..targets.end - 1;
         for chunk in tokens[..wanted.end].chunks(self.core().prefill_chunk.min(self.scored_at_once())) {
@@ -56,7 +56,7 @@ impl Engine {
             let states = hidden.chunks_exact(config.model_dim).zip(logits.chunks_exact(config.vocab_size));
             for ((state, logits), &target) in states.zip(&tokens[first + 1..]).take(rows) {
                 observations
-                    .push(&kernels, state, logits, target, &mut best)
+                    .push(&kernels, state, logits, target, &mut scratch)
                     .map_err(|source| Error::Learning { source })?;
             }
         }

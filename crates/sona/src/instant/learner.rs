@@ -145,6 +145,16 @@ impl InstantLearner {
         &self.shape
     }
 
+    /// Settings of the learner.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Ordinary positions that are kept.
+    pub fn ordinary_positions(&self) -> usize {
+        self.anchors.len()
+    }
+
     /// All parameters, in the places of [`shape`](Self::shape).
     pub fn parameters(&self) -> &[f32] {
         &self.parameters

@@ -26,7 +26,7 @@ mod tests;
 
 pub use self::head::OutputHead;
 pub use self::learner::{InstantLearner, Lesson, Outcome, Update};
-pub use self::observation::{Observation, Observations};
+pub use self::observation::{DRAWS, Observation, Observations, Scratch};
 pub use self::parameters::{MAX_RANK, Shape};
 pub use self::pass::Score;
 pub use self::settings::Settings;

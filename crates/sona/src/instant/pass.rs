@@ -5,7 +5,7 @@ use ruvllm_kernels::Kernels;
 use ruvllm_kernels::rows::MatrixView;
 
 use super::head::OutputHead;
-use super::observation::Observation;
+use super::observation::{DRAWS, Observation};
 use super::parameters::{MAX_RANK, Shape};
 
 /// Probabilities at one position.
@@ -16,7 +16,7 @@ pub struct Score {
     /// Log-probability of the target without them.
     pub base_log_probability: f64,
     /// Kullback-Leibler divergence of the distribution with the updates from that of the base
-    /// model, KL(base || updated), with the tail as one outcome.
+    /// model, KL(base || updated).
     pub divergence: f64,
 }
 
@@ -81,10 +81,11 @@ pub(super) struct Pass {
     shape: Shape,
     kernels: Kernels,
     soft_cap: Option<f32>,
-    /// Rows of the output projection: target, then candidates; `[candidates + 1, model_dim]`.
+    /// Rows of the output projection: target, candidates, draws of the tail; `[tokens, model_dim]`.
     rows: Vec<f32>,
     tokens: Vec<u32>,
-    /// Logits of these tokens and the tail; then their probabilities.
+    /// Logits of these tokens, with those of the draws moved so that each has its share of the tail
+    /// without updates; then their probabilities.
     updated: Vec<f32>,
     base: Vec<f32>,
     /// Derivative of each logit behind the soft cap.
@@ -140,12 +141,17 @@ impl Pass {
         tokens.clear();
         tokens.push(at.target);
         tokens.extend(at.others.iter().filter(|&&token| token != at.target));
+        let known = tokens.len();
+        if at.tail.is_finite() {
+            tokens.extend_from_slice(at.draws);
+        }
+        let share = at.tail - (DRAWS as f32).ln();
         rows.resize(tokens.len() * dim, 0.0);
         updated.clear();
         base.clear();
         slopes.clear();
         let places = shape.logits_b();
-        for (&token, row) in tokens.iter().zip(rows.chunks_exact_mut(dim)) {
+        for (index, (&token, row)) in tokens.iter().zip(rows.chunks_exact_mut(dim)).enumerate() {
             head.row(token, row);
             let bias = head.bias(token);
             let mut logit = kernels.dot(row, hidden) + bias;
@@ -154,19 +160,18 @@ impl Pass {
             }
             let plain = kernels.dot(row, at.hidden) + bias;
             let (logit, slope) = cap(logit, self.soft_cap);
-            updated.push(logit);
+            let plain = cap(plain, self.soft_cap).0;
+            let moved = if index < known { 0.0 } else { share - plain };
+            updated.push(logit + moved);
             slopes.push(slope);
-            base.push(cap(plain, self.soft_cap).0);
+            base.push(plain + moved);
         }
-        updated.push(at.tail);
-        base.push(at.tail);
         let (target, plain_target) = (updated[0], base[0]);
         let (sum, plain_sum) = (kernels.log_sum_exp(updated), kernels.log_sum_exp(base));
-        let divergence =
-            base.iter().zip(&*updated).filter(|(plain, _)| plain.is_finite()).map(|(plain, logit)| {
-                let (from, to) = (f64::from(plain - plain_sum), f64::from(logit - sum));
-                from.exp() * (from - to)
-            });
+        let divergence = base.iter().zip(&*updated).map(|(plain, logit)| {
+            let (from, to) = (f64::from(plain - plain_sum), f64::from(logit - sum));
+            from.exp() * (from - to)
+        });
         let score = Score {
             log_probability: f64::from(target) - f64::from(sum),
             base_log_probability: f64::from(plain_target) - f64::from(plain_sum),
@@ -195,7 +200,7 @@ impl Pass {
             let label = if index == 0 { 1.0 } else { 0.0 };
             *p = (target_weight * (*p - label) + base_weight * (*p - plain)) * slope;
         }
-        let by_logit = &updated[..tokens.len()];
+        let by_logit = &updated[..];
         hidden_gradient.fill(0.0);
         let weights = MatrixView::new(by_logit, 1, tokens.len(), tokens.len());
         kernels.add_product(hidden_gradient, weights, MatrixView::new(rows, tokens.len(), dim, dim));

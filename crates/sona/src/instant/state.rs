@@ -8,7 +8,7 @@ use super::parameters::Shape;
 use crate::error::{Error, Result};
 
 /// First bytes of a snapshot: name and version of the format.
-const MAGIC: &[u8; 8] = b"ruvsona1";
+const MAGIC: &[u8; 8] = b"ruvsona2";
 
 /// State of a learner at one moment: parameters, optimizer, baseline and kept ordinary positions. A
 /// learner that is restored goes on bit by bit as the one that was saved.

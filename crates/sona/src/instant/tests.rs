@@ -70,12 +70,12 @@ impl OutputHead for Head {
 fn observe(head: &Head, seed: u64, positions: usize, candidates: usize) -> Observations {
     let mut random = Random::new(seed);
     let mut observations = Observations::new(DIM, candidates).expect("sizes");
-    let mut best = Vec::new();
+    let mut scratch = Scratch::default();
     for _ in 0..positions {
         let hidden: Vec<f32> = (0..DIM).map(|_| random.normal() as f32).collect();
         let target = random.below(VOCAB) as u32;
         let logits = head.logits(&hidden);
-        observations.push(&head.kernels, &hidden, &logits, target, &mut best).expect("a position");
+        observations.push(&head.kernels, &hidden, &logits, target, &mut scratch).expect("a position");
     }
     observations
 }
@@ -163,34 +163,39 @@ fn gradients_are_those_of_finite_differences() {
 }
 
 #[test]
-fn a_gradient_over_candidates_lacks_at_most_the_tail() {
+fn draws_give_the_probabilities_and_gradients_of_the_whole_vocabulary() {
     let head = Head::new(1, None);
-    let shape = Shape { model_dim: DIM, vocab_size: VOCAB, hidden_rank: 1, logits_rank: 0 };
-    // With A = e_1 and B = 0 the gradient of B is that of the hidden state times its first value.
-    let mut parameters = vec![0.0; shape.len()];
-    parameters[0] = 1.0;
-    let widest = head.rows.chunks_exact(DIM).map(|row| row.iter().map(|x| x * x).sum::<f32>().sqrt());
-    let widest = widest.fold(0.0, f32::max);
-    let gradient_of = |observations: &Observations, index: usize| -> Vec<f32> {
-        let mut pass = pass::Pass::new(shape, &head);
-        let mut gradient = pass::Gradient::new(&shape);
-        let at = observations.get(index).expect("a position");
-        pass.forward(&head, &parameters, at);
-        pass.backward(&parameters, at, (1.0, 0.0), &mut gradient);
-        gradient.values()[shape.hidden_b()].iter().map(|g| g / at.hidden[0]).collect()
+    let shape = Shape { model_dim: DIM, vocab_size: VOCAB, hidden_rank: 2, logits_rank: 0 };
+    let mut random = Random::new(5);
+    // All logits move, those of the tail with them.
+    let parameters: Vec<f32> = (0..shape.len()).map(|_| (0.15 * random.normal()) as f32).collect();
+    let hidden: Vec<f32> = (0..DIM).map(|_| random.normal() as f32).collect();
+    let of = |candidates: usize, offset: f32| -> (f64, f64, Vec<f32>) {
+        let (mut observations, mut scratch) =
+            (Observations::new(DIM, candidates).expect("sizes"), Scratch::default());
+        // Logits moved together have the same probabilities, and other draws.
+        let logits: Vec<f32> = head.logits(&hidden).iter().map(|logit| logit + offset).collect();
+        observations.push(&head.kernels, &hidden, &logits, 3, &mut scratch).expect("a position");
+        let mut observation = observations.get(0).expect("a position");
+        observation.tail -= offset;
+        let (mut pass, mut gradient) = (pass::Pass::new(shape, &head), pass::Gradient::new(&shape));
+        let score = pass.forward(&head, &parameters, observation);
+        pass.backward(&parameters, observation, (1.0, 0.0), &mut gradient);
+        (score.log_probability, score.base_log_probability, gradient.values().to_vec())
     };
-    let (whole, few) = (observe(&head, 2, 20, VOCAB - 1), observe(&head, 2, 20, 5));
-    let mut has_tail = false;
-    for index in 0..20 {
-        let at = few.get(index).expect("a position");
-        let logits = head.logits(at.hidden);
-        let tail = (at.tail - head.kernels.log_sum_exp(&logits)).exp();
-        let difference = gradient_of(&whole, index).into_iter().zip(gradient_of(&few, index));
-        let difference = difference.map(|(x, y)| (x - y) * (x - y)).sum::<f32>().sqrt();
-        assert!(difference <= tail * widest + 1e-5, "{difference} of {tail}");
-        has_tail |= difference > 1e-3;
-    }
-    assert!(has_tail, "five candidates of 40 leave something out");
+    let (exact, base, exact_gradient) = of(VOCAB - 1, 0.0);
+    assert!((exact - base).abs() > 0.05, "the updates do something: {exact}, {base}");
+    let many: Vec<_> = (0..400).map(|n| of(5, 0.01 * n as f32)).collect();
+    let mean = many.iter().map(|(score, ..)| score.exp()).sum::<f64>() / 400.0;
+    // Log-probabilities are estimates within a few percent, and right in the mean.
+    assert!(many.iter().all(|(score, _, _)| (score - exact).abs() < 0.2), "{exact}");
+    assert!((mean / exact.exp() - 1.0).abs() < 0.01, "{mean} of {}", exact.exp());
+    assert!(many.iter().all(|(_, of_base, _)| (of_base - base).abs() < 1e-4));
+    let norm = |values: &[f32]| values.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let mean: Vec<f32> =
+        (0..shape.len()).map(|at| many.iter().map(|(.., g)| g[at]).sum::<f32>() / 400.0).collect();
+    let apart: Vec<f32> = mean.iter().zip(&exact_gradient).map(|(x, y)| x - y).collect();
+    assert!(norm(&apart) < 0.03 * norm(&exact_gradient), "{} of {}", norm(&apart), norm(&exact_gradient));
 }
 
 #[test]
@@ -256,7 +261,8 @@ fn ratings_move_tokens_at_most_to_the_clip() {
     let last = (0..2000).map(|_| learner.learn(&answer, bad).expect("an update").outcome).last();
     assert_eq!(last, Some(Outcome::Nothing), "every token is at its clip");
     for score in learner.scores(&answer).expect("scores") {
-        assert!(score.log_probability - score.base_log_probability > -2.0, "{score:?}");
+        // Tokens share parameters, so one goes on falling until the last is at its clip.
+        assert!(score.log_probability - score.base_log_probability > -3.0, "{score:?}");
     }
 }
 
@@ -349,28 +355,29 @@ fn bad_input_is_refused_and_changes_nothing() {
     let mut learner = learner(&head, settings(), 8);
     let before = learner.snapshot();
     let mut observations = Observations::new(DIM, 8).expect("sizes");
-    let (mut best, kernels) = (Vec::new(), head.kernels);
+    let (mut scratch, kernels) = (Scratch::default(), head.kernels);
     let (state, logits) = (vec![0.5; DIM], vec![0.0; VOCAB]);
     for bad in [f32::NAN, f32::INFINITY] {
         let mut state = state.clone();
         state[3] = bad;
-        let pushed = observations.push(&kernels, &state, &logits, 1, &mut best);
+        let pushed = observations.push(&kernels, &state, &logits, 1, &mut scratch);
         assert!(matches!(pushed, Err(Error::NotFinite { what: "a hidden state" })));
         let mut logits = logits.clone();
         logits[3] = bad;
-        let pushed = observations.push(&kernels, &state, &logits, 1, &mut best);
+        let pushed = observations.push(&kernels, &state, &logits, 1, &mut scratch);
         assert!(matches!(pushed, Err(Error::NotFinite { .. })), "{bad}");
     }
-    let pushed = observations.push(&kernels, &state, &logits, VOCAB as u32, &mut best);
+    let pushed = observations.push(&kernels, &state, &logits, VOCAB as u32, &mut scratch);
     assert!(matches!(pushed, Err(Error::Token { .. })));
     assert!(matches!(
-        observations.push(&kernels, &state[1..], &logits, 1, &mut best),
+        observations.push(&kernels, &state[1..], &logits, 1, &mut scratch),
         Err(Error::Dimension { .. })
     ));
     assert!(observations.is_empty());
     let mut wide = Observations::new(DIM, 8).expect("sizes");
-    wide.push(&kernels, &state, &vec![0.0; 2 * VOCAB], 60, &mut best).expect("a position of a larger model");
-    assert!(matches!(learner.learn(&wide, Lesson::Corrected), Err(Error::Token { token: 60, .. })));
+    wide.push(&kernels, &state, &vec![0.0; 2 * VOCAB], 60, &mut scratch)
+        .expect("a position of a larger model");
+    assert!(matches!(learner.learn(&wide, Lesson::Corrected), Err(Error::Token { token: 60.., .. })));
     let narrow = Observations::new(DIM - 1, 8).expect("sizes");
     assert!(matches!(learner.learn(&narrow, Lesson::Corrected), Err(Error::Dimension { .. })));
     assert_eq!(learner.snapshot(), before);
