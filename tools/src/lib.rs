@@ -178,6 +178,7 @@ mod tests {
             "bench matmul",
             "bench batch-curve",
             "bench prefix-traces --no-record",
+            "bench sona --domain law=train.txt:test.txt --part instant --no-record",
             "kv-quality",
             "kv-quality --file a.txt --model b.gguf --limit 49152 --kv q8 --program ruvllm",
             "kv-quality --only passkey,bytes --trials 2",

@@ -6,7 +6,7 @@ use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     adapter, bench, calibrate_kv, chat, completions, convert, detokenize, doctor, embed, eval, generate,
-    inspect, key, man, quantize, run, serve, session, show, store, template, tokenize, witness,
+    inspect, key, man, quantize, run, serve, session, show, sona, store, template, tokenize, witness,
 };
 use crate::error::Result;
 
@@ -92,6 +92,8 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Adapter(adapter::AdapterCommand),
     #[command(subcommand)]
+    Sona(sona::SonaCommand),
+    #[command(subcommand)]
     Session(session::SessionCommand),
     #[command(subcommand)]
     Witness(witness::WitnessCommand),
@@ -138,6 +140,14 @@ impl Cli {
             Command::Adapter(adapter::AdapterCommand::Verify(args)) => {
                 return Ok(ExitCode::from(u8::from(!adapter::verify::run(&args, json)?)));
             }
+            Command::Sona(sona::SonaCommand::Feedback(args)) => return sona::feedback::run(&args, json),
+            Command::Sona(sona::SonaCommand::Train(args)) => return sona::train::run(&args, json),
+            Command::Sona(sona::SonaCommand::Status(args)) => sona::status::run(&args, json)?,
+            Command::Sona(sona::SonaCommand::Forget(args)) => sona::forget::run(&args, json)?,
+            Command::Sona(sona::SonaCommand::Replay(args)) => {
+                return Ok(ExitCode::from(u8::from(!sona::replay::run(&args, json)?)));
+            }
+            Command::Sona(sona::SonaCommand::Release(args)) => sona::release::run(&args, json)?,
             Command::Session(session::SessionCommand::List(args)) => session::list::run(&args, json)?,
             Command::Session(session::SessionCommand::Fork(args)) => session::fork::run(&args, json)?,
             Command::Session(session::SessionCommand::Rm(args)) => session::rm::run(&args, json)?,

@@ -20,6 +20,9 @@ pub(crate) enum Error {
     /// An adapter cannot be read, merged or written.
     #[error(transparent)]
     Adapter(#[from] ruvllm_adapters::Error),
+    /// A model cannot be fine-tuned.
+    #[error(transparent)]
+    Training(#[from] ruvllm_training::Error),
     /// A witness log cannot be read, or a key made.
     #[error(transparent)]
     Witness(#[from] ruvllm_witness::Error),

@@ -42,10 +42,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let before = measure(&engine)?;
 
     let learned = engine.learned_adapter(&Tenant::root(), "learned", Settings::default(), CANDIDATES)?;
-    for seed in 0..8 {
+    for seed in 0..16 {
         let mut sampling = SamplingParams::default();
         sampling.temperature = 1.0;
-        let request = GenerateRequest::new("\n").with_max_tokens(256).with_seed(seed).with_sampling(sampling);
+        let request = GenerateRequest::new("\n").with_max_tokens(128).with_seed(seed).with_sampling(sampling);
         let tokens = engine.generate(request)?.tokens;
         if tokens.len() > 1 {
             learned.observe_ordinary(&engine.observe(&tokens, 1..tokens.len(), CANDIDATES)?)?;

@@ -127,6 +127,8 @@ pub use crate::engine::Engine;
 pub use crate::error::{Error, KvShortage, Result};
 pub use crate::evaluate::{PasskeyOptions, PasskeyResult, Perplexity};
 pub use crate::learning::LearnedAdapter;
+#[cfg(feature = "learning")]
+pub use crate::learning::{LearningOptions, OnlineAdapter};
 pub use crate::machine::Machine;
 pub use crate::memory::ProcessMemory;
 pub use crate::options::{EngineOptions, ModelSource};

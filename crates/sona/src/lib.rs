@@ -15,6 +15,8 @@ pub mod instant;
 mod lexical;
 pub mod memory;
 pub mod model;
+#[cfg(feature = "store")]
+pub mod online;
 pub mod quality;
 pub mod random;
 mod rating;

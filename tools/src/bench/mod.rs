@@ -23,6 +23,7 @@ mod quantize_table;
 mod report;
 mod samples;
 pub(crate) mod section;
+mod sona;
 mod table;
 
 use std::path::PathBuf;
@@ -51,8 +52,8 @@ const TRIAL_ROUNDS: usize = 2;
 /// Options of a measurement.
 #[derive(clap::Args, Debug)]
 pub struct BenchArgs {
-    /// Criterion suite (a bench target of the benches package; all without a name), batch-curve or
-    /// prefix-traces
+    /// Criterion suite (a bench target of the benches package; all without a name), batch-curve,
+    /// prefix-traces or sona
     #[arg(value_name = "SUITE", conflicts_with = "peer")]
     pub suite: Option<String>,
     /// Runs beside another engine: llama-bench=PATH, lbench=PATH (with CPU time) or json=PATH (any
@@ -94,6 +95,22 @@ pub struct BenchArgs {
     /// Only prints how long a run may take and the commands of one round
     #[arg(long, requires = "peer")]
     pub dry_run: bool,
+    /// Domain to learn (suite sona); may be repeated [default: those of ../shared/corpora/domains]
+    #[arg(long, value_name = "NAME=TRAIN.txt:TEST.txt")]
+    pub domain: Vec<String>,
+    /// Corrected tool calls to learn, and calls of other tools (suite sona)
+    #[arg(long, value_name = "TRAIN.jsonl:TEST.jsonl")]
+    pub tools: Option<String>,
+    /// Text that learning should leave as it is (suite sona) [default:
+    /// ../shared/corpora/validation.txt]
+    #[arg(long, value_name = "FILE")]
+    pub general: Option<PathBuf>,
+    /// Measurements of the suite sona: instant, ratings, deep [default: all]
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    pub part: Vec<String>,
+    /// Optimizer steps of the part deep (suite sona)
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub steps: u64,
     /// Leaves the page as it is
     #[arg(long)]
     pub no_record: bool,
@@ -108,6 +125,7 @@ pub fn bench(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
         _ if !args.peer.is_empty() => beside_peers(workspace, args),
         Some("batch-curve") => curve::batch_curve(workspace, args.no_record),
         Some("prefix-traces") => prefix_traces::prefix_traces(workspace, args.no_record),
+        Some("sona") => sona::sona(workspace, args),
         suite => suites(workspace, suite),
     }
 }

@@ -24,6 +24,7 @@ pub(crate) mod serve;
 pub(crate) mod session;
 mod setup;
 pub(crate) mod show;
+pub(crate) mod sona;
 pub(crate) mod store;
 pub(crate) mod template;
 pub(crate) mod tokenize;

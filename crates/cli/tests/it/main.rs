@@ -45,6 +45,7 @@ mod serve;
 #[path = "../../../hub/tests/it/server.rs"]
 mod server;
 mod sessions;
+mod sona;
 mod store;
 mod template;
 mod terminal_output;

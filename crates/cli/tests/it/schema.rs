@@ -36,7 +36,7 @@ pub(crate) fn check_as(name: &str, document: &Value) {
 fn name_of(arguments: &[String], document: &Value) -> Option<String> {
     let mut words = arguments.iter().filter(|word| !word.starts_with('-')).map(String::as_str);
     let name = match words.next()? {
-        group @ ("adapter" | "eval" | "key" | "session" | "witness") => {
+        group @ ("adapter" | "eval" | "key" | "session" | "sona" | "witness") => {
             return Some(format!("{group}-{}", words.next()?));
         }
         "doctor" if arguments.iter().any(|word| word == "--gpu") => "doctor-gpu",

@@ -35,19 +35,44 @@ impl Engine {
         settings: Settings,
         candidates: usize,
     ) -> Result<Arc<LearnedAdapter>> {
-        let failed = |source: ruvllm_adapters::Error| Error::Adapter { source: source.into() };
-        let config = config(&settings)?;
-        let head = Arc::new(ModelHead(Arc::clone(&self.core)));
-        let learner = InstantLearner::new(head, settings, candidates);
-        let learner = learner.map_err(|source| Error::Learning { source })?;
-        let core = self.core();
-        let request = Request::default().tenant(tenant.clone()).pressure(core.pressure);
-        let micro = MicroLora::new(self.adapter_base(), &config, core.kv.pool(), &request).map_err(failed)?;
-        let adapter = LearnedAdapter { micro: Arc::new(micro), learner: Mutex::new(learner) };
+        let micro = self.changing_adapter(tenant, &settings)?;
+        let learner = self.instant_learner(settings, candidates)?;
+        let adapter = LearnedAdapter { micro, learner: Mutex::new(learner) };
         adapter.publish(&adapter.learner.lock())?;
-        self.adapter_registry.register_changing(tenant, name, &adapter.micro).map_err(failed)?;
+        self.register_changing(tenant, name, &adapter.micro)?;
         Ok(Arc::new(adapter))
     }
+
+    /// A learner of the model's last products, without effect yet and without an adapter.
+    ///
+    /// # Errors
+    /// [`Error::Learning`] for settings out of range.
+    pub fn instant_learner(&self, settings: Settings, candidates: usize) -> Result<InstantLearner> {
+        let head = Arc::new(ModelHead(Arc::clone(&self.core)));
+        let learner = InstantLearner::new(head, settings, candidates);
+        learner.map_err(|source| Error::Learning { source })
+    }
+
+    /// Pages for the parameters of such a learner.
+    pub(super) fn changing_adapter(&self, tenant: &Tenant, settings: &Settings) -> Result<Arc<MicroLora>> {
+        let core = self.core();
+        let request = Request::default().tenant(tenant.clone()).pressure(core.pressure);
+        let micro = MicroLora::new(self.adapter_base(), &config(settings)?, core.kv.pool(), &request);
+        micro.map(Arc::new).map_err(failed)
+    }
+
+    pub(super) fn register_changing(
+        &self,
+        tenant: &Tenant,
+        name: &str,
+        micro: &Arc<MicroLora>,
+    ) -> Result<()> {
+        self.adapter_registry.register_changing(tenant, name, micro).map_err(failed).map(|_| ())
+    }
+}
+
+fn failed(source: ruvllm_adapters::Error) -> Error {
+    Error::Adapter { source: source.into() }
 }
 
 impl LearnedAdapter {
@@ -96,24 +121,28 @@ impl LearnedAdapter {
         self.publish(&learner)
     }
 
-    /// Writes the parameters to the next version of the adapter.
     fn publish(&self, learner: &InstantLearner) -> Result<()> {
-        let (shape, parameters) = (learner.shape(), learner.parameters());
-        let Shape { hidden_rank, logits_rank, .. } = *shape;
-        let sites = [
-            (hidden_rank, Site::FinalHidden, shape.hidden_a(), shape.hidden_b()),
-            (logits_rank, Site::Logits, shape.logits_a(), shape.logits_b()),
-        ];
-        let published = self.micro.update(|edit| {
-            for (_, site, a, b) in sites.into_iter().filter(|(rank, ..)| *rank > 0) {
-                if let Some(mut factors) = edit.site(0, site) {
-                    factors.a().copy_from_slice(&parameters[a]);
-                    factors.b(0).copy_from_slice(&parameters[b]);
-                }
-            }
-        });
-        published.map_err(|source| Error::Adapter { source: source.into() })
+        publish(&self.micro, learner)
     }
+}
+
+/// Writes the parameters to the next version of the adapter.
+pub(super) fn publish(micro: &MicroLora, learner: &InstantLearner) -> Result<()> {
+    let (shape, parameters) = (learner.shape(), learner.parameters());
+    let Shape { hidden_rank, logits_rank, .. } = *shape;
+    let sites = [
+        (hidden_rank, Site::FinalHidden, shape.hidden_a(), shape.hidden_b()),
+        (logits_rank, Site::Logits, shape.logits_a(), shape.logits_b()),
+    ];
+    let published = micro.update(|edit| {
+        for (_, site, a, b) in sites.into_iter().filter(|(rank, ..)| *rank > 0) {
+            if let Some(mut factors) = edit.site(0, site) {
+                factors.a().copy_from_slice(&parameters[a]);
+                factors.b(0).copy_from_slice(&parameters[b]);
+            }
+        }
+    });
+    published.map_err(failed)
 }
 
 /// Target modules and rank of the adapter.

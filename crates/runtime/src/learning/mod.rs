@@ -4,5 +4,9 @@
 mod head;
 mod learned;
 mod observe;
+#[cfg(feature = "learning")]
+mod online;
 
 pub use self::learned::LearnedAdapter;
+#[cfg(feature = "learning")]
+pub use self::online::{LearningOptions, OnlineAdapter};

@@ -1,0 +1,91 @@
+//! Payloads of the feedback log.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::TaughtText;
+use crate::error::{Error, Result};
+use crate::instant::Lesson;
+use crate::rating::Rating;
+use crate::store::EventPayload;
+
+pub(super) const LESSON: u16 = 1;
+const ORDINARY: u16 = 2;
+const QUARANTINE: u16 = 3;
+pub(super) const RELEASE: u16 = 4;
+
+/// A lesson.
+#[derive(Serialize, Deserialize)]
+pub(super) struct LessonEvent {
+    prompt: Vec<u32>,
+    response: Vec<u32>,
+    /// `None`: a correction.
+    rating: Option<f32>,
+}
+
+/// Ordinary text to hold on to.
+#[derive(Serialize, Deserialize)]
+pub(super) struct OrdinaryEvent {
+    pub(super) tokens: Vec<u32>,
+}
+
+/// Begin of a quarantine.
+#[derive(Serialize, Deserialize)]
+pub(super) struct QuarantineEvent {
+    pub(super) harm: f64,
+}
+
+/// End of a quarantine.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ReleaseEvent;
+
+impl LessonEvent {
+    pub(super) fn new(text: &TaughtText) -> Self {
+        let rating = match text.lesson {
+            Lesson::Corrected => None,
+            Lesson::Rated(rating) => Some(rating.value()),
+        };
+        Self { prompt: text.prompt.clone(), response: text.response.clone(), rating }
+    }
+
+    pub(super) fn text(self) -> Result<TaughtText> {
+        let rating = self.rating.map(Rating::new).transpose()?;
+        let lesson = rating.map_or(Lesson::Corrected, Lesson::Rated);
+        Ok(TaughtText { prompt: self.prompt, response: self.response, lesson })
+    }
+}
+
+macro_rules! payload {
+    ($($type:ty = $kind:expr),*) => {$(
+        impl EventPayload for $type {
+            const KIND: u16 = $kind;
+
+            fn encode(&self, out: &mut Vec<u8>) {
+                encode(self, out);
+            }
+
+            fn decode(bytes: &[u8]) -> Result<Self> {
+                decode(bytes)
+            }
+        }
+    )*};
+}
+
+payload!(
+    LessonEvent = LESSON,
+    OrdinaryEvent = ORDINARY,
+    QuarantineEvent = QUARANTINE,
+    ReleaseEvent = RELEASE
+);
+
+fn encode(payload: &impl Serialize, out: &mut Vec<u8>) {
+    // Sequences of numbers have no value that the format lacks.
+    if let Ok(bytes) = postcard::to_extend(payload, std::mem::take(out)) {
+        *out = bytes;
+    }
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    let damaged = |error: postcard::Error| Error::Record { field: "payload", reason: error.to_string() };
+    postcard::from_bytes(bytes).map_err(damaged)
+}

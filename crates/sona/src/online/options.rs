@@ -1,0 +1,57 @@
+//! Options of online learning.
+
+use crate::continual::Gate;
+use crate::error::{Error, Result};
+
+/// Options of an [`OnlineLearner`](super::OnlineLearner).
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct OnlineOptions {
+    /// Lessons after which the state is judged and saved.
+    pub gate_lessons: u64,
+    /// Judgement of the loss at held-out ordinary text.
+    pub gate: Gate,
+    /// Ordinary texts to hold on to.
+    pub ordinary_texts: u64,
+    /// Other ordinary texts, for the gate.
+    pub held_out_texts: u64,
+    /// Mean log-probability of a correction's tokens under the base model, in nats, below which it
+    /// is an outlier.
+    pub outlier_log_probability: f64,
+}
+
+impl Default for OnlineOptions {
+    fn default() -> Self {
+        // Random tokens of a vocabulary of 32,000 have -10.4 under a model that knows nothing, and
+        // less under one that does.
+        let outlier_log_probability = -12.0;
+        Self {
+            gate_lessons: 16,
+            gate: Gate::default(),
+            ordinary_texts: 16,
+            held_out_texts: 5,
+            outlier_log_probability,
+        }
+    }
+}
+
+impl OnlineOptions {
+    pub(super) fn check(&self) -> Result<()> {
+        self.gate.check()?;
+        let positive = [
+            ("gate_lessons", self.gate_lessons),
+            ("ordinary_texts", self.ordinary_texts),
+            ("held_out_texts", self.held_out_texts),
+        ];
+        for (name, value) in positive {
+            if value == 0 {
+                return Err(Error::Setting { name, value: "0".to_owned(), range: "at least 1" });
+            }
+        }
+        if self.outlier_log_probability.is_nan() {
+            let value = "NaN".to_owned();
+            return Err(Error::Setting { name: "outlier_log_probability", value, range: "a number" });
+        }
+        Ok(())
+    }
+}
