@@ -70,8 +70,7 @@ impl ObservedModel for Observed<'_> {
     }
 
     fn ordinary_texts(&self, seeds: &[u64]) -> ruvllm_sona::Result<Vec<Vec<u32>>> {
-        let mut sampling = SamplingParams::default();
-        sampling.temperature = 1.0;
+        let sampling = SamplingParams { temperature: 1.0, ..SamplingParams::default() };
         let request = GenerateRequest::new("\n").with_max_tokens(ORDINARY_TOKENS).with_ignore_eos(true);
         let request = request.with_sampling(sampling);
         // All at once: the engine computes them in batches, and with the tokens of each alone.

@@ -1,7 +1,7 @@
 //! `ruvllm sona train`: LoRA fine-tuning by back-propagation.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -139,7 +139,7 @@ pub(crate) fn run(args: &TrainArgs, json: bool) -> Result<ExitCode> {
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into));
     let compute = Compute::new(threads)?;
 
-    let read = |path: &PathBuf| sequences(path, &tokenizer, args.window);
+    let read = |path: &PathBuf| sequences(path.as_path(), &tokenizer, args.window);
     let mut data = read(&args.data)?;
     if let Some(path) = &args.replay {
         mix(&mut data, read(path)?, args.share);
@@ -229,7 +229,7 @@ fn train(args: &TrainArgs, trainer: &mut Trainer<'_, '_>) -> Result<Trained> {
 }
 
 /// Sequences of a file.
-fn sequences(path: &PathBuf, tokenizer: &Tokenizer, window: usize) -> Result<Vec<Sequence>> {
+fn sequences(path: &Path, tokenizer: &Tokenizer, window: usize) -> Result<Vec<Sequence>> {
     let text = input::file_text(path)?;
     let origin = path.display().to_string();
     let options = EncodeOptions { add_special: false, parse_special: false };
