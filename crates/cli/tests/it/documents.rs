@@ -41,7 +41,7 @@ fn every_command_has_a_schema() {
     };
     for command in commands(&[]) {
         match command.as_str() {
-            group @ ("adapter" | "eval" | "key" | "session" | "witness") => commands(&[group])
+            group @ ("adapter" | "eval" | "key" | "session" | "sona" | "witness") => commands(&[group])
                 .iter()
                 .for_each(|name| assert!(schemas.contains_key(&format!("{group}-{name}")), "{name}")),
             // `chat` or `generate` with a model that it pulls first.

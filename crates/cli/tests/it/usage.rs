@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 41] = [
+pub(crate) const COMMANDS: [&[&str]; 47] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -33,6 +33,12 @@ pub(crate) const COMMANDS: [&[&str]; 41] = [
     &["session", "list"],
     &["session", "fork"],
     &["session", "rm"],
+    &["sona", "feedback"],
+    &["sona", "status"],
+    &["sona", "train"],
+    &["sona", "forget"],
+    &["sona", "replay"],
+    &["sona", "release"],
     &["serve"],
     &["key", "new"],
     &["key", "list"],

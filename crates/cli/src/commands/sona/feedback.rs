@@ -32,7 +32,7 @@ Examples:
 
 /// Teach an adapter by corrections or ratings
 #[derive(Debug, Args)]
-#[command(after_help = HELP)]
+#[command(after_help = HELP, override_usage = "ruvllm sona feedback [OPTIONS] <SOURCE> <NAME>")]
 #[command(group = ArgGroup::new("source").required(true).args(["prompt", "data", "text"]))]
 pub(crate) struct FeedbackArgs {
     #[command(flatten)]
