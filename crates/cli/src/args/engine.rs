@@ -92,6 +92,27 @@ impl LoadingArgs {
     }
 }
 
+/// Model, loading and threads of a command that computes on the CPU alone.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CpuArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    #[command(flatten)]
+    loading: LoadingArgs,
+
+    /// Number of threads [default: one for each core]
+    #[arg(long, short, value_name = "N", value_parser = positive)]
+    threads: Option<usize>,
+}
+
+impl CpuArgs {
+    /// Engine options of these flags.
+    pub(crate) fn options(&self) -> EngineOptions {
+        self.loading.options().with_threads(self.threads)
+    }
+}
+
 /// Options of the KV-cache calibration.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CalibrationArgs {

@@ -13,7 +13,7 @@ mod tools;
 mod values;
 
 pub(crate) use adapters::{AdapterArgs, NamedAdapter, named_adapter, scaled};
-pub(crate) use engine::{CalibrationArgs, ComputeArgs, LoadingArgs, ModelArgs};
+pub(crate) use engine::{CalibrationArgs, ComputeArgs, CpuArgs, LoadingArgs, ModelArgs};
 pub(crate) use generation::{GenerationArgs, PrefixArgs};
 pub(crate) use output::OutputLanguage;
 pub(crate) use sampling::with_breakers;

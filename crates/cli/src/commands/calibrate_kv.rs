@@ -8,7 +8,7 @@ use clap::Args;
 use ruvllm::Isa;
 use serde::Serialize;
 
-use crate::args::{self, LoadingArgs, ModelArgs, positive};
+use crate::args::{self, CpuArgs, positive};
 use crate::commands::load;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -47,14 +47,7 @@ pub(crate) struct CalibrateKvArgs {
     force: bool,
 
     #[command(flatten)]
-    model: ModelArgs,
-
-    #[command(flatten)]
-    loading: LoadingArgs,
-
-    /// Number of threads [default: one for each core]
-    #[arg(long, short, value_name = "N", value_parser = positive)]
-    threads: Option<usize>,
+    cpu: CpuArgs,
 
     /// Instruction set by name; `ruvllm doctor` lists those of this machine [default: the best]
     #[arg(long, value_name = "ISA", value_parser = args::isa)]
@@ -76,8 +69,7 @@ pub(crate) fn run(args: &CalibrateKvArgs, json: bool) -> Result<ExitCode> {
         return Err(Error::StdoutTwice);
     }
     let text = input::file_text(&args.file)?;
-    let options = args.loading.options().with_threads(args.threads).with_isa(args.isa);
-    let engine = load::engine(&args.model, options)?;
+    let engine = load::engine(&args.cpu.model, args.cpu.options().with_isa(args.isa))?;
     let tokens = load::encode_plain(&engine, &text)?;
     let tokens = &tokens[..tokens.len().min(args.tokens)];
     let cancel = signal::cancel_on_interrupt();

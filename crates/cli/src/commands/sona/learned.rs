@@ -10,7 +10,7 @@ use ruvllm_adapters::{LoraFile, Part};
 use ruvllm_hub::Store;
 
 use crate::adapter_store;
-use crate::args::{LoadingArgs, ModelArgs, positive};
+use crate::args::CpuArgs;
 use crate::commands::load;
 use crate::error::{Error, Result};
 use crate::user_folders;
@@ -35,14 +35,7 @@ pub(super) struct LearnedArgs {
     pub(super) name: String,
 
     #[command(flatten)]
-    model: ModelArgs,
-
-    #[command(flatten)]
-    loading: LoadingArgs,
-
-    /// Number of threads [default: one for each core]
-    #[arg(long, short, value_name = "N", value_parser = positive)]
-    threads: Option<usize>,
+    cpu: CpuArgs,
 }
 
 /// A model with its learned adapter.
@@ -69,7 +62,7 @@ impl LearnedArgs {
         // A snapshot holds the ordinary positions: 10 MB with the built-in model.
         let options = StoreOptions { snapshots: 2, ..StoreOptions::default() };
         let store = LearningStore::open(path, options).map_err(learning)?;
-        let engine = load::engine(&self.model, self.loading.options().with_threads(self.threads))?;
+        let engine = load::engine(&self.cpu.model, self.cpu.options())?;
         let adapter =
             engine.online_adapter(&Tenant::root(), &self.name, &store, LearningOptions::default())?;
         Ok(Learned { engine, adapter, name: self.name.clone() })
