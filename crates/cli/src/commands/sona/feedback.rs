@@ -114,6 +114,9 @@ pub(crate) fn run(args: &FeedbackArgs, json: bool) -> Result<ExitCode> {
     }
     drop(progress);
     learned.publish()?;
+    if let Some(fault) = learned.adapter.status()?.fault {
+        output::warn(&format!("the lessons are in the log, but their state could not be saved: {fault}"));
+    }
     let mean = |sum: f64| (document.learned > 0).then(|| sum / document.learned as f64);
     let [before, after, divergence] = sums.map(mean);
     let document =
