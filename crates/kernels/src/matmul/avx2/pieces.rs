@@ -52,9 +52,12 @@ pub(super) fn add_fifth_bits(quants: &mut [__m256i; 8], qh: [[u8; 4]; LANES]) {
 /// Maps quants to their non-linear codebook values.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn look_up(quants: [__m256i; 8]) -> [__m256i; 8] {
+pub(super) fn look_up(mut quants: [__m256i; 8]) -> [__m256i; 8] {
     let table = load_twice(&NON_LINEAR_VALUES);
-    quants.map(|q| _mm256_shuffle_epi8(table, q))
+    for q in &mut quants {
+        *q = _mm256_shuffle_epi8(table, *q);
+    }
+    quants
 }
 
 /// Integer dot products with signed weights, none of them -128.

@@ -134,15 +134,14 @@ fn products<const T: usize>(w: &PanelStep, x: &TileStep, g: usize) -> Tile<__m25
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn broadcast(values: [i8; 4]) -> __m256i {
-    _mm256_set1_epi32(i32::from_le_bytes(values.map(|x| x as u8)))
+    _mm256_set1_epi32(bytemuck::cast(values))
 }
 
 /// Broadcasts a pair of sums to every lane.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn pair(halves: [i16; 2]) -> __m256i {
-    let [a, b] = halves.map(i16::to_le_bytes);
-    _mm256_set1_epi32(i32::from_le_bytes([a[0], a[1], b[0], b[1]]))
+    _mm256_set1_epi32(bytemuck::cast(halves))
 }
 
 /// Integer dot products of one sub-block of signed bytes.
