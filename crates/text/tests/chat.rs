@@ -198,6 +198,32 @@ fn a_harmless_chat_is_the_encoded_prompt() -> Result<(), Failure> {
 }
 
 #[test]
+fn answers_of_a_conversation_are_found() -> Result<(), Failure> {
+    let messages = [
+        Message::user("How high is it?"),
+        Message::assistant("About a mile."),
+        Message::user("And how wide?"),
+        Message::assistant("Two <|im_end|> miles."),
+    ];
+    for (folder, tokenizer, template) in models()? {
+        let chat = tokenizer.encode_answers(&template, &messages, None)?;
+        assert_eq!(chat.tokens, tokenizer.encode_chat(&template, &messages, None, false)?, "{folder}");
+        let texts: Vec<String> = chat
+            .answers
+            .iter()
+            .map(|place| {
+                let answer = &chat.tokens[place.clone()];
+                let (last, text) = answer.split_last().unwrap();
+                assert!(tokenizer.is_end_of_generation(*last), "{folder} {answer:?}");
+                tokenizer.decode(text, false).map(|text| text.trim().to_owned())
+            })
+            .collect::<Result<_, _>>()?;
+        assert_eq!(texts, ["About a mile.", "Two <|im_end|> miles."], "{folder}");
+    }
+    Ok(())
+}
+
+#[test]
 fn text_in_messages_cannot_become_a_marker() -> Result<(), Failure> {
     for (folder, tokenizer, template) in models()? {
         let specials: Vec<TokenId> =

@@ -1,6 +1,7 @@
 //! The deep loop: fine-tuning by back-propagation.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::Instant;
 
 use gguf_rs_lite::Gguf;
@@ -13,8 +14,10 @@ use serde_json::{Value, json};
 
 use super::{Domain, Result, Settings, WINDOW, change, percent};
 
-/// Tokens of a training window, and windows of a step.
-const TRAINED: (usize, usize) = (256, 8);
+/// Tokens of a training window.
+const TRAINED: usize = 256;
+/// Windows of a step.
+pub(super) const WINDOWS: usize = 8;
 /// Share of general text in the training data.
 const REPLAY: f64 = 0.1;
 
@@ -24,66 +27,102 @@ pub(super) fn run(settings: &Settings) -> Result<Value> {
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
     let mut found = Vec::new();
+    let trainable = Trainable::load(settings)?;
     for domain in &settings.domains {
-        found.push(of_domain(settings, domain)?);
+        found.push(of_domain(settings, &trainable, domain)?);
     }
     println!();
     Ok(Value::Array(found))
 }
 
-fn of_domain(settings: &Settings, domain: &Domain) -> Result<Value> {
-    let gguf = Gguf::open(&settings.model)?;
-    let model = Model::load(&gguf, &mut |_| ())?;
-    let tokenizer = Tokenizer::from_gguf(gguf.metadata())?;
-    let compute = Compute::new(std::thread::available_parallelism()?.get())?;
-    let windows = |path: &std::path::Path, len: usize| -> Result<Vec<Sequence>> {
-        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let tokens = tokenizer.encode(&text, EncodeOptions { add_special: false, parse_special: false })?;
-        Ok(tokens.chunks_exact(len).map(Sequence::new).collect())
-    };
-    let (window, batch) = TRAINED;
-    let mut data = windows(&domain.train, window)?;
-    let mut test = windows(&domain.test, WINDOW)?;
-    let measured = (settings.measured / WINDOW).max(1);
-    test.truncate(measured);
-    // The beginning of the general text is measured, some of the rest is in the training data.
-    let mut general = windows(&settings.general, WINDOW)?;
-    let rest = general.split_off(measured.min(general.len()));
-    let replayed = (data.len() as f64 * REPLAY / (1.0 - REPLAY)) as usize;
-    let halves = rest.iter().flat_map(|sequence| sequence.tokens.chunks_exact(window)).map(Sequence::new);
-    let halves: Vec<_> = halves.collect();
-    let stride = (halves.len() / replayed.max(1)).max(1);
-    data.extend(halves.into_iter().step_by(stride).take(replayed));
+/// A model to fine-tune, its tokenizer, and general text that is mixed into the training data.
+pub(super) struct Trainable {
+    model: Model,
+    tokenizer: Tokenizer,
+    compute: Compute,
+    /// Windows of general text behind what is measured.
+    replay: Vec<Sequence>,
+    /// Windows of general text that are measured.
+    general: Vec<Sequence>,
+}
 
-    let mut backprop = Backprop::new(&model, &compute, BackpropOptions::default())?;
-    let measure = |lora: Option<&Lora>, backprop: &mut Backprop<'_>| -> Result<[f64; 2]> {
-        let of =
-            |sequences: &[Sequence], backprop: &mut Backprop<'_>| mean_loss(backprop, lora, sequences, 4);
-        Ok([of(&test, backprop)?.exp(), of(&general, backprop)?.exp()])
+/// Factors, and tokens per second of their training.
+pub(super) struct FineTuned {
+    pub(super) lora: Lora,
+    pub(super) speed: f64,
+}
+
+impl Trainable {
+    pub(super) fn load(settings: &Settings) -> Result<Self> {
+        let gguf = Gguf::open(&settings.model)?;
+        let mut trainable = Self {
+            model: Model::load(&gguf, &mut |_| ())?,
+            tokenizer: Tokenizer::from_gguf(gguf.metadata())?,
+            compute: Compute::new(std::thread::available_parallelism()?.get())?,
+            replay: Vec::new(),
+            general: Vec::new(),
+        };
+        let mut general = trainable.windows(&settings.general, WINDOW)?;
+        let rest = general.split_off((settings.measured / WINDOW).max(1).min(general.len()));
+        let halves = rest.iter().flat_map(|sequence| sequence.tokens.chunks_exact(TRAINED));
+        trainable.replay = halves.map(Sequence::new).collect();
+        trainable.general = general;
+        Ok(trainable)
+    }
+
+    fn windows(&self, path: &Path, len: usize) -> Result<Vec<Sequence>> {
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let options = EncodeOptions { add_special: false, parse_special: false };
+        let tokens = self.tokenizer.encode(&text, options)?;
+        Ok(tokens.chunks_exact(len).map(Sequence::new).collect())
+    }
+
+    fn backprop(&self) -> Result<Backprop<'_>> {
+        Ok(Backprop::new(&self.model, &self.compute, BackpropOptions::default())?)
+    }
+
+    /// Trains factors on the data and [`REPLAY`] of general text.
+    pub(super) fn fine_tune(&self, mut data: Vec<Sequence>, steps: u64) -> Result<FineTuned> {
+        let replayed = (data.len() as f64 * REPLAY / (1.0 - REPLAY)) as usize;
+        let stride = (self.replay.len() / replayed.max(1)).max(1);
+        data.extend(self.replay.iter().step_by(stride).take(replayed).cloned());
+        let config = LoraConfig { rank: 8, alpha: 16.0, ..LoraConfig::default() };
+        let lora = Lora::new(self.model.adapter_base(), &config)?;
+        let config = TrainConfig {
+            rate: 1.5e-3,
+            steps,
+            batch: WINDOWS,
+            schedule: Schedule::Cosine { floor: 0.0 },
+            ..TrainConfig::default()
+        };
+        let mut backprop = self.backprop()?;
+        let mut trainer = Trainer::new(&mut backprop, lora, &data, &[], config)?;
+        let (start, mut first, mut tokens) = (Instant::now(), None, 0);
+        trainer.run(&mut |_, report| {
+            // The first step makes the transposed weights and all buffers.
+            match first {
+                None => first = Some(start.elapsed().as_secs_f64()),
+                Some(_) => tokens += report.tokens,
+            }
+            ControlFlow::Continue(())
+        })?;
+        let speed = tokens as f64 / (start.elapsed().as_secs_f64() - first.unwrap_or(0.0)).max(1e-9);
+        Ok(FineTuned { lora: trainer.into_lora(), speed })
+    }
+}
+
+fn of_domain(settings: &Settings, trainable: &Trainable, domain: &Domain) -> Result<Value> {
+    let mut test = trainable.windows(&domain.test, WINDOW)?;
+    test.truncate((settings.measured / WINDOW).max(1));
+    let mut backprop = trainable.backprop()?;
+    let mut measure = |lora: Option<&Lora>| -> Result<[f64; 2]> {
+        let mut of = |sequences: &[Sequence]| mean_loss(&mut backprop, lora, sequences, 4);
+        Ok([of(&test)?.exp(), of(&trainable.general)?.exp()])
     };
-    let before = measure(None, &mut backprop)?;
-    let config = LoraConfig { rank: 8, alpha: 16.0, ..LoraConfig::default() };
-    let lora = Lora::new(model.adapter_base(), &config)?;
-    let config = TrainConfig {
-        rate: 1.5e-3,
-        steps: settings.steps,
-        batch,
-        schedule: Schedule::Cosine { floor: 0.0 },
-        ..TrainConfig::default()
-    };
-    let mut trainer = Trainer::new(&mut backprop, lora, &data, &[], config)?;
-    let (start, mut first, mut tokens) = (Instant::now(), None, 0);
-    trainer.run(&mut |_, report| {
-        // The first step makes the transposed weights and all buffers.
-        match first {
-            None => first = Some(start.elapsed().as_secs_f64()),
-            Some(_) => tokens += report.tokens,
-        }
-        ControlFlow::Continue(())
-    })?;
-    let speed = tokens as f64 / (start.elapsed().as_secs_f64() - first.unwrap_or(0.0)).max(1e-9);
-    let lora = trainer.into_lora();
-    let after = measure(Some(&lora), &mut backprop)?;
+    let before = measure(None)?;
+    let data = trainable.windows(&domain.train, TRAINED)?;
+    let FineTuned { lora, speed } = trainable.fine_tune(data, settings.steps)?;
+    let after = measure(Some(&lora))?;
     println!(
         "| {} | {} | {speed:.0} | {:.3} | {:.3} | {:+.1} % | {:.3} | {:.3} | {:+.1} % |",
         domain.name,

@@ -2,13 +2,15 @@
 //! `--json`. `cargo xtask bench sona` runs it.
 //!
 //! ```text
-//! sona MODEL.gguf --general FILE [--domain NAME=TRAIN.txt:TEST.txt]... [--tools TRAIN.jsonl:TEST.jsonl]
-//!     [--parts instant,ratings,deep] [--steps 200] [--measured 20480] [--seeds 1] [--json FILE]
+//! sona MODEL.gguf --general FILE [--domain NAME=TRAIN.txt:TEST.txt]...
+//!     [--tools TRAIN.jsonl:TEST.jsonl] [--parts instant,tools,ratings,deep]
+//!     [--steps 200] [--measured 20480] [--seeds 1] [--json FILE]
 //! ```
 //!
 //! `instant`: the training text is streamed once as corrected answers; perplexity of the domain's
-//! test text and of the general text before and after. `ratings`: samples are rated by one property
-//! of their text. `deep`: fine-tuning by back-propagation. Settings are those of the library.
+//! test text and of the general text before and after; time of updates. `ratings`: samples are
+//! rated by one property of their text. `tools`: exact calls of tools that were not taught, after
+//! corrected calls. `deep`: fine-tuning by back-propagation. Settings are those of the library.
 
 mod deep;
 mod instant;
@@ -25,6 +27,8 @@ use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
+/// Parts of the measurement.
+const PARTS: [&str; 4] = ["instant", "tools", "ratings", "deep"];
 /// Tokens of a window of training and of measuring.
 const WINDOW: usize = 512;
 /// Tokens kept at each position.
@@ -70,7 +74,7 @@ impl Settings {
             general: PathBuf::new(),
             domains: Vec::new(),
             tools: None,
-            parts: ["instant", "ratings", "deep"].map(str::to_owned).to_vec(),
+            parts: PARTS.map(str::to_owned).to_vec(),
             steps: 200,
             measured: 20_480,
             seeds: 1,
@@ -99,10 +103,8 @@ impl Settings {
                 _ => return Err(format!("there is no {word}").into()),
             }
         }
-        if let Some(unknown) =
-            settings.parts.iter().find(|part| !["instant", "ratings", "deep"].contains(&part.as_str()))
-        {
-            return Err(format!("there is no part {unknown}; instant, ratings, deep").into());
+        if let Some(unknown) = settings.parts.iter().find(|part| !PARTS.contains(&part.as_str())) {
+            return Err(format!("there is no part {unknown}; {}", PARTS.join(", ")).into());
         }
         if settings.general.as_os_str().is_empty() {
             return Err("--general FILE: text of which as little as possible is to be forgotten".into());
@@ -120,7 +122,9 @@ fn run(settings: &Settings) -> Result<()> {
     if settings.has("instant") {
         document.insert("instant".to_owned(), instant::run(settings)?);
     }
-    if let Some((train, test)) = &settings.tools {
+    if settings.has("tools")
+        && let Some((train, test)) = &settings.tools
+    {
         document.insert("tools".to_owned(), tools::run(settings, train, test)?);
     }
     if settings.has("ratings") {

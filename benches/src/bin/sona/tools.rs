@@ -1,19 +1,30 @@
 //! Tool calls: learning from corrected calls.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use ruvllm::crates::sona::instant::{Lesson, Settings as Learning};
-use ruvllm::{Engine, GenerateRequest, Message, Prompt, SamplingParams, ScaledAdapter, Tenant, TokenId};
+use ruvllm::crates::text::chat::AnsweredChat;
+use ruvllm::{
+    AdapterSource, Engine, GenerateRequest, Message, Prompt, SamplingParams, ScaledAdapter, Tenant, TokenId,
+};
+use ruvllm_adapters::Adapter;
+use ruvllm_adapters::export::FactorType;
+use ruvllm_training::Sequence;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::deep::{Trainable, WINDOWS};
 use super::{CANDIDATES, Result, Settings, change, encode, engine, instant, percent, perplexity};
 
 /// Corrected calls that are taught.
 const TAUGHT: usize = 300;
 /// Tokens of an answer.
 const TOKENS: usize = 128;
+/// Times that fine-tuning sees each call.
+const EPOCHS: usize = 3;
 
 /// A conversation with tools.
 #[derive(Deserialize)]
@@ -35,31 +46,66 @@ pub(super) fn run(settings: &Settings, train: &Path, test: &Path) -> Result<Valu
     let names = |tasks: &[Task]| -> BTreeSet<String> {
         tasks.iter().filter_map(|task| Some(task.split()?.2.name)).collect()
     };
-    let seen = names(&train);
-    let before = [exact(&engine, &test, &seen)?, perplexity(&engine, &general, settings.measured)?];
-    let learned = engine.learned_adapter(&Tenant::root(), "tools", Learning::default(), CANDIDATES)?;
-    instant::hold_on(&engine, &learned)?;
-    let mut taught = 0;
-    for task in train.iter().take(TAUGHT) {
-        let Some((prompt, answer)) = task.tokens(&engine)? else { continue };
-        let text = [prompt.as_slice(), &answer].concat();
-        let observations = engine.observe(&text, prompt.len()..text.len(), CANDIDATES)?;
-        learned.learn(&observations, Lesson::Corrected)?;
-        taught += 1;
-    }
-    engine.set_adapters(&[ScaledAdapter::new(learned.current(), 1.0)])?;
-    let after = [exact(&engine, &test, &seen)?, perplexity(&engine, &general, settings.measured)?];
-    println!("| calls taught | exact on unseen tools before | after | general text |\n|---:|---:|---:|---:|");
+    let train = &train[..train.len().min(TAUGHT)];
+    let seen = names(train);
+    let measure = |engine: &Engine| -> Result<[f64; 2]> {
+        Ok([exact(engine, &test, &seen)?, perplexity(engine, &general, settings.measured)?])
+    };
+    let calls =
+        train.iter().filter_map(|task| task.tokens(&engine).transpose()).collect::<Result<Vec<_>>>()?;
     println!(
-        "| {taught} | {:.1} % | {:.1} % | {:+.2} % |\n",
-        100.0 * before[0],
-        100.0 * after[0],
-        percent(before[1], after[1])
+        "| learned by | calls | exact on unseen tools before | after | general text |\n|---|---:|---:|---:|---:|"
     );
-    Ok(json!({
-        "taught": taught, "exact": { "before": before[0], "after": after[0] },
-        "general": change(before[1], after[1]),
-    }))
+    let before = measure(&engine)?;
+    let mut found = Vec::new();
+    for (name, learn) in [("instant loop", instantly as Way), ("fine-tuning", deeply as Way)] {
+        let adapter = learn(settings, &engine, &calls)?;
+        engine.set_adapters(&[ScaledAdapter::new(adapter, 1.0)])?;
+        let after = measure(&engine)?;
+        engine.set_adapters(&[])?;
+        println!(
+            "| {name} | {} | {:.1} % | {:.1} % | {:+.2} % |",
+            calls.len(),
+            100.0 * before[0],
+            100.0 * after[0],
+            percent(before[1], after[1])
+        );
+        found.push(json!({
+            "learned_by": name, "calls": calls.len(),
+            "exact": { "before": before[0], "after": after[0] },
+            "general": change(before[1], after[1]),
+        }));
+    }
+    println!();
+    Ok(Value::Array(found))
+}
+
+/// Tokens of a conversation, and the place of its first call.
+type Taught = (Vec<TokenId>, Range<usize>);
+type Way = fn(&Settings, &Engine, &[Taught]) -> Result<Arc<Adapter>>;
+
+/// Each call once, by the instant loop.
+fn instantly(_: &Settings, engine: &Engine, calls: &[Taught]) -> Result<Arc<Adapter>> {
+    let learned = engine.learned_adapter(&Tenant::root(), "tools", Learning::default(), CANDIDATES)?;
+    instant::hold_on(engine, &learned)?;
+    for (tokens, answer) in calls {
+        let observations = engine.observe(&tokens[..answer.end], answer.clone(), CANDIDATES)?;
+        learned.learn(&observations, Lesson::Corrected)?;
+    }
+    Ok(learned.current())
+}
+
+/// Each call [`EPOCHS`] times, by back-propagation.
+fn deeply(settings: &Settings, engine: &Engine, calls: &[Taught]) -> Result<Arc<Adapter>> {
+    let data = calls
+        .iter()
+        .map(|(tokens, answer)| Sequence::with_prompt(&tokens[..answer.start], &tokens[answer.clone()]));
+    let steps = (EPOCHS * calls.len()).div_ceil(WINDOWS) as u64;
+    let tuned = Trainable::load(settings)?.fine_tune(data.collect(), steps)?;
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("tools");
+    tuned.lora.write(&path, FactorType::F16, false)?;
+    Ok(engine.load_adapter(&[AdapterSource { path, scale: 1.0 }])?)
 }
 
 fn read(path: &Path) -> Result<Vec<Task>> {
@@ -83,17 +129,14 @@ impl Task {
         })
     }
 
-    /// Tokens of the prompt, and of the answer as the chat template writes it.
-    fn tokens(&self, engine: &Engine) -> Result<Option<(Vec<TokenId>, Vec<TokenId>)>> {
+    /// Tokens of the conversation up to the first call, which is taught.
+    fn tokens(&self, engine: &Engine) -> Result<Option<Taught>> {
         let Some((before, call, _)) = self.split() else { return Ok(None) };
-        let prompt = engine.encode_prompt(&self.prompt(before))?;
-        let whole = engine.encode_prompt(&self.prompt(&[before, std::slice::from_ref(call)].concat()))?;
-        // Behind the answer, the template opens the next one, as it has opened this one: the
-        // longest end that both have in common.
-        let common = prompt.iter().rev().zip(whole.iter().rev()).take_while(|(a, b)| a == b).count();
-        let answer = whole.get(prompt.len()..whole.len() - common).unwrap_or_default();
-        let is_answer = whole.starts_with(&prompt) && !answer.is_empty();
-        Ok(is_answer.then(|| (prompt.clone(), answer.to_vec())))
+        let messages = [before, std::slice::from_ref(call)].concat();
+        let chat =
+            engine.tokenizer().encode_answers(engine.chat_template()?, &messages, Some(&self.tools))?;
+        let AnsweredChat { tokens, mut answers } = chat;
+        Ok(answers.pop().map(|answer| (tokens, answer)))
     }
 
     fn prompt(&self, messages: &[Message]) -> Prompt {

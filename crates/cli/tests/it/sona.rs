@@ -7,6 +7,8 @@ use crate::program::{Run, argument, command, finish};
 
 const PROMPT: &str = "The name of the cat is";
 const CORRECTION: &str = " Bartholomew the Third.";
+/// Times that the correction is taught.
+const LESSONS: usize = 40;
 
 fn run(home: &Path, arguments: &[&str]) -> Run {
     finish(arguments, command(arguments).env("RUVLLM_HOME", home).output().unwrap())
@@ -27,7 +29,7 @@ fn corrections_change_what_is_generated_and_can_be_forgotten() {
     let base = generate(&[]);
     let data = home.join("feedback.jsonl");
     let line = serde_json::json!({"prompt": PROMPT, "correction": CORRECTION}).to_string() + "\n";
-    fs::write(&data, line.repeat(250)).unwrap();
+    fs::write(&data, line.repeat(LESSONS)).unwrap();
     let one = ["sona", "feedback", "cat", "--prompt", PROMPT, "--correction", CORRECTION, "--json"];
     let first = run(home, &one).json();
     assert_eq!((first["learned"].as_u64(), first["outliers"].as_u64()), (Some(1), Some(0)));
@@ -44,7 +46,10 @@ fn corrections_change_what_is_generated_and_can_be_forgotten() {
     assert_eq!(generate(&[]), base, "requests without the adapter are those of the base");
 
     let status = run(home, &["sona", "status", "cat", "--json"]).json();
-    assert_eq!((status["standing"].as_str(), status["lessons"].as_u64()), (Some("learning"), Some(252)));
+    assert_eq!(
+        (status["standing"].as_str(), status["lessons"].as_u64()),
+        (Some("learning"), Some(LESSONS as u64 + 2))
+    );
     assert!(number(&status, "harm") < 0.01, "{status}");
     let replay = run(home, &["sona", "replay", "cat", "--json"]).json();
     assert_eq!((replay["equal"].as_bool(), &replay["digest"]), (Some(true), &status["digest"]));
@@ -112,7 +117,26 @@ fn fine_tuning_lowers_held_out_perplexity_and_resumes() {
     train(&["--force"]).fails_with(1, &["nothing to learn"]);
     let lines = home.join("lines.jsonl");
     fs::write(&lines, "{\"question\": 1}\n").unwrap();
+    let chat = home.join("chat.jsonl");
+    let line = serde_json::json!({
+        "messages": [
+            {"role": "user", "content": "When does the red ferry leave?"},
+            {"role": "assistant", "content": "", "tool_calls": [
+                {"name": "ferry_times", "arguments": {"colour": "red"}}
+            ]}
+        ],
+        "tools": [{"type": "function", "function": {"name": "ferry_times", "parameters": {"type": "object"}}}]
+    });
+    fs::write(&chat, format!("{line}\n").repeat(4)).unwrap();
+    let out = home.join("calls");
+    let flags = ["--steps", "4", "--batch", "2", "--rank", "4", "--json"];
+    let paths = ["sona", "train", "--data", argument(&chat), "--test", argument(&chat), "--out"];
+    let calls = run(home, &[&paths[..], &[argument(&out)], &flags].concat()).json();
+    assert!(number(&calls, "perplexity_after") < number(&calls, "perplexity_before"), "{calls}");
+    fs::write(&chat, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n").unwrap();
     let out = home.join("x");
+    let bad = ["sona", "train", "--data", argument(&chat), "--out", argument(&out)];
+    run(home, &bad).fails_with(1, &["chat.jsonl:1", "assistant"]);
     let bad = ["sona", "train", "--data", argument(&lines), "--out", argument(&out)];
     run(home, &bad).fails_with(1, &["lines.jsonl:1", "prompt"]);
     assert!(!out.exists());

@@ -5,6 +5,7 @@
 //! template get a built-in one ([`ChatStyle`]) if their vocabulary identifies it. Tool calls in the
 //! answer are read by [`tool_call`](crate::tool_call).
 
+mod answers;
 mod bounds;
 mod encode;
 mod engine;
@@ -20,6 +21,7 @@ mod template;
 mod time;
 
 pub use self::{
+    answers::AnsweredChat,
     input::ChatInput,
     message::Message,
     style::ChatStyle,

@@ -1,5 +1,6 @@
 //! `ruvllm sona`: adapters that learn from feedback, and fine-tuning.
 
+mod data;
 pub(crate) mod feedback;
 pub(crate) mod forget;
 mod learned;

@@ -1,27 +1,28 @@
 //! `ruvllm sona train`: LoRA fine-tuning by back-propagation.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use ruvllm_adapters::export::FactorType;
 use ruvllm_models::{Compute, Model};
-use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 use ruvllm_training::{
     Backprop, BackpropOptions, Lora, LoraConfig, Outcome, Schedule, Sequence, TrainConfig, Trainer, mean_loss,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use super::data::Encoder;
 use crate::args::{ModelArgs, positive};
 use crate::commands::offer;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
-use crate::{input, output, signal};
+use crate::{output, signal};
 
 const HELP: &str = "\
-DATA is a plain text (.txt: windows of --window tokens) or JSON lines of {text} or {prompt, answer}; prompts are not
-taught. --test measures held-out data of either form before and after, and keeps the best factors instead of the last.
+DATA is a plain text (.txt: windows of --window tokens) or JSON lines of {text}, {prompt, answer} or {messages, tools}:
+a conversation, in which the messages of the assistant are taught, tool calls too. Prompts are not taught. --test
+measures held-out data of any form before and after, and keeps the best factors instead of the last.
 --replay mixes windows of a general text into the data, so that less of the general is forgotten: --share of them.
 
 OUT is a PEFT folder, which --adapter takes. The state of a run is saved beside it every 20 steps, as OUT.state; the
@@ -102,14 +103,6 @@ pub(crate) struct TrainArgs {
     force: bool,
 }
 
-/// A line of a JSON-lines file.
-#[derive(Deserialize)]
-#[serde(untagged, deny_unknown_fields)]
-enum Example {
-    Text { text: String },
-    Answer { prompt: String, answer: String },
-}
-
 /// The JSON document.
 #[derive(Serialize)]
 struct Document {
@@ -134,12 +127,12 @@ pub(crate) fn run(args: &TrainArgs, json: bool) -> Result<ExitCode> {
     let model = Model::load(&*checkpoint, &mut |step| loading.update(step.bytes_done, step.bytes_total));
     drop(loading);
     let model = model.map_err(failed)?;
-    let tokenizer =
-        checkpoint.tokenizer().map_err(|source| Error::Tokenizer { model: choice.name(), source })?;
+    let encoder = Encoder::new(&*checkpoint, args.window)
+        .map_err(|source| Error::Tokenizer { model: choice.name(), source })?;
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into));
     let compute = Compute::new(threads)?;
 
-    let read = |path: &PathBuf| sequences(path.as_path(), &tokenizer, args.window);
+    let read = |path: &PathBuf| encoder.sequences(path);
     let mut data = read(&args.data)?;
     if let Some(path) = &args.replay {
         mix(&mut data, read(path)?, args.share);
@@ -226,40 +219,6 @@ fn train(args: &TrainArgs, trainer: &mut Trainer<'_, '_>) -> Result<Trained> {
         let _ = std::fs::remove_file(&state);
     }
     Ok(Trained { outcome, steps: trainer.steps(), tokens, seconds, loss })
-}
-
-/// Sequences of a file.
-fn sequences(path: &Path, tokenizer: &Tokenizer, window: usize) -> Result<Vec<Sequence>> {
-    let text = input::file_text(path)?;
-    let origin = path.display().to_string();
-    let options = EncodeOptions { add_special: false, parse_special: false };
-    let encode = |text: &str| {
-        tokenizer
-            .encode(text, options)
-            .map_err(|source| Error::Tokens { what: "cannot encode the data", source })
-    };
-    let mut all = Vec::new();
-    if path.extension().is_some_and(|extension| extension == "txt") {
-        all.extend(encode(&text)?.chunks(window).filter(|window| window.len() > 1).map(Sequence::new));
-    } else {
-        for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
-            let example = serde_json::from_str(line).map_err(|_| Error::Input {
-                origin: format!("{origin}:{number}"),
-                reason: "expected {\"text\": ...} or {\"prompt\": ..., \"answer\": ...}".to_owned(),
-            })?;
-            all.push(match example {
-                Example::Text { text } => Sequence::new(encode(&text)?),
-                Example::Answer { prompt, answer } => {
-                    let answer: Vec<_> = encode(&answer)?.into_iter().chain(tokenizer.eos()).collect();
-                    Sequence::with_prompt(&encode(&prompt)?, &answer)
-                }
-            });
-        }
-    }
-    if all.is_empty() {
-        return Err(Error::Input { origin, reason: "it has nothing to learn from".to_owned() });
-    }
-    Ok(all)
 }
 
 /// Adds a share of general sequences, spread over their text.
