@@ -13,7 +13,7 @@ use ruvllm_sona::online::{
     ObservedModel, OnlineLearner, OnlineOptions, OnlineStatus, Replay, Taught, TaughtText,
 };
 use ruvllm_sona::store::{ForgetScope, Forgotten};
-use ruvllm_sona::trajectory::TrajectoryId;
+use ruvllm_sona::trajectory::{StoredTrajectory, TrajectoryId};
 use ruvllm_sona::{Error as SonaError, LearningStore};
 
 use super::learned::publish;
@@ -106,7 +106,7 @@ impl Engine {
         let micro = self.changing_adapter(tenant, &settings)?;
         let learner = self.instant_learner(settings, candidates)?;
         let model = Observed { engine: self, candidates };
-        let owner = owner(tenant);
+        let owner = OnlineAdapter::owner(tenant);
         let learner = OnlineLearner::open(learner, store.clone(), (owner, name), online, &model);
         let learner = learner.map_err(learning)?;
         publish(&micro, learner.learner())?;
@@ -115,12 +115,12 @@ impl Engine {
     }
 }
 
-/// Name of a tenant in the store.
-fn owner(tenant: &Tenant) -> &str {
-    if tenant.path().is_empty() { "default" } else { tenant.path() }
-}
-
 impl OnlineAdapter {
+    /// Name of a tenant in the store: `default` for the root.
+    pub fn owner(tenant: &Tenant) -> &str {
+        if tenant.path().is_empty() { "default" } else { tenant.path() }
+    }
+
     /// Logs a lesson on these trajectories, learns it and publishes the next version. `engine` is
     /// that of the adapter.
     ///
@@ -132,7 +132,25 @@ impl OnlineAdapter {
         self.change(engine, |learner, model| learner.teach(model, text, of))
     }
 
-    /// Removes data of the tenant from the store, and its influence from this adapter.
+    /// Learns from the latest feedback on a trajectory; `None` if it teaches nothing.
+    ///
+    /// # Errors
+    /// As [`teach`](Self::teach).
+    pub fn teach_trajectory(&self, engine: &Engine, stored: &StoredTrajectory) -> Result<Option<Taught>> {
+        self.change(engine, |learner, model| learner.teach_trajectory(model, stored))
+    }
+
+    /// Takes the state that the store says, after data was removed through another adapter of the
+    /// tenant.
+    ///
+    /// # Errors
+    /// [`Error::Learning`] from the store; [`Error::Adapter`].
+    pub fn reload(&self, engine: &Engine) -> Result<()> {
+        self.change(engine, |learner, model| learner.reload(model))
+    }
+
+    /// Removes data of the tenant from the store, and its influence from this adapter. Others of
+    /// the tenant need a [`reload`](Self::reload).
     ///
     /// # Errors
     /// [`Error::Learning`] from the store, with nothing removed; [`Error::Adapter`].

@@ -6,7 +6,7 @@ use super::head::OutputHead;
 use super::observation::{Observation, Observations};
 use super::optimizer::{Moments, Step};
 use super::parameters::Shape;
-use super::pass::{Gradient, Pass, Score};
+use super::pass::{Gradient, Pass, Prepared, Score};
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::random::Random;
@@ -68,7 +68,7 @@ pub struct InstantLearner {
     pub(super) moments: Moments,
     /// Running mean of ratings.
     pub(super) baseline: f32,
-    /// Updates applied since the beginning.
+    /// Steps applied since the beginning.
     pub(super) updates: u64,
     /// Ordinary positions, replaced in turn.
     pub(super) anchors: Observations,
@@ -81,10 +81,23 @@ pub struct InstantLearner {
 #[derive(Clone)]
 struct Scratch {
     pass: Pass,
+    /// Positions of the update.
+    prepared: Vec<Prepared>,
+    /// An ordinary position.
+    anchor: Prepared,
     gradient: Gradient,
     /// Parameters before the update, in their places but for columns of `D`, of which only the
     /// touched ones are there.
     before: Vec<f32>,
+}
+
+/// Positions that an update teaches.
+struct Taught {
+    range: std::ops::Range<usize>,
+    /// Weight of the log-probability: above 0 raises it.
+    weight: f32,
+    /// Nats by which a rating may move a token.
+    clip: Option<f64>,
 }
 
 /// Means over the positions of an update.
@@ -124,8 +137,13 @@ impl InstantLearner {
         for range in [shape.hidden_a(), shape.logits_a()] {
             parameters[range].fill_with(|| bound * (2.0 * random.uniform() as f32 - 1.0));
         }
-        let scratch =
-            Scratch { pass: Pass::new(shape, &*head), gradient: Gradient::new(&shape), before: Vec::new() };
+        let scratch = Scratch {
+            pass: Pass::new(shape, &*head),
+            prepared: Vec::new(),
+            anchor: Prepared::default(),
+            gradient: Gradient::new(&shape),
+            before: Vec::new(),
+        };
         Ok(Self {
             anchors: Observations::new(shape.model_dim, candidates)?,
             moments: Moments::new(shape.len()),
@@ -160,7 +178,7 @@ impl InstantLearner {
         &self.parameters
     }
 
-    /// Updates applied since the beginning.
+    /// Steps applied since the beginning; an update is one or several.
     pub fn updates(&self) -> u64 {
         self.updates
     }
@@ -202,11 +220,17 @@ impl InstantLearner {
     /// [`Error::Dimension`], [`Error::Token`].
     pub fn scores(&mut self, observations: &Observations) -> Result<Vec<Score>> {
         self.check(observations)?;
-        let Self { head, parameters, scratch, .. } = self;
-        Ok(observations.iter().map(|at| scratch.pass.forward(&**head, parameters, at)).collect())
+        let Self { head, parameters, scratch: Scratch { pass, anchor, .. }, .. } = self;
+        let score = |at| {
+            anchor.prepare(&**head, pass.kernels(), at);
+            pass.forward(&**head, parameters, at, anchor)
+        };
+        Ok(observations.iter().map(score).collect())
     }
 
-    /// Learns from a text: one update for each [`positions`](Settings::positions) positions.
+    /// Learns from a text: one update for each [`positions`](Settings::positions) positions. A
+    /// shorter one takes several steps at its positions, as many as fit in the work of a full one
+    /// ([`steps`](Settings::steps) at most).
     ///
     /// Every applied update raises the log-probability of the text at its own positions, or lowers
     /// it for a rating below 0; where none within the trust region does, the parameters stay.
@@ -284,7 +308,7 @@ impl InstantLearner {
         }
     }
 
-    /// One update.
+    /// One update: steps at the same positions, as many as take the work of a full one.
     fn update(
         &mut self,
         observations: &Observations,
@@ -292,13 +316,33 @@ impl InstantLearner {
         weight: f32,
         is_rated: bool,
     ) -> Applied {
-        let clip = is_rated.then_some(self.settings.rating_clip);
-        let before = self.backward(observations, range.clone(), weight, clip);
-        let Some(before) = before else {
-            let mean = self.mean(observations, range);
+        self.prepare(observations, &range);
+        let lesson = Taught { range, weight, clip: is_rated.then_some(self.settings.rating_clip) };
+        let steps = (self.settings.positions / lesson.range.len().max(1)).clamp(1, self.settings.steps);
+        let mut done = self.step(observations, &lesson, (None, steps));
+        let mut latest = done.is_applied;
+        for _ in 1..steps {
+            if latest != Some(true) {
+                break;
+            }
+            let next = self.step(observations, &lesson, (Some(done.before.divergence), steps));
+            (latest, done.after) = (next.is_applied, next.after);
+        }
+        done
+    }
+
+    /// One step of an update, of `steps`. `begun` is the divergence before the first of them.
+    fn step(
+        &mut self,
+        observations: &Observations,
+        lesson: &Taught,
+        (begun, steps): (Option<f64>, usize),
+    ) -> Applied {
+        let Some(before) = self.backward(observations, lesson) else {
+            let mean = self.mean(observations, lesson);
             return Applied { is_applied: None, before: mean, after: mean };
         };
-        self.backward_anchors();
+        self.backward_anchors(self.settings.anchors.div_ceil(steps));
         self.save();
         let norm = self.scratch.gradient.norm(&self.shape);
         let scale =
@@ -313,11 +357,14 @@ impl InstantLearner {
         if !norm.is_finite() {
             return rejected;
         }
+        let farthest = begun.unwrap_or(before.divergence) + self.settings.largest_step;
         self.moments.step(&self.shape, &step, &self.scratch.gradient, &mut self.parameters);
         for attempt in 0..=HALVINGS {
             self.limit_norms();
-            let after = self.mean(observations, range.clone());
-            if self.is_accepted(before, after, weight) {
+            let after = self.mean(observations, lesson);
+            // In the direction of the lesson, within the trust region.
+            let gain = (after.log_probability - before.log_probability) * f64::from(lesson.weight.signum());
+            if gain > 0.0 && after.divergence <= farthest {
                 self.updates += 1;
                 return Applied { is_applied: Some(true), before, after };
             }
@@ -331,63 +378,62 @@ impl InstantLearner {
         rejected
     }
 
-    /// True if an update went in the direction of its lesson, within the trust region.
-    fn is_accepted(&self, before: Mean, after: Mean, weight: f32) -> bool {
-        let gain = (after.log_probability - before.log_probability) * f64::from(weight.signum());
-        gain > 0.0 && after.divergence - before.divergence <= self.settings.largest_step
+    /// Prepares the positions of an update, which its passes share.
+    fn prepare(&mut self, observations: &Observations, range: &std::ops::Range<usize>) {
+        let Self { head, scratch: Scratch { pass, prepared, .. }, .. } = self;
+        prepared.resize_with(prepared.len().max(range.len()), Prepared::default);
+        for (at, prepared) in range.clone().filter_map(|index| observations.get(index)).zip(prepared) {
+            prepared.prepare(&**head, pass.kernels(), at);
+        }
     }
 
-    /// Fills the gradient with that of the lesson; the means before the update. `None` if no
-    /// position has a gradient.
-    fn backward(
-        &mut self,
-        observations: &Observations,
-        range: std::ops::Range<usize>,
-        weight: f32,
-        clip: Option<f64>,
-    ) -> Option<Mean> {
-        let Self { head, shape, parameters, scratch: Scratch { pass, gradient, .. }, .. } = self;
+    /// Fills the gradient with that of the lesson; the means before the step. `None` if no position
+    /// has a gradient.
+    fn backward(&mut self, observations: &Observations, lesson: &Taught) -> Option<Mean> {
+        let Self { head, shape, parameters, scratch: Scratch { pass, gradient, prepared, .. }, .. } = self;
+        let Taught { range, weight, clip } = lesson;
         gradient.clear(shape);
         let (mut mean, mut taught) = (Mean::default(), 0);
         let count = range.len();
-        for at in range.filter_map(|index| observations.get(index)) {
-            let score = pass.forward(&**head, parameters, at);
+        for (at, prepared) in range.clone().filter_map(|index| observations.get(index)).zip(prepared) {
+            let score = pass.forward(&**head, parameters, at, prepared);
             mean.add(&score, count);
             let moved = score.log_probability - score.base_log_probability;
             let is_clipped = clip.is_some_and(|clip| moved * f64::from(weight.signum()) >= clip);
-            if weight != 0.0 && !is_clipped {
+            if *weight != 0.0 && !is_clipped {
                 taught += 1;
-                pass.backward(parameters, at, (weight / count as f32, 0.0), gradient);
+                pass.backward(parameters, at, prepared, (weight / count as f32, 0.0), gradient);
             }
         }
         (taught > 0).then_some(mean)
     }
 
-    /// Adds the gradient of the divergence from the base model at ordinary positions.
-    fn backward_anchors(&mut self) {
-        let count = self.settings.anchors.min(self.anchors.len());
+    /// Adds the gradient of the divergence from the base model at `count` ordinary positions.
+    fn backward_anchors(&mut self, count: usize) {
+        let count = count.min(self.anchors.len());
         if count == 0 || self.settings.anchor_weight == 0.0 {
             return;
         }
         let weight = self.settings.anchor_weight / count as f32;
-        // In turn: every kept position is used as often as the others.
+        // In turn: every kept position is used about as often as the others.
         let first = (self.updates as usize).wrapping_mul(count);
-        let Self { head, parameters, anchors, scratch: Scratch { pass, gradient, .. }, .. } = self;
+        let Self { head, parameters, anchors, scratch: Scratch { pass, gradient, anchor, .. }, .. } = self;
         for index in 0..count {
-            let at = anchors.get((first + index) % anchors.len());
-            if let Some(at) = at {
-                pass.forward(&**head, parameters, at);
-                pass.backward(parameters, at, (0.0, weight), gradient);
+            if let Some(at) = anchors.get((first + index) % anchors.len()) {
+                anchor.prepare(&**head, pass.kernels(), at);
+                pass.forward(&**head, parameters, at, anchor);
+                pass.backward(parameters, at, anchor, (0.0, weight), gradient);
             }
         }
     }
 
-    fn mean(&mut self, observations: &Observations, range: std::ops::Range<usize>) -> Mean {
-        let count = range.len();
-        let Self { head, parameters, scratch, .. } = self;
+    fn mean(&mut self, observations: &Observations, lesson: &Taught) -> Mean {
+        let count = lesson.range.len();
+        let Self { head, parameters, scratch: Scratch { pass, prepared, .. }, .. } = self;
         let mut mean = Mean::default();
-        for at in range.filter_map(|index| observations.get(index)) {
-            mean.add(&scratch.pass.forward(&**head, parameters, at), count);
+        let positions = lesson.range.clone().filter_map(|index| observations.get(index));
+        for (at, prepared) in positions.zip(prepared) {
+            mean.add(&pass.forward(&**head, parameters, at, prepared), count);
         }
         mean
     }
@@ -434,7 +480,7 @@ fn norm(values: &[f32]) -> f32 {
     values.iter().map(|x| x * x).sum::<f32>().sqrt()
 }
 
-/// Outcome of one update: `None` without a gradient.
+/// Outcome of a step or an update: `None` without a gradient.
 struct Applied {
     is_applied: Option<bool>,
     before: Mean,

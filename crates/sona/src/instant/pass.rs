@@ -75,19 +75,61 @@ impl Gradient {
     }
 }
 
+/// A position with all that passes over it share: rows of the output projection, and the
+/// probabilities without updates.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Prepared {
+    /// Target, candidates, draws of the tail.
+    tokens: Vec<u32>,
+    /// Rows of the output projection of these tokens, `[tokens, model_dim]`.
+    rows: Vec<f32>,
+    /// Numbers that are added to the logits: of the draws, so that each has its share of the tail
+    /// without updates; 0 for the others.
+    moved: Vec<f32>,
+    /// Logits without updates, so moved.
+    base_logits: Vec<f32>,
+    /// Probabilities without updates.
+    base: Vec<f32>,
+    /// Log-sum-exp of the logits without updates.
+    base_sum: f32,
+}
+
+impl Prepared {
+    /// Takes the rows of a position and computes its probabilities without updates.
+    pub(super) fn prepare(&mut self, head: &dyn OutputHead, kernels: &Kernels, at: Observation<'_>) {
+        let Self { tokens, rows, moved, base_logits, base, base_sum } = self;
+        let dim = at.hidden.len();
+        tokens.clear();
+        tokens.push(at.target);
+        tokens.extend(at.others.iter().filter(|&&token| token != at.target));
+        let known = tokens.len();
+        if at.tail.is_finite() {
+            tokens.extend_from_slice(at.draws);
+        }
+        let share = at.tail - (DRAWS as f32).ln();
+        rows.resize(tokens.len() * dim, 0.0);
+        moved.clear();
+        base_logits.clear();
+        for (index, (&token, row)) in tokens.iter().zip(rows.chunks_exact_mut(dim)).enumerate() {
+            head.row(token, row);
+            let logit = cap(kernels.dot(row, at.hidden) + head.bias(token), head.soft_cap()).0;
+            moved.push(if index < known { 0.0 } else { share - logit });
+            base_logits.push(if index < known { logit } else { share });
+        }
+        *base_sum = kernels.log_sum_exp(base_logits);
+        base.clone_from(base_logits);
+        kernels.softmax(base);
+    }
+}
+
 /// Buffers of a pass over one position at a time.
 #[derive(Debug, Clone)]
 pub(super) struct Pass {
     shape: Shape,
     kernels: Kernels,
     soft_cap: Option<f32>,
-    /// Rows of the output projection: target, candidates, draws of the tail; `[tokens, model_dim]`.
-    rows: Vec<f32>,
-    tokens: Vec<u32>,
-    /// Logits of these tokens, with those of the draws moved so that each has its share of the tail
-    /// without updates; then their probabilities.
+    /// Logits of the tokens of the position, moved; then their probabilities.
     updated: Vec<f32>,
-    base: Vec<f32>,
     /// Derivative of each logit behind the soft cap.
     slopes: Vec<f32>,
     /// `A h` and `C h'`.
@@ -104,15 +146,17 @@ impl Pass {
             shape,
             kernels: head.kernels(),
             soft_cap: head.soft_cap(),
-            rows: Vec::new(),
-            tokens: Vec::new(),
             updated: Vec::new(),
-            base: Vec::new(),
             slopes: Vec::new(),
             shrunk: [[0.0; MAX_RANK]; 2],
             hidden: vec![0.0; shape.model_dim],
             hidden_gradient: vec![0.0; shape.model_dim],
         }
+    }
+
+    /// Kernels of the passes.
+    pub(super) fn kernels(&self) -> &Kernels {
+        &self.kernels
     }
 
     /// Computes the probabilities at a position, which [`backward`](Self::backward) uses.
@@ -121,8 +165,9 @@ impl Pass {
         head: &dyn OutputHead,
         parameters: &[f32],
         at: Observation<'_>,
+        prepared: &Prepared,
     ) -> Score {
-        let Self { shape, kernels, rows, tokens, updated, base, slopes, shrunk, hidden, .. } = self;
+        let Self { shape, kernels, updated, slopes, shrunk, hidden, .. } = self;
         let dim = shape.model_dim;
         let row = |range: std::ops::Range<usize>, index: usize, width: usize| {
             &parameters[range.start + index * width..][..width]
@@ -130,55 +175,37 @@ impl Pass {
         hidden.copy_from_slice(at.hidden);
         for (component, by) in shrunk[0][..shape.hidden_rank].iter_mut().enumerate() {
             *by = kernels.dot(row(shape.hidden_a(), component, dim), at.hidden);
-            for (out, value) in hidden.iter_mut().zip(row(shape.hidden_b(), component, dim)) {
-                *out += *by * value;
-            }
+            add_scaled(hidden, *by, row(shape.hidden_b(), component, dim));
         }
         for (component, by) in shrunk[1][..shape.logits_rank].iter_mut().enumerate() {
             *by = kernels.dot(row(shape.logits_a(), component, dim), hidden);
         }
 
-        tokens.clear();
-        tokens.push(at.target);
-        tokens.extend(at.others.iter().filter(|&&token| token != at.target));
-        let known = tokens.len();
-        if at.tail.is_finite() {
-            tokens.extend_from_slice(at.draws);
-        }
-        let share = at.tail - (DRAWS as f32).ln();
-        rows.resize(tokens.len() * dim, 0.0);
         updated.clear();
-        base.clear();
         slopes.clear();
         let places = shape.logits_b();
-        for (index, (&token, row)) in tokens.iter().zip(rows.chunks_exact_mut(dim)).enumerate() {
-            head.row(token, row);
-            let bias = head.bias(token);
-            let mut logit = kernels.dot(row, hidden) + bias;
+        let rows = prepared.tokens.iter().zip(prepared.rows.chunks_exact(dim));
+        for ((&token, row), moved) in rows.zip(&prepared.moved) {
+            let mut logit = kernels.dot(row, hidden) + head.bias(token);
             for (component, by) in shrunk[1][..shape.logits_rank].iter().enumerate() {
                 logit += by * parameters[places.start + component * shape.vocab_size + token as usize];
             }
-            let plain = kernels.dot(row, at.hidden) + bias;
             let (logit, slope) = cap(logit, self.soft_cap);
-            let plain = cap(plain, self.soft_cap).0;
-            let moved = if index < known { 0.0 } else { share - plain };
             updated.push(logit + moved);
             slopes.push(slope);
-            base.push(plain + moved);
         }
-        let (target, plain_target) = (updated[0], base[0]);
-        let (sum, plain_sum) = (kernels.log_sum_exp(updated), kernels.log_sum_exp(base));
-        let divergence = base.iter().zip(&*updated).map(|(plain, logit)| {
-            let (from, to) = (f64::from(plain - plain_sum), f64::from(logit - sum));
-            from.exp() * (from - to)
+        let sum = kernels.log_sum_exp(updated);
+        let base_sum = prepared.base_sum;
+        let pairs = prepared.base_logits.iter().zip(&*updated).zip(&prepared.base);
+        let divergence = pairs.map(|((plain, logit), p)| {
+            f64::from(*p) * (f64::from(plain - base_sum) - f64::from(logit - sum))
         });
         let score = Score {
-            log_probability: f64::from(target) - f64::from(sum),
-            base_log_probability: f64::from(plain_target) - f64::from(plain_sum),
+            log_probability: f64::from(updated[0]) - f64::from(sum),
+            base_log_probability: f64::from(prepared.base_logits[0]) - f64::from(base_sum),
             divergence: divergence.sum::<f64>().max(0.0),
         };
         kernels.softmax(updated);
-        kernels.softmax(base);
         score
     }
 
@@ -188,15 +215,15 @@ impl Pass {
         &mut self,
         parameters: &[f32],
         at: Observation<'_>,
+        prepared: &Prepared,
         (target_weight, base_weight): (f32, f32),
         gradient: &mut Gradient,
     ) {
-        let Self {
-            shape, kernels, rows, tokens, updated, base, slopes, shrunk, hidden, hidden_gradient, ..
-        } = self;
+        let Self { shape, kernels, updated, slopes, shrunk, hidden, hidden_gradient, .. } = self;
+        let Prepared { tokens, rows, base, .. } = prepared;
         let dim = shape.model_dim;
         // From here on `updated` holds the gradient with respect to each logit before the cap.
-        for (index, ((p, plain), slope)) in updated.iter_mut().zip(&*base).zip(&*slopes).enumerate() {
+        for (index, ((p, plain), slope)) in updated.iter_mut().zip(base).zip(&*slopes).enumerate() {
             let label = if index == 0 { 1.0 } else { 0.0 };
             *p = (target_weight * (*p - label) + base_weight * (*p - plain)) * slope;
         }

@@ -22,16 +22,18 @@ pub struct Settings {
     pub largest_gradient: f32,
     /// Most positions of one update; a longer lesson is several updates.
     pub positions: usize,
+    /// Most steps of an update with fewer positions.
+    pub steps: usize,
     /// Weight of the divergence from the base model at ordinary positions
     /// ([`InstantLearner::observe_ordinary`](super::InstantLearner::observe_ordinary)), beside the
     /// mean loss of the lesson.
     pub anchor_weight: f32,
-    /// Ordinary positions in an update.
+    /// Ordinary positions in an update, over all its steps.
     pub anchors: usize,
     /// Ordinary positions that are kept.
     pub kept_anchors: usize,
-    /// Trust region: most nats by which an update may move the mean divergence from the base model
-    /// at its own positions.
+    /// Trust region: most nats by which an update, with all its steps, may move the mean divergence
+    /// from the base model at its own positions.
     pub largest_step: f64,
     /// Trust region: largest product of the norms of the two factors of an update.
     pub largest_norm: f32,
@@ -54,6 +56,7 @@ impl Default for Settings {
             decay_updates: 500.0,
             largest_gradient: 1.0,
             positions: 64,
+            steps: 8,
             anchor_weight: 30.0,
             anchors: 64,
             kept_anchors: 4096,
@@ -96,8 +99,10 @@ impl Settings {
             let value = self.anchor_weight.to_string();
             return Err(Error::Setting { name: "anchor_weight", value, range: "at least 0" });
         }
-        if self.positions == 0 {
-            return Err(Error::Setting { name: "positions", value: "0".to_owned(), range: "at least 1" });
+        for (name, value) in [("positions", self.positions), ("steps", self.steps)] {
+            if value == 0 {
+                return Err(Error::Setting { name, value: "0".to_owned(), range: "at least 1" });
+            }
         }
         Ok(())
     }

@@ -142,8 +142,10 @@ fn gradients_are_those_of_finite_differences() {
         for (at, weights) in observations.iter().zip([(1.0, 0.0), (-0.5, 0.7)]) {
             assert_eq!(at.tail, f32::NEG_INFINITY);
             let mut gradient = pass::Gradient::new(&shape);
-            pass.forward(&head, &parameters, at);
-            pass.backward(&parameters, at, (weights.0 as f32, weights.1 as f32), &mut gradient);
+            let mut prepared = pass::Prepared::default();
+            prepared.prepare(&head, &head.kernels, at);
+            pass.forward(&head, &parameters, at, &prepared);
+            pass.backward(&parameters, at, &prepared, (weights.0 as f32, weights.1 as f32), &mut gradient);
             let exact: Vec<f64> = parameters.iter().map(|&x| f64::from(x)).collect();
             for place in 0..shape.len() {
                 let moved = |by: f64| {
@@ -179,8 +181,10 @@ fn draws_give_the_probabilities_and_gradients_of_the_whole_vocabulary() {
         let mut observation = observations.get(0).expect("a position");
         observation.tail -= offset;
         let (mut pass, mut gradient) = (pass::Pass::new(shape, &head), pass::Gradient::new(&shape));
-        let score = pass.forward(&head, &parameters, observation);
-        pass.backward(&parameters, observation, (1.0, 0.0), &mut gradient);
+        let mut prepared = pass::Prepared::default();
+        prepared.prepare(&head, &head.kernels, observation);
+        let score = pass.forward(&head, &parameters, observation, &prepared);
+        pass.backward(&parameters, observation, &prepared, (1.0, 0.0), &mut gradient);
         (score.log_probability, score.base_log_probability, gradient.values().to_vec())
     };
     let (exact, base, exact_gradient) = of(VOCAB - 1, 0.0);
@@ -231,6 +235,25 @@ fn one_lesson_has_an_effect_in_its_direction() {
     let nothing = Observations::new(DIM, 8).expect("sizes");
     assert_eq!(learner.learn(&nothing, Lesson::Corrected).expect("an update").outcome, Outcome::Nothing);
     assert_eq!(learner.parameters(), before);
+}
+
+#[test]
+fn a_short_lesson_takes_the_work_of_a_long_one() {
+    let head = Head::new(2, None);
+    let answer = observe(&head, 4, 2, 8);
+    let gain = |steps: usize, largest_step: f64| {
+        let mut learner = learner(&head, Settings { steps, largest_step, ..settings() }, 8);
+        let update = learner.learn(&answer, Lesson::Corrected).expect("an update");
+        assert!(update.divergence <= largest_step);
+        (update.log_probability_after - update.log_probability_before, learner.updates())
+    };
+    let (one, _) = gain(1, 10.0);
+    // Two positions of 16: eight steps.
+    let (many, steps) = gain(100, 10.0);
+    assert_eq!(steps, 8);
+    assert!(many > 4.0 * one, "{many} of {one}");
+    let (bounded, steps) = gain(100, 0.002);
+    assert!(bounded < many && steps < 8, "{bounded}, {steps} steps");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::rating::Rating;
 use crate::store::EventPayload;
 
 pub(super) const LESSON: u16 = 1;
-const ORDINARY: u16 = 2;
+pub(super) const ORDINARY: u16 = 2;
 const QUARANTINE: u16 = 3;
 pub(super) const RELEASE: u16 = 4;
 

@@ -114,7 +114,7 @@ pub struct OnlineStatus {
     pub standing: Standing,
     /// Lessons in the log that are in effect.
     pub lessons: u64,
-    /// Updates applied.
+    /// Steps of updates applied.
     pub updates: u64,
     /// Running mean of the ratings.
     pub baseline: f32,
@@ -156,6 +156,8 @@ pub struct OnlineLearner {
     /// Log position of the current state.
     through: u64,
     lessons: u64,
+    /// Ordinary texts in the log that are in effect.
+    ordinary: u64,
     /// Lessons since the gate has judged.
     unjudged: u64,
     standing: Standing,
@@ -191,6 +193,7 @@ impl OnlineLearner {
             settings: Sha256::digest(settings).into(),
             through: 0,
             lessons: 0,
+            ordinary: 0,
             unjudged: 0,
             standing: Standing::Learning,
             held_out: Vec::new(),
@@ -298,6 +301,8 @@ impl OnlineLearner {
             Some(Verdict::Accepted) => SnapshotKind::Clean,
             Some(Verdict::NotShownHarmless { .. }) | None => SnapshotKind::Tentative,
         };
+        // Few texts are learned by heart; the learner keeps the latest.
+        self.write_ordinary(self.options.fresh_texts, model)?;
         self.save(kind);
         Ok(report)
     }
@@ -350,6 +355,7 @@ impl OnlineLearner {
     pub fn observe_ordinary(&mut self, tokens: &[u32], model: &dyn ObservedModel) -> Result<()> {
         let observations = observe_all(model, tokens)?;
         self.through = self.append(&OrdinaryEvent { tokens: tokens.to_vec() }, &[])?;
+        self.ordinary += 1;
         observations.iter().try_for_each(|position| self.learner.observe_ordinary(position))
     }
 
@@ -358,12 +364,16 @@ impl OnlineLearner {
         if self.learner.ordinary_positions() > 0 {
             return Ok(());
         }
-        let seeds: Vec<u64> = (0..self.options.ordinary_texts).map(|text| 2 * text).collect();
-        for text in model.ordinary_texts(&seeds)? {
-            self.observe_ordinary(&text, model)?;
-        }
+        self.write_ordinary(self.options.ordinary_texts, model)?;
         self.save(SnapshotKind::Clean);
         Ok(())
+    }
+
+    /// Keeps positions of `count` texts of ordinary traffic that were not used before.
+    fn write_ordinary(&mut self, count: u64, model: &dyn ObservedModel) -> Result<()> {
+        let seeds: Vec<u64> = (self.ordinary..self.ordinary + count).map(|text| 2 * text).collect();
+        let texts = if seeds.is_empty() { Vec::new() } else { model.ordinary_texts(&seeds)? };
+        texts.iter().try_for_each(|text| self.observe_ordinary(text, model))
     }
 
     /// Removes data of the tenant from the store, and its influence from this adapter.
@@ -413,8 +423,12 @@ impl OnlineLearner {
         })
     }
 
-    /// Takes the state that the store says: latest snapshot, and the events behind it.
-    fn reload(&mut self, model: &dyn ObservedModel) -> Result<()> {
+    /// Takes the state that the store says: latest snapshot, and the events behind it. Needed after
+    /// data was removed through another learner of the tenant.
+    ///
+    /// # Errors
+    /// Errors of the store and of the model.
+    pub fn reload(&mut self, model: &dyn ObservedModel) -> Result<()> {
         self.learner.restore(&self.fresh)?;
         (self.standing, self.unjudged, self.harm) = (Standing::Learning, 0, None);
         let start = self.store.replay_start(&self.tenant, &self.adapter, SnapshotKind::Tentative)?;
@@ -423,15 +437,16 @@ impl OnlineLearner {
             self.learner.restore(&Snapshot::from_bytes(&snapshot.bytes)?)?;
         }
         self.through = start.after;
-        let (mut lessons, mut behind) = (0, Vec::new());
+        let (mut lessons, mut ordinary, mut behind) = (0, 0, Vec::new());
         self.each_event(|event| {
             lessons += u64::from(event.event.kind == event::LESSON);
+            ordinary += u64::from(event.event.kind == event::ORDINARY);
             if event.sequence > start.after {
                 behind.push(event);
             }
             Ok(())
         })?;
-        self.lessons = lessons;
+        (self.lessons, self.ordinary) = (lessons, ordinary);
         let mut learner = self.learner.clone();
         for event in behind {
             if let Some(QuarantineEvent { harm }) = event.payload()? {

@@ -11,8 +11,10 @@ pub struct OnlineOptions {
     pub gate_lessons: u64,
     /// Judgement of the loss at held-out ordinary text.
     pub gate: Gate,
-    /// Ordinary texts to hold on to.
+    /// Ordinary texts to hold on to from the first lesson on.
     pub ordinary_texts: u64,
+    /// Ordinary texts that are added with each judgement.
+    pub fresh_texts: u64,
     /// Other ordinary texts, for the gate.
     pub held_out_texts: u64,
     /// Mean log-probability of a correction's tokens under the base model, in nats, below which it
@@ -29,6 +31,7 @@ impl Default for OnlineOptions {
             gate_lessons: 16,
             gate: Gate::default(),
             ordinary_texts: 16,
+            fresh_texts: 4,
             held_out_texts: 5,
             outlier_log_probability,
         }

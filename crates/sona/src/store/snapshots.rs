@@ -8,7 +8,7 @@ use super::LearningStore;
 use super::failure::Failure;
 use super::path::Path;
 use super::retention::now_ms;
-use super::tables::{BLOBS, ROLLBACKS, SNAPSHOTS, SnapshotKey, Tables, decode, encode};
+use super::tables::{BLOBS, ROLLBACKS, SNAPSHOTS, SnapshotKey, Tables, VERSIONS, decode, encode};
 use crate::error::{Error, Result};
 use crate::trajectory::check_name;
 
@@ -148,6 +148,26 @@ impl LearningStore {
                 tables.remove_snapshot(tenant, adapter, info.version)?;
             }
             Ok(info)
+        })
+    }
+
+    /// Names of the adapters of a tenant that have or had snapshots, in alphabetical order.
+    ///
+    /// # Errors
+    /// Errors of the file.
+    pub fn adapters(&self, tenant: &str) -> Result<Vec<String>> {
+        self.read(|transaction| {
+            let versions = transaction.open_table(VERSIONS)?;
+            let mut names = Vec::new();
+            for entry in versions.range((tenant, "")..)? {
+                let (key, _) = entry?;
+                let (owner, adapter) = key.value();
+                if owner != tenant {
+                    break;
+                }
+                names.push(adapter.to_owned());
+            }
+            Ok(names)
         })
     }
 

@@ -97,6 +97,8 @@ fn forgetting_a_tenant_leaves_nothing_of_it() {
     let tenants = store.tenants().expect("a store");
     assert_eq!(tenants.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["tt"]);
     assert_eq!(store.snapshots("tt", "a").expect("a store").len(), 1);
+    let adapters = |tenant: &str| store.adapters(tenant).expect("a store");
+    assert_eq!((adapters("t"), adapters("tt")), (vec![], vec!["a".to_owned()]));
     assert_eq!((versions(&store), store.event_count().expect("a store")), (vec![], 1));
 }
 
