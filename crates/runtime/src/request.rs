@@ -429,8 +429,10 @@ pub struct Completion {
     /// predicts the first one. Empty unless [`GenerateRequest::prompt_logprobs`] asks for them; of
     /// a request that was cancelled, those that were computed. Choices of a prompt share them.
     pub prompt_logprobs: Arc<[Logprobs]>,
-    /// Tokens of the encoded prompt.
+    /// Number of tokens of the encoded prompt.
     pub prompt_tokens: usize,
+    /// Ids of these tokens.
+    pub prompt: Vec<TokenId>,
     /// Prompt tokens served from the prefix cache or an earlier turn.
     pub cached_tokens: usize,
     /// Reason that the generation ended.

@@ -6,10 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 use ruvllm::crates::adapters::AdapterStore;
-use ruvllm::{Engine, Quota, Tenant};
 
-use crate::api_error::ApiError;
-use crate::auth::Caller;
 use crate::config::Config;
 use crate::generation::{Observer, Observers};
 use crate::models::ModelSet;
@@ -119,24 +116,5 @@ impl App {
         let witness = self.witness.iter().map(|witness| Arc::clone(witness) as Arc<dyn Observer>);
         let metrics = Arc::clone(&self.metrics) as Arc<dyn Observer>;
         Observers::new(std::iter::once(metrics).chain(witness).collect())
-    }
-
-    /// The tenant of a caller in an engine's pool, within its share of the KV budget: the root for
-    /// callers without a key.
-    ///
-    /// # Errors
-    /// 500 for a name that the pool refuses.
-    pub(crate) fn tenant(engine: &Engine, caller: &Caller) -> Result<Tenant, ApiError> {
-        if caller.key.is_none() {
-            return Ok(Tenant::root());
-        }
-        let pool = engine.kv_store().pool();
-        let tenant = pool.tenant(&caller.tenant).map_err(|error| ApiError::internal(&error))?;
-        if let Some(share) = caller.limits.kv_share() {
-            let pages = (pool.capacity_pages() as f64 * share) as usize;
-            let quota = Quota { hard_pages: pages.max(1), soft_pages: pages.max(1) };
-            pool.set_quota(&tenant, quota).map_err(|error| ApiError::internal(&error))?;
-        }
-        Ok(tenant)
     }
 }

@@ -14,6 +14,7 @@ mod gate;
 mod generation;
 #[cfg(feature = "grpc")]
 mod grpc;
+mod learning;
 mod limits;
 mod listen;
 mod models;
@@ -26,6 +27,7 @@ mod router;
 mod server;
 mod signals;
 mod telemetry;
+mod tenant;
 #[cfg(test)]
 mod testing;
 mod web;

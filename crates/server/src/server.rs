@@ -54,7 +54,8 @@ impl Server {
     /// [`Error`].
     pub fn bind(config: Config, models: Vec<ModelEntry>) -> Result<Self, Error> {
         let models = ModelSet::new(models, config.memory_limit.map(|limit| limit.0))
-            .with_sessions(config.folders.sessions.clone());
+            .with_sessions(config.folders.sessions.clone())
+            .with_learning(config.learning.folder.clone());
         let mut app = App::new(models, RequestLimits::new(&config));
         if let Some(folder) = &config.folders.adapters {
             app.set_adapter_folder(folder);

@@ -397,12 +397,14 @@ impl<'c> Request<'c> {
         let stop_sequence = self.output.matcher.matched().map(str::to_owned);
         let cached = self.cached.unwrap_or(0);
         let prompt_logprobs = self.share_prompt_logprobs();
+        let tokens = self.tokens.split_off(self.prompt_tokens);
         let mut completion = Completion {
             id: self.outlet.id.as_deref().map(str::to_owned),
             timings: self.clock.timings(self.prompt_tokens.saturating_sub(cached)),
             seed: self.sampler.seed(),
             text: self.output.text,
             prompt_tokens: self.prompt_tokens,
+            prompt: self.tokens,
             cached_tokens: cached,
             finish_reason: reason,
             stop_sequence,
@@ -412,7 +414,7 @@ impl<'c> Request<'c> {
             drafted_tokens: self.drafted[0],
             accepted_tokens: self.drafted[1],
             sequence: self.cached.map(|_| report.size),
-            tokens: self.tokens.split_off(self.prompt_tokens),
+            tokens,
             logprobs: self.logprobs,
             prompt_logprobs,
             tool_calls: Vec::new(),

@@ -47,6 +47,7 @@ impl Generator for Script {
             logprobs: Vec::new(),
             prompt_logprobs: Arc::default(),
             prompt_tokens: 1,
+            prompt: vec![0],
             cached_tokens: 0,
             finish_reason: if is_stopped { FinishReason::Cancelled } else { FinishReason::Stop },
             stop_sequence: None,

@@ -15,6 +15,8 @@ pub enum Scope {
     Adapters,
     /// Sessions of the caller's tenant.
     Sessions,
+    /// Feedback, and what adapters have learned from it.
+    Learning,
     /// Metrics.
     Metrics,
     /// Everything, and the views of the whole server.
@@ -23,7 +25,8 @@ pub enum Scope {
 
 impl Scope {
     /// Every scope.
-    pub const ALL: [Self; 5] = [Self::Inference, Self::Adapters, Self::Sessions, Self::Metrics, Self::Admin];
+    pub const ALL: [Self; 6] =
+        [Self::Inference, Self::Adapters, Self::Sessions, Self::Learning, Self::Metrics, Self::Admin];
 
     /// Name in keys files and messages.
     pub fn name(self) -> &'static str {
@@ -31,6 +34,7 @@ impl Scope {
             Self::Inference => "inference",
             Self::Adapters => "adapters",
             Self::Sessions => "sessions",
+            Self::Learning => "learning",
             Self::Metrics => "metrics",
             Self::Admin => "admin",
         }

@@ -22,6 +22,10 @@ pub(super) fn check(config: &Config) -> Checked {
     check_limits(config)?;
     for (name, tenant) in &config.tenants {
         check_tenant(&format!("tenants.{name}"), name, tenant)?;
+        let has_folder = config.learning.folder.is_some();
+        require(has_folder || !tenant.learning, &format!("tenants.{name}.learning"), || {
+            "needs a folder for what is learned; set learning.folder too".to_owned()
+        })?;
     }
     for (index, origin) in config.cors.origins.iter().enumerate() {
         let valid = origin == "*" || is_origin(origin);
@@ -109,6 +113,7 @@ fn check_tenant(section: &str, name: &str, tenant: &Tenant) -> Checked {
         ("requests_per_minute", tenant.requests_per_minute),
         ("tokens_per_minute", tenant.tokens_per_minute),
         ("concurrent_requests", tenant.concurrent_requests),
+        ("lessons_per_minute", tenant.lessons_per_minute),
     ] {
         require(value != Some(0), &format!("{section}.{key}"), || {
             "0 refuses every request; leave it out for no limit, disable keys to refuse a tenant".to_owned()

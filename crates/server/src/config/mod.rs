@@ -17,8 +17,8 @@ pub(crate) use self::check::is_name;
 use self::layers::Layers;
 pub use self::layers::{ConfigError, Setting};
 pub use self::sections::{
-    Cors, Folders, FullQueue, Grpc, KeyFiles, Limits, Listen, Log, LogFormat, LogLevel, Metrics, Model,
-    Tenant, Tls, Witness,
+    Cors, Folders, FullQueue, Grpc, KeyFiles, Learning, Limits, Listen, Log, LogFormat, LogLevel, Metrics,
+    Model, Tenant, Tls, Witness,
 };
 pub use self::values::{Bytes, Seconds};
 
@@ -44,6 +44,8 @@ pub struct Config {
     pub cors: Cors,
     /// Witness log.
     pub witness: Witness,
+    /// Learning from feedback.
+    pub learning: Learning,
     /// Models.
     pub models: Vec<Model>,
     /// Folders that requests can reach.

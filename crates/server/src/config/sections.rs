@@ -129,6 +129,18 @@ pub struct Tenant {
     pub concurrent_requests: Option<u32>,
     /// Share of each model's KV-cache budget, above 0 to 1.
     pub kv_share: Option<f64>,
+    /// Records requests for feedback, which teaches adapters of this tenant. Needs `[learning]`.
+    pub learning: bool,
+    /// Lessons per minute, as a token bucket of that size.
+    pub lessons_per_minute: Option<u32>,
+}
+
+/// `[learning]`: adapters that learn from the feedback of tenants.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Learning {
+    /// Folder of requests, feedback and what was learned; without it nothing learns.
+    pub folder: Option<PathBuf>,
 }
 
 /// `[cors]`: origins whose pages may call the server from a browser.

@@ -15,14 +15,17 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use ruvllm::{
-    Chunk, Completion, GenerateRequest, Logprobs, RequestHandle, TokenId, ToolCallEvent, ToolCallParser,
+    Chunk, Completion, GenerateRequest, Logprobs, OnlineAdapter, RequestHandle, TokenId, ToolCallEvent,
+    ToolCallParser,
 };
 
 use self::arrival::Arrival;
 pub(crate) use self::event_stream::{StreamWriter, stream, write_event};
 pub(crate) use self::ticket::{CallRecord, Endpoint, Observer, Observers, Room, Ticket};
 use crate::api_error::ApiError;
+use crate::auth::Caller;
 use crate::models::LoadedModel;
+use crate::tenant::tenant_of;
 
 /// Event of one choice of a generation.
 #[derive(Debug)]
@@ -78,6 +81,8 @@ pub(crate) struct Generation {
     parsed: Vec<ToolCallEvent>,
     arrival: Arc<Arrival>,
     ticket: Ticket,
+    /// Model whose choices are recorded for feedback.
+    recorded: Option<Arc<LoadedModel>>,
 }
 
 impl Generation {
@@ -92,11 +97,12 @@ impl Generation {
         n: usize,
     ) -> Result<Self, ApiError> {
         ticket.set_model(model.name());
-        let submitted = {
-            let model = Arc::clone(&model);
-            // Rendering and encoding a prompt takes milliseconds.
-            tokio::task::spawn_blocking(move || submit(&model, requests, n)).await
-        };
+        let is_recorded = ticket.caller.limits.learns() && model.learning().is_some();
+        let recorded = is_recorded.then(|| Arc::clone(&model));
+        let learner = is_recorded.then(|| ticket.caller.clone());
+        // Rendering and encoding a prompt takes milliseconds.
+        let submitted =
+            tokio::task::spawn_blocking(move || submit(&model, learner.as_ref(), requests, n)).await;
         let submitted = submitted.unwrap_or_else(|panic| Err(ApiError::internal(&panic)));
         let handles = submitted.inspect_err(|error| ticket.set_error(error))?;
         let arrival = Arc::new(Arrival::default());
@@ -113,6 +119,7 @@ impl Generation {
             parsed: Vec::new(),
             arrival,
             ticket,
+            recorded,
         })
     }
 
@@ -221,12 +228,26 @@ impl Generation {
             }
             if let Some(completion) = self.choices[index].handle.completion().cloned() {
                 self.ticket.add_completion(&completion, index.is_multiple_of(self.n));
+                self.record(index, &completion);
                 self.events.push_back(Event { index, kind: EventKind::End(Box::new(completion)) });
             }
         } else {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Records a complete choice, if its tenant learns.
+    fn record(&self, index: usize, completion: &Completion) {
+        let Some((learning, engine)) =
+            self.recorded.as_ref().and_then(|model| Some((model.learning()?, model.engine().ok()?)))
+        else {
+            return;
+        };
+        if let Ok(tenant) = tenant_of(engine, &self.ticket.caller) {
+            let request = (self.ticket.request_id.as_str(), index);
+            learning.record(engine, OnlineAdapter::owner(&tenant), request, completion);
+        }
     }
 
     /// Moves what the parser gave to the events. Tokens and log-probabilities of the piece go with
@@ -251,13 +272,18 @@ impl Generation {
     }
 }
 
-/// Submits all requests; those before one that is refused are cancelled by their handles.
+/// Submits all requests; those before one that is refused are cancelled by their handles. The
+/// adapters that `learner` has taught can be named.
 fn submit(
     model: &LoadedModel,
+    learner: Option<&Caller>,
     requests: Vec<GenerateRequest>,
     n: usize,
 ) -> Result<Vec<RequestHandle>, ApiError> {
     let engine = model.engine()?;
+    if let (Some(caller), Some(learning)) = (learner, model.learning()) {
+        learning.open_tenant(engine, &tenant_of(engine, caller)?)?;
+    }
     let mut handles = Vec::with_capacity(requests.len() * n);
     for request in requests {
         handles.extend(engine.submit_many(request, n)?);

@@ -25,8 +25,10 @@ pub(crate) struct TenantLimits {
 struct State {
     requests: Option<Bucket>,
     tokens: Option<Bucket>,
+    lessons: Option<Bucket>,
     concurrent: Option<u32>,
     kv_share: Option<f64>,
+    learns: bool,
     running: u32,
 }
 
@@ -49,6 +51,14 @@ pub(crate) enum Limited {
         /// Time until the next request is admitted.
         retry_after: Duration,
     },
+    /// The tenant's lessons per minute are used up.
+    #[error("rate limit of {limit} lessons per minute reached; send the feedback again in {}", short(*retry_after))]
+    Lessons {
+        /// Lessons per minute.
+        limit: u64,
+        /// Time until the next one is admitted.
+        retry_after: Duration,
+    },
     /// The tenant has as many requests as it may have at once.
     #[error("{limit} requests of this tenant are running, which is its limit; send the request again later")]
     Concurrency {
@@ -67,7 +77,9 @@ impl Limited {
     /// Time after which the request may be sent again.
     pub(crate) fn retry_after(&self) -> Duration {
         match *self {
-            Self::Requests { retry_after, .. } | Self::Tokens { retry_after, .. } => retry_after,
+            Self::Requests { retry_after, .. }
+            | Self::Tokens { retry_after, .. }
+            | Self::Lessons { retry_after, .. } => retry_after,
             Self::Concurrency { .. } | Self::Overloaded { .. } => RETRY,
         }
     }
@@ -94,13 +106,33 @@ impl TenantLimits {
         let state = &mut *self.state.lock();
         state.requests = resized(state.requests.take(), settings.requests_per_minute, now);
         state.tokens = resized(state.tokens.take(), settings.tokens_per_minute, now);
+        state.lessons = resized(state.lessons.take(), settings.lessons_per_minute, now);
         state.concurrent = settings.concurrent_requests;
-        state.kv_share = settings.kv_share;
+        (state.kv_share, state.learns) = (settings.kv_share, settings.learning);
     }
 
     /// Share of each model's KV-cache budget.
     pub(crate) fn kv_share(&self) -> Option<f64> {
         self.state.lock().kv_share
+    }
+
+    /// True if requests are recorded for feedback, and feedback teaches.
+    pub(crate) fn learns(&self) -> bool {
+        self.state.lock().learns
+    }
+
+    /// Admits a lesson.
+    ///
+    /// # Errors
+    /// [`Limited::Lessons`].
+    pub(crate) fn admit_lesson(&self, now: Instant) -> Result<(), Limited> {
+        let Some(lessons) = &mut self.state.lock().lessons else { return Ok(()) };
+        let retry_after = lessons.wait(1.0, now);
+        if !retry_after.is_zero() {
+            return Err(Limited::Lessons { limit: lessons.state(now).limit, retry_after });
+        }
+        lessons.take(1.0, now);
+        Ok(())
     }
 
     /// Admits a request: one of the requests per minute, a place among those at once, and a place

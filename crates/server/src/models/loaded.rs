@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 
 use super::ModelEntry;
 use crate::api_error::{ApiError, with_sources};
+use crate::learning::ModelLearning;
 
 /// A loaded model: a decoder, which generates, or an encoder, which only embeds.
 pub(crate) struct LoadedModel {
@@ -25,21 +26,24 @@ pub(crate) struct LoadedModel {
     sessions: Option<PathBuf>,
     /// Revision of the sessions that are saved.
     saved: AtomicU64,
+    /// Learning; `None` if it is off or its store cannot be used.
+    learning: Option<ModelLearning>,
 }
 
 impl LoadedModel {
     /// Loads a model, registers `adapters` and restores its sessions from their folder in
-    /// `sessions`, which is named by the fingerprint of the model.
+    /// `sessions`, which is named by the fingerprint of the model. What it learns is in `learning`;
+    /// a store that cannot be used is logged, and the model answers without learning.
     ///
     /// # Errors
     /// As [`Engine::load`], and [`ruvllm::Error::Adapter`].
     pub(super) fn load(
         entry: &ModelEntry,
         adapters: &[(String, PathBuf)],
-        sessions: Option<&Path>,
+        (sessions, learning): (Option<&Path>, Option<&Path>),
     ) -> Result<Self, ruvllm::Error> {
         let embedder = Embedder::load(&entry.source, &entry.options, &mut |_: LoadProgress<'_>| ())?;
-        let (mut bytes, mut folder) = (super::expected_bytes(entry), None);
+        let (mut bytes, mut folder, mut learns) = (super::expected_bytes(entry), None, None);
         if let Some(engine) = embedder.engine() {
             let weights = engine.model().weight_bytes();
             bytes = weights.private + weights.shared + engine.plan().kv_budget.value as u64;
@@ -51,6 +55,7 @@ impl LoadedModel {
             if let Some(sessions) = sessions {
                 folder = Some(restore_sessions(engine, sessions)?);
             }
+            learns = learning.and_then(|folder| open_learning(entry, engine, folder));
         }
         let name = entry.name.as_str().into();
         let model = Self {
@@ -60,6 +65,7 @@ impl LoadedModel {
             embedding: Arc::default(),
             sessions: folder,
             saved: AtomicU64::new(0),
+            learning: learns,
         };
         let restored = model.sessions().map_or(0, |(_, sessions)| sessions.revision());
         model.saved.store(restored, Ordering::Relaxed);
@@ -131,6 +137,11 @@ impl LoadedModel {
             .collect()
     }
 
+    /// Learning; `None` if it is off or its store cannot be used.
+    pub(crate) fn learning(&self) -> Option<&ModelLearning> {
+        self.learning.as_ref()
+    }
+
     /// Name of the model in replies.
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
@@ -188,6 +199,15 @@ impl LoadedModel {
             ApiError::invalid_param("model", message)
         })
     }
+}
+
+/// Opens the learning of a model; a fault is logged.
+fn open_learning(entry: &ModelEntry, engine: &Engine, folder: &Path) -> Option<ModelLearning> {
+    let opened = ModelLearning::open(engine, folder);
+    let fault = |error: &ruvllm::Error| {
+        tracing::error!(model = entry.name, error = with_sources(error), "the model learns nothing");
+    };
+    opened.inspect_err(fault).ok()
 }
 
 /// Restores the sessions of a model; returns their folder. Sessions that cannot be read are left

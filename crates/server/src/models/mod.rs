@@ -61,6 +61,8 @@ pub(crate) struct ModelSet {
     clock: AtomicU64,
     /// Folder of the sessions of all models.
     sessions: Option<PathBuf>,
+    /// Folder of what all models learn.
+    learning: Option<PathBuf>,
     /// Held by the one load.
     loading: tokio::sync::Mutex<()>,
 }
@@ -95,6 +97,7 @@ impl ModelSet {
             created: created.map_or(0, |time| time.as_secs()),
             clock: AtomicU64::new(1),
             sessions: None,
+            learning: None,
             loading: tokio::sync::Mutex::new(()),
         }
     }
@@ -103,6 +106,13 @@ impl ModelSet {
     #[must_use]
     pub(crate) fn with_sessions(mut self, folder: Option<PathBuf>) -> Self {
         self.sessions = folder;
+        self
+    }
+
+    /// Keeps what models learn in a folder.
+    #[must_use]
+    pub(crate) fn with_learning(mut self, folder: Option<PathBuf>) -> Self {
+        self.learning = folder;
         self
     }
 
@@ -198,8 +208,9 @@ impl ModelSet {
     async fn load_now(self: &Arc<Self>, index: usize) -> Result<Arc<LoadedModel>, ruvllm::Error> {
         let slot = &self.slots[index];
         let (entry, adapters) = (slot.entry.clone(), Arc::clone(&slot.adapters.read()));
-        let (name, sessions) = (entry.name.clone(), self.sessions.clone());
-        let load = move || LoadedModel::load(&entry, &adapters, sessions.as_deref());
+        let name = entry.name.clone();
+        let (sessions, learning) = (self.sessions.clone(), self.learning.clone());
+        let load = move || LoadedModel::load(&entry, &adapters, (sessions.as_deref(), learning.as_deref()));
         let loaded = tokio::task::spawn_blocking(load).await;
         let model = loaded.unwrap_or(Err(ruvllm::Error::EngineStopped))?;
         tracing::info!(model = name, bytes = model.bytes(), "loaded a model");

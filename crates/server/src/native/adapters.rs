@@ -12,11 +12,12 @@ use ruvllm::{Engine, Precision, Tenant, Tier};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Deleted, ModelQuery};
+use super::{Deleted, ModelQuery, blocking};
 use crate::api_error::{ApiError, with_sources};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::models::LoadedModel;
+use crate::tenant::tenant_of;
 
 /// An adapter of a model.
 #[derive(Debug, Serialize, ToSchema)]
@@ -91,13 +92,6 @@ fn visible(engine: &Engine, tenant: &Tenant) -> Vec<RegisteredAdapter> {
     adapters
 }
 
-/// Runs in a thread where files may be read.
-async fn blocking<T: Send + 'static>(
-    run: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(run).await.map_err(|panic| ApiError::internal(&panic))?
-}
-
 /// `GET /v1/adapters`
 pub(crate) async fn list(
     State(app): State<Arc<App>>,
@@ -108,7 +102,7 @@ pub(crate) async fn list(
         let mut data = Vec::new();
         for model in query.models(&app) {
             let engine = model.engine()?;
-            let adapters = visible(engine, &App::tenant(engine, &caller)?);
+            let adapters = visible(engine, &tenant_of(engine, &caller)?);
             data.extend(adapters.iter().map(|found| AdapterObject::new(&found.version, found.tier, &model)));
         }
         Ok(data)
@@ -143,7 +137,7 @@ fn register(
 ) -> Result<AdapterObject, ApiError> {
     let LoadRequest { name, adapter, replace, .. } = request;
     let engine = model.engine()?;
-    let tenant = App::tenant(engine, caller)?;
+    let tenant = tenant_of(engine, caller)?;
     let (param, stored) = adapter.as_ref().map_or(("name", name), |adapter| ("adapter", adapter));
     let stored = store.get(stored).map_err(|error| refused(&error, param))?;
     let (registry, path) = (engine.adapter_registry(), stored.file.path());
@@ -170,7 +164,7 @@ pub(crate) async fn unload(
     let mut has_removed = false;
     for model in query.models(&app) {
         let engine = model.engine()?;
-        let tenant = App::tenant(engine, &caller)?;
+        let tenant = tenant_of(engine, &caller)?;
         has_removed |= engine.adapter_registry().unload(&tenant, &name).is_ok();
     }
     match has_removed {

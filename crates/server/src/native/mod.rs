@@ -3,7 +3,10 @@
 //! Where llama.cpp's server has an endpoint, names and fields are those of it.
 
 pub(crate) mod adapters;
+pub(crate) mod feedback;
+mod learning;
 pub(crate) mod sessions;
+pub(crate) mod sona;
 pub(crate) mod state;
 pub(crate) mod tokens;
 
@@ -12,6 +15,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use crate::api_error::ApiError;
 use crate::app::App;
 use crate::models::LoadedModel;
 
@@ -34,6 +38,13 @@ impl ModelQuery {
         let models: Vec<_> = app.models.loaded().into_iter().filter(is_named).collect();
         models.into_iter()
     }
+}
+
+/// Runs in a thread where files may be read.
+async fn blocking<T: Send + 'static>(
+    run: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(run).await.map_err(|panic| ApiError::internal(&panic))?
 }
 
 /// Confirmation of a removal.

@@ -14,6 +14,7 @@ use crate::api_error::ApiError;
 use crate::app::App;
 use crate::auth::Caller;
 use crate::models::LoadedModel;
+use crate::tenant::tenant_of;
 
 /// A session.
 #[derive(Debug, Serialize, ToSchema)]
@@ -67,7 +68,7 @@ fn find(
     id: &str,
 ) -> Result<(Arc<LoadedModel>, Tenant, SessionInfo), ApiError> {
     for model in query.models(app) {
-        let tenant = App::tenant(model.engine()?, caller)?;
+        let tenant = tenant_of(model.engine()?, caller)?;
         if let Some(session) = model.engine()?.sessions().get(&tenant, id) {
             return Ok((model, tenant, session));
         }
@@ -84,7 +85,7 @@ pub(crate) async fn list(
     let mut data = Vec::new();
     for model in query.models(&app) {
         let engine = model.engine()?;
-        let sessions = engine.sessions().list(&App::tenant(engine, &caller)?);
+        let sessions = engine.sessions().list(&tenant_of(engine, &caller)?);
         data.extend(sessions.iter().map(|session| SessionObject::new(session, &model)));
     }
     Ok(Json(SessionList { object: "list", data }))

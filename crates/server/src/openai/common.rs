@@ -12,6 +12,7 @@ use super::OneOrMany;
 use crate::api_error::ApiError;
 use crate::app::App;
 use crate::auth::Caller;
+use crate::tenant::tenant_of;
 
 /// Most choices of a prompt.
 const MOST_CHOICES: usize = 128;
@@ -129,7 +130,7 @@ impl Common {
         let &Target { app, engine, caller, ref adapter } = target;
         let mut request = GenerateRequest::new(prompt)
             .with_sampling(self.sampling()?)
-            .with_tenant(App::tenant(engine, caller)?)
+            .with_tenant(tenant_of(engine, caller)?)
             .with_stop(self.stops()?.iter().cloned())
             .with_ignore_eos(self.ignore_eos.unwrap_or(false))
             .with_cache_prefix(self.cache_prompt.unwrap_or(true))

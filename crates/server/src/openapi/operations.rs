@@ -7,7 +7,9 @@ use super::schema::{ErrorReply, MessageError, MessageEvent, ResponseEvent};
 use crate::anthropic::{Block, MessageReply, MessagesRequest, TokenCount};
 use crate::native::Deleted;
 use crate::native::adapters::{AdapterList, AdapterObject, LoadRequest};
+use crate::native::feedback::{FeedbackObject, FeedbackRequest};
 use crate::native::sessions::{ForkRequest, SessionList, SessionObject};
+use crate::native::sona::{ForgetRequest, ForgottenObject, LearnedList, LearnedObject, ReplayObject};
 use crate::native::state::{Health, Props};
 use crate::native::tokens::{DetokenizeRequest, Text, TokenizeRequest, Tokens};
 use crate::openai::Common;
@@ -25,6 +27,7 @@ pub(super) fn operations(document: &mut Document) {
     document.reference::<InputItem>();
     generation(document);
     own(document);
+    learning(document);
     state(document);
 }
 
@@ -124,6 +127,39 @@ fn own(document: &mut Document) {
         .model_query()
         .request::<ForkRequest>()
         .reply::<SessionObject>()
+        .add::<ErrorReply>();
+}
+
+fn learning(document: &mut Document) {
+    document
+        .operation("post", "/v1/feedback", "ruvllm", "Teaches an adapter by a rating or a correction")
+        .request::<FeedbackRequest>()
+        .reply::<FeedbackObject>()
+        .add::<ErrorReply>();
+    document
+        .operation("get", "/v1/sona/adapters", "ruvllm", "Adapters of the caller that learn")
+        .model_query()
+        .reply::<LearnedList>()
+        .add::<ErrorReply>();
+    document
+        .operation("get", "/v1/sona/adapters/{name}", "ruvllm", "An adapter that learns")
+        .model_query()
+        .reply::<LearnedObject>()
+        .add::<ErrorReply>();
+    document
+        .operation("post", "/v1/sona/adapters/{name}/release", "ruvllm", "Ends a quarantine")
+        .model_query()
+        .reply::<LearnedObject>()
+        .add::<ErrorReply>();
+    document
+        .operation("post", "/v1/sona/adapters/{name}/replay", "ruvllm", "Learns the log again and compares")
+        .model_query()
+        .reply::<ReplayObject>()
+        .add::<ErrorReply>();
+    document
+        .operation("post", "/v1/sona/forget", "ruvllm", "Removes data and what was learned from it")
+        .request::<ForgetRequest>()
+        .reply::<ForgottenObject>()
         .add::<ErrorReply>();
 }
 

@@ -1,0 +1,184 @@
+//! Learning of a model in memory: its store, the recorder of requests, and the adapters of each
+//! tenant (ADR-0083).
+//!
+//! Only tenants that the configuration allows are recorded and taught.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use ruvllm::crates::sona::store::StoreOptions;
+use ruvllm::crates::sona::trajectory::{AdapterVersion, Timings, Trajectory};
+use ruvllm::crates::sona::{self, LearningStore, Recorder, RecorderOptions};
+use ruvllm::{Completion, Engine, FinishReason, LearningOptions, OnlineAdapter, Tenant};
+
+use crate::api_error::with_sources;
+
+/// Bytes of the page cache of a store.
+const CACHE_BYTES: usize = 4 << 20;
+
+/// The adapters of one tenant by name.
+type Adapters = BTreeMap<String, Arc<OnlineAdapter>>;
+
+/// Learning of a model in memory.
+pub(crate) struct ModelLearning {
+    store: LearningStore,
+    recorder: Recorder,
+    /// Digest of the weights as hexadecimal digits.
+    digest: String,
+    /// Adapters of each tenant that was seen, by the tenant's name in the store.
+    tenants: Mutex<HashMap<String, Adapters>>,
+}
+
+impl ModelLearning {
+    /// Opens the store of a model, a file in `folder` that is named by the digest of its weights.
+    ///
+    /// # Errors
+    /// [`ruvllm::Error::Learning`] for a store that cannot be used; errors of the weights' digest.
+    pub(crate) fn open(engine: &Engine, folder: &Path) -> Result<Self, ruvllm::Error> {
+        let digest: String = engine.fingerprint()?.iter().map(|byte| format!("{byte:02x}")).collect();
+        let path = folder.join(format!("{digest}.redb"));
+        let failed = |source| ruvllm::Error::Learning { source };
+        let create = std::fs::create_dir_all(folder);
+        create.map_err(|error| failed(sona::Error::File { path: folder.to_owned(), error }))?;
+        // A snapshot holds the ordinary positions: 10 MB with the built-in model.
+        let options = StoreOptions { snapshots: 2, cache_bytes: CACHE_BYTES, ..StoreOptions::default() };
+        let store = LearningStore::open(path, options).map_err(failed)?;
+        let recorder = Recorder::start(store.clone(), RecorderOptions::default()).map_err(failed)?;
+        Ok(Self { store, recorder, digest, tenants: Mutex::default() })
+    }
+
+    /// The store.
+    pub(crate) fn store(&self) -> &LearningStore {
+        &self.store
+    }
+
+    /// The recorder.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Records a choice of a request that is complete. A full queue drops and counts it.
+    pub(crate) fn record(
+        &self,
+        engine: &Engine,
+        tenant: &str,
+        (request, choice): (&str, usize),
+        completion: &Completion,
+    ) {
+        let Completion { prompt, tokens, timings, adapters, .. } = completion;
+        let mut response = tokens.clone();
+        if completion.finish_reason == FinishReason::Stop && completion.stop_sequence.is_none() {
+            // The model ended its answer itself, which is part of what was generated.
+            response.extend(engine.tokenizer().eos());
+        }
+        let float = |value: Option<f64>| value.map(|value| value as f32);
+        let adapters = adapters.iter();
+        let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let refused = self.recorder.record(Trajectory {
+            request_id: choice_id(request, choice),
+            tenant: tenant.to_owned(),
+            model_digest: self.digest.clone(),
+            prompt_tokens: prompt.clone(),
+            response_tokens: response,
+            adapters: adapters
+                .map(|adapter| AdapterVersion { name: adapter.name.clone(), version: adapter.version })
+                .collect(),
+            timings: Timings {
+                queue_ms: float(timings.queue_ms),
+                ttft_ms: float(timings.ttft_ms),
+                tokens_per_second: float(timings.decode_tok_s),
+                ..Timings::default()
+            },
+            created_ms: created.map_or(0, |time| time.as_millis() as u64),
+            ..Trajectory::default()
+        });
+        if let Err(refusal) = refused {
+            tracing::debug!(%refusal, request, "a request is not recorded for feedback");
+        }
+    }
+
+    /// Registers the adapters of a tenant that the store has, so that requests can name them. Only
+    /// the first call for a tenant does something.
+    ///
+    /// # Errors
+    /// As [`Engine::online_adapter`]. The next call tries again.
+    pub(crate) fn open_tenant(&self, engine: &Engine, tenant: &Tenant) -> Result<(), ruvllm::Error> {
+        self.with_adapters(engine, tenant, |_| Ok(()))
+    }
+
+    /// The adapter `name` of a tenant, begun now if there is none.
+    ///
+    /// # Errors
+    /// As [`Engine::online_adapter`].
+    pub(crate) fn adapter(
+        &self,
+        engine: &Engine,
+        tenant: &Tenant,
+        name: &str,
+    ) -> Result<Arc<OnlineAdapter>, ruvllm::Error> {
+        self.with_adapters(engine, tenant, |adapters| {
+            if let Some(adapter) = adapters.get(name) {
+                return Ok(Arc::clone(adapter));
+            }
+            let adapter = self.open_adapter(engine, tenant, name)?;
+            adapters.insert(name.to_owned(), Arc::clone(&adapter));
+            Ok(adapter)
+        })
+    }
+
+    /// All adapters of a tenant by name.
+    ///
+    /// # Errors
+    /// As [`Engine::online_adapter`].
+    pub(crate) fn adapters(&self, engine: &Engine, tenant: &Tenant) -> Result<Adapters, ruvllm::Error> {
+        self.with_adapters(engine, tenant, |adapters| Ok(adapters.clone()))
+    }
+
+    fn with_adapters<T>(
+        &self,
+        engine: &Engine,
+        tenant: &Tenant,
+        run: impl FnOnce(&mut Adapters) -> Result<T, ruvllm::Error>,
+    ) -> Result<T, ruvllm::Error> {
+        let mut tenants = self.tenants.lock();
+        let owner = OnlineAdapter::owner(tenant);
+        if let Some(adapters) = tenants.get_mut(owner) {
+            return run(adapters);
+        }
+        let failed = |source| ruvllm::Error::Learning { source };
+        let mut adapters = Adapters::new();
+        for name in self.store.adapters(owner).map_err(failed)? {
+            match self.open_adapter(engine, tenant, &name) {
+                Ok(adapter) => _ = adapters.insert(name, adapter),
+                // Others of the tenant go on; requests that name this one are refused.
+                Err(error) => tracing::error!(
+                    adapter = name,
+                    tenant = owner,
+                    error = with_sources(&error),
+                    "a learned adapter cannot be used"
+                ),
+            }
+        }
+        run(tenants.entry(owner.to_owned()).or_insert(adapters))
+    }
+
+    fn open_adapter(
+        &self,
+        engine: &Engine,
+        tenant: &Tenant,
+        name: &str,
+    ) -> Result<Arc<OnlineAdapter>, ruvllm::Error> {
+        engine.online_adapter(tenant, name, &self.store, LearningOptions::default())
+    }
+}
+
+/// Name of a choice of a request in the store.
+pub(crate) fn choice_id(request: &str, choice: usize) -> String {
+    if choice == 0 { request.to_owned() } else { format!("{request}#{choice}") }
+}
