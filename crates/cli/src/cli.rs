@@ -143,6 +143,7 @@ impl Cli {
             Command::Sona(sona::SonaCommand::Feedback(args)) => return sona::feedback::run(&args, json),
             Command::Sona(sona::SonaCommand::Train(args)) => return sona::train::run(&args, json),
             Command::Sona(sona::SonaCommand::Status(args)) => sona::status::run(&args, json)?,
+            Command::Sona(sona::SonaCommand::Export(args)) => sona::export::run(&args, json)?,
             Command::Sona(sona::SonaCommand::Forget(args)) => sona::forget::run(&args, json)?,
             Command::Sona(sona::SonaCommand::Replay(args)) => {
                 return Ok(ExitCode::from(u8::from(!sona::replay::run(&args, json)?)));

@@ -114,7 +114,7 @@ pub(super) fn sample(
     let mut sampling = SamplingParams::default();
     sampling.temperature = 1.0;
     let request =
-        GenerateRequest::new(prompt).with_max_tokens(tokens).with_seed(seed).with_sampling(sampling);
+        GenerateRequest::new(prompt).with_max_tokens(tokens).with_sampling(sampling).with_seed(seed);
     let request = request.with_ignore_eos(true);
     let request = match adapter {
         Some(name) => request.with_named_adapter(name, 1.0),

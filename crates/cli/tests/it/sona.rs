@@ -8,7 +8,7 @@ use crate::program::{Run, argument, command, finish};
 const PROMPT: &str = "The name of the cat is";
 const CORRECTION: &str = " Bartholomew the Third.";
 /// Times that the correction is taught.
-const LESSONS: usize = 40;
+const LESSONS: usize = 24;
 
 fn run(home: &Path, arguments: &[&str]) -> Run {
     finish(arguments, command(arguments).env("RUVLLM_HOME", home).output().unwrap())
@@ -53,6 +53,14 @@ fn corrections_change_what_is_generated_and_can_be_forgotten() {
     assert!(number(&status, "harm") < 0.01, "{status}");
     let replay = run(home, &["sona", "replay", "cat", "--json"]).json();
     assert_eq!((replay["equal"].as_bool(), &replay["digest"]), (Some(true), &status["digest"]));
+
+    // The exported lessons teach another adapter the same bits.
+    let lessons = home.join("lessons.jsonl");
+    let export = ["sona", "export", "cat", argument(&lessons)];
+    assert_eq!(run(home, &[&export[..], &["--json"]].concat()).json()["lessons"], LESSONS as u64 + 2);
+    run(home, &export).fails_with(1, &["exists", "--force"]);
+    run(home, &["sona", "feedback", "twin", "--data", argument(&lessons)]).text();
+    assert_eq!(run(home, &["sona", "status", "twin", "--json"]).json()["digest"], status["digest"]);
 
     let forgotten = run(home, &["sona", "forget", "cat", "--since", "2020-01-01", "--json"]).json();
     assert_eq!(forgotten["remaining"].as_u64(), Some(0), "{forgotten}");

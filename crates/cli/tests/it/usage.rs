@@ -36,6 +36,7 @@ pub(crate) const COMMANDS: [&[&str]; 47] = [
     &["sona", "feedback"],
     &["sona", "status"],
     &["sona", "train"],
+    &["sona", "export"],
     &["sona", "forget"],
     &["sona", "replay"],
     &["sona", "release"],

@@ -194,6 +194,14 @@ impl OnlineAdapter {
         self.learner.lock().release().map_err(learning)
     }
 
+    /// Lessons of the log that are in effect, in their order.
+    ///
+    /// # Errors
+    /// [`Error::Learning`] from the store.
+    pub fn lessons(&self) -> Result<Vec<TaughtText>> {
+        self.learner.lock().lessons().map_err(learning)
+    }
+
     /// Learns the whole log again from the base, and compares with the current state.
     ///
     /// # Errors

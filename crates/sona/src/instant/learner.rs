@@ -348,9 +348,10 @@ impl InstantLearner {
         let scale =
             if norm > self.settings.largest_gradient { self.settings.largest_gradient / norm } else { 1.0 };
         let decay = 1.0 / (1.0 + self.updates as f32 / self.settings.decay_updates).sqrt();
+        let factor = if lesson.clip.is_some() { self.settings.rating_rate * decay } else { decay };
         let mut step = Step {
-            rate: self.settings.rate * decay,
-            column_rate: self.settings.column_rate * decay,
+            rate: self.settings.rate * factor,
+            column_rate: self.settings.column_rate * factor,
             gradient_scale: scale,
         };
         let rejected = Applied { is_applied: Some(false), before, after: before };

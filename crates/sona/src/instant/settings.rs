@@ -15,6 +15,8 @@ pub struct Settings {
     pub rate: f32,
     /// Learning rate of `D`, whose columns each belong to one token.
     pub column_rate: f32,
+    /// Factor of both learning rates for ratings: one says less of each token than a correction.
+    pub rating_rate: f32,
     /// Updates after which the rates are `1 / sqrt(2)` of the first ones: they fall with
     /// `1 / sqrt(1 + updates / decay_updates)`. Infinite for constant rates.
     pub decay_updates: f32,
@@ -53,6 +55,7 @@ impl Default for Settings {
             seed: 0,
             rate: 1e-4,
             column_rate: 5e-4,
+            rating_rate: 4.0,
             decay_updates: 500.0,
             largest_gradient: 1.0,
             positions: 64,
@@ -78,6 +81,7 @@ impl Settings {
         let positive = [
             ("rate", f64::from(self.rate)),
             ("column_rate", f64::from(self.column_rate)),
+            ("rating_rate", f64::from(self.rating_rate)),
             ("decay_updates", f64::from(self.decay_updates)),
             ("largest_gradient", f64::from(self.largest_gradient)),
             ("largest_step", self.largest_step),

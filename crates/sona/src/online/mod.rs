@@ -387,6 +387,19 @@ impl OnlineLearner {
         Ok(forgotten)
     }
 
+    /// Lessons of the log that are in effect, in their order.
+    ///
+    /// # Errors
+    /// Errors of the store; [`Error::Record`] for a damaged payload.
+    pub fn lessons(&self) -> Result<Vec<TaughtText>> {
+        let mut lessons = Vec::new();
+        self.each_event(|event| {
+            lessons.extend(event.payload::<LessonEvent>()?.map(LessonEvent::text).transpose()?);
+            Ok(())
+        })?;
+        Ok(lessons)
+    }
+
     /// Learns the whole log again from the base, beside the current state, and compares.
     ///
     /// # Errors

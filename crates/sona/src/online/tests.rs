@@ -168,6 +168,8 @@ fn a_process_that_ends_anywhere_goes_on_bit_by_bit() {
     assert_eq!((status.lessons, status.standing), (11, Standing::Learning));
     let replay = whole.replay(&Toy::new()).unwrap();
     assert_eq!((replay.lessons, replay.is_equal), (11, true));
+    let lessons = whole.lessons().unwrap();
+    assert_eq!((lessons.len(), &lessons[2], &lessons[3]), (11, &rated(2, 0.5), &correction(3)));
 }
 
 #[test]

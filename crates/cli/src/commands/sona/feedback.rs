@@ -18,8 +18,8 @@ A correction raises the likelihood of its tokens. A rating from -1 to 1 moves th
 prompt itself is not taught. Each lesson is in the log before it is learned; after 16 of them the adapter is judged at
 ordinary text, and goes back to its last good state if it does harm there. The result is what --adapter NAME takes.
 
-FILE of --data has one JSON object per line: {prompt, correction} or {prompt, response, rating}. --text teaches a plain
-text, in windows of 512 tokens.
+FILE of --data has one JSON object per line: {prompt, correction} or {prompt, response, rating}, also as `ruvllm sona
+export` writes them. --text teaches a plain text, in windows of 512 tokens.
 
 JSON: {name, lessons, learned, outliers, quarantined, log_probability_before, log_probability_after, divergence}; the
 last three are means over the lessons of this command, in nats per token, null without one that was learned.
@@ -133,7 +133,8 @@ impl FeedbackArgs {
         }
         let Some(prompt) = &self.prompt else { return Ok(Vec::new()) };
         let (correction, response, rating) = (self.correction.clone(), self.response.clone(), self.rating);
-        Ok(vec![Feedback { prompt: prompt.clone(), correction, response, rating }])
+        let prompt = Some(prompt.clone());
+        Ok(vec![Feedback { prompt, correction, response, rating, ..Feedback::default() }])
     }
 }
 

@@ -6,7 +6,7 @@ use ruvllm::crates::sona::online::TaughtText;
 use ruvllm::{Engine, Prompt, TokenId};
 use ruvllm_text::chat::Message;
 use ruvllm_text::tokenizer::EncodeOptions;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::learned::learning;
 use crate::commands::load;
@@ -15,14 +15,22 @@ use crate::error::{Error, Result};
 /// Tokens of a window of a text.
 const WINDOW: usize = 512;
 
-/// Feedback on a prompt.
-#[derive(Debug, Clone, Deserialize)]
+/// Feedback on a prompt. Tokens, as `sona export` writes them, come before the texts that they are.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Feedback {
-    pub(super) prompt: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prompt: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) correction: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) response: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rating: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prompt_tokens: Option<Vec<TokenId>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) response_tokens: Option<Vec<TokenId>>,
 }
 
 impl Feedback {
@@ -52,11 +60,20 @@ impl Feedback {
                 return Err(Error::Input { origin: "feedback".to_owned(), reason });
             }
         };
-        let prompt = match is_chat {
-            true => Prompt::chat([Message::new("user", self.prompt.as_str())]),
-            false => Prompt::Text(self.prompt.clone()),
+        let prompt = match (&self.prompt_tokens, &self.prompt) {
+            (Some(tokens), _) => tokens.clone(),
+            (None, Some(prompt)) if is_chat => {
+                engine.encode_prompt(&Prompt::chat([Message::new("user", prompt.as_str())]))?
+            }
+            (None, Some(prompt)) => engine.encode_prompt(&Prompt::Text(prompt.clone()))?,
+            (None, None) => {
+                let reason = "give the prompt that it is about".to_owned();
+                return Err(Error::Input { origin: "feedback".to_owned(), reason });
+            }
         };
-        let prompt = engine.encode_prompt(&prompt)?;
+        if let Some(response) = self.response_tokens.clone() {
+            return Ok(TaughtText { prompt, response, lesson });
+        }
         let mut response = encode(engine, text)?;
         if is_chat {
             response.extend(engine.tokenizer().eos());

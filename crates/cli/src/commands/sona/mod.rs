@@ -1,6 +1,7 @@
 //! `ruvllm sona`: adapters that learn from feedback, and fine-tuning.
 
 mod data;
+pub(crate) mod export;
 pub(crate) mod feedback;
 pub(crate) mod forget;
 mod learned;
@@ -18,6 +19,7 @@ pub(crate) enum SonaCommand {
     Feedback(feedback::FeedbackArgs),
     Status(status::StatusArgs),
     Train(train::TrainArgs),
+    Export(export::ExportArgs),
     Forget(forget::ForgetArgs),
     Replay(replay::ReplayArgs),
     Release(release::ReleaseArgs),
