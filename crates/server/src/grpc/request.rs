@@ -14,7 +14,7 @@ use crate::native::tokens::TokenizeRequest;
 use crate::openai::chat::{CallParam, ChatMessage, ChatRequest, Content, FunctionParam};
 use crate::openai::completions::Prompts;
 use crate::openai::embeddings::EmbeddingsRequest;
-use crate::openai::{AdapterField, Common, OneOrMany};
+use crate::openai::{AdapterField, Common, OneOrMany, Target};
 
 /// Most log-probabilities of other tokens at a position, as in the HTTP API.
 const MOST_LOGPROBS: u32 = 20;
@@ -79,17 +79,13 @@ pub(super) fn generate(
     common: &Common,
     depth: usize,
 ) -> Result<GenerateRequest, ApiError> {
-    let (engine, caller, adapter) = (chosen.model.engine()?, &ticket.caller, chosen.adapter.clone());
+    let (engine, adapter) = (chosen.model.engine()?, chosen.adapter.clone());
+    let target = Target { app, engine, caller: &ticket.caller, adapter };
     let mut request = match &message.prompt {
-        Some(ProtoPrompt::Text(text)) => {
-            common.request(app, engine, caller, adapter, Prompt::Text(text.clone()))?
-        }
-        Some(ProtoPrompt::Tokens(tokens)) => {
-            common.request(app, engine, caller, adapter, Prompt::Tokens(tokens.ids.clone()))?
-        }
+        Some(ProtoPrompt::Text(text)) => common.request(&target, Prompt::Text(text.clone()))?,
+        Some(ProtoPrompt::Tokens(tokens)) => common.request(&target, Prompt::Tokens(tokens.ids.clone()))?,
         Some(ProtoPrompt::Chat(chat)) => {
-            let mut request =
-                chat_request(chat, depth)?.generate_request(app, engine, common, caller, adapter)?;
+            let mut request = chat_request(chat, depth)?.generate_request(&target, common)?;
             request.tool_choice = tool_choice(chat.tool_choice.as_deref());
             request
         }
@@ -137,6 +133,7 @@ fn chat_request(chat: &proto::Chat, depth: usize) -> Result<ChatRequest, ApiErro
         response_format: None,
         logprobs: None,
         top_logprobs: None,
+        chat_template_kwargs: None,
     })
 }
 
