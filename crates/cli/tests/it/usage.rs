@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 47] = [
+pub(crate) const COMMANDS: [&[&str]; 48] = [
     &["run"],
     &["generate"],
     &["chat"],
