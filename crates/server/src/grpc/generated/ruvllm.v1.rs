@@ -588,8 +588,7 @@ pub mod inference_server {
         clippy::let_unit_value,
     )]
     use tonic::codegen::*;
-    /// Generated trait containing gRPC methods that should be implemented for use with
-    /// InferenceServer.
+    /// Generated trait containing gRPC methods that should be implemented for use with InferenceServer.
     #[async_trait]
     pub trait Inference: std::marker::Send + std::marker::Sync + 'static {
         /// Server streaming response type for the Generate method.
