@@ -14,6 +14,7 @@ mod gate;
 mod generation;
 #[cfg(feature = "grpc")]
 mod grpc;
+mod hex;
 mod learning;
 mod limits;
 mod listen;

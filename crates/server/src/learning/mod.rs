@@ -18,6 +18,7 @@ use ruvllm::crates::sona::{self, LearningStore, Recorder, RecorderOptions};
 use ruvllm::{Completion, Engine, FinishReason, LearningOptions, OnlineAdapter, Tenant};
 
 use crate::api_error::with_sources;
+use crate::hex::hex;
 
 /// Bytes of the page cache of a store.
 const CACHE_BYTES: usize = 4 << 20;
@@ -41,7 +42,7 @@ impl ModelLearning {
     /// # Errors
     /// [`ruvllm::Error::Learning`] for a store that cannot be used; errors of the weights' digest.
     pub(crate) fn open(engine: &Engine, folder: &Path) -> Result<Self, ruvllm::Error> {
-        let digest: String = engine.fingerprint()?.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex(&engine.fingerprint()?);
         let path = folder.join(format!("{digest}.redb"));
         let failed = |source| ruvllm::Error::Learning { source };
         let create = std::fs::create_dir_all(folder);
@@ -79,7 +80,6 @@ impl ModelLearning {
         }
         let float = |value: Option<f64>| value.map(|value| value as f32);
         let adapters = adapters.iter();
-        let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let refused = self.recorder.record(Trajectory {
             request_id: choice_id(request, choice),
             tenant: tenant.to_owned(),
@@ -95,7 +95,7 @@ impl ModelLearning {
                 tokens_per_second: float(timings.decode_tok_s),
                 ..Timings::default()
             },
-            created_ms: created.map_or(0, |time| time.as_millis() as u64),
+            created_ms: now_ms(),
             ..Trajectory::default()
         });
         if let Err(refusal) = refused {
@@ -176,6 +176,12 @@ impl ModelLearning {
     ) -> Result<Arc<OnlineAdapter>, ruvllm::Error> {
         engine.online_adapter(tenant, name, &self.store, LearningOptions::default())
     }
+}
+
+/// Wall clock in milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |time| time.as_millis() as u64)
 }
 
 /// Name of a choice of a request in the store.

@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 
 use super::ModelEntry;
 use crate::api_error::{ApiError, with_sources};
+use crate::hex::hex;
 use crate::learning::ModelLearning;
 
 /// A loaded model: a decoder, which generates, or an encoder, which only embeds.
@@ -213,8 +214,7 @@ fn open_learning(entry: &ModelEntry, engine: &Engine, folder: &Path) -> Option<M
 /// Restores the sessions of a model; returns their folder. Sessions that cannot be read are left
 /// alone and reported: their requests compute their prompts again.
 fn restore_sessions(engine: &Engine, sessions: &Path) -> Result<PathBuf, ruvllm::Error> {
-    let name: String = engine.fingerprint()?.iter().map(|byte| format!("{byte:02x}")).collect();
-    let folder = sessions.join(name);
+    let folder = sessions.join(hex(&engine.fingerprint()?));
     if folder.is_dir() {
         match engine.sessions().restore(&folder) {
             Ok(count) => tracing::info!(count, "restored sessions"),

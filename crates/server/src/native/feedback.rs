@@ -1,7 +1,7 @@
 //! `POST /v1/feedback`: a rating or a correction of an answer, from which an adapter learns.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use axum::Extension;
 use axum::extract::State;
@@ -21,7 +21,7 @@ use crate::api_error::ApiError;
 use crate::app::App;
 use crate::auth::Caller;
 use crate::body::Json;
-use crate::learning::{ModelLearning, choice_id};
+use crate::learning::{ModelLearning, choice_id, now_ms};
 use crate::models::LoadedModel;
 use crate::openai::chat::{ChatMessage, messages_of};
 use crate::tenant::tenant_of;
@@ -199,12 +199,11 @@ impl FeedbackRequest {
                 Some(tokens)
             }
         };
-        let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Ok(Feedback {
             rating,
             correction,
             accepted: self.accepted,
-            created_ms: created.map_or(0, |time| time.as_millis() as u64),
+            created_ms: now_ms(),
             ..Feedback::default()
         })
     }

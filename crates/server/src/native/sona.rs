@@ -15,6 +15,7 @@ use super::{ModelQuery, blocking};
 use crate::api_error::ApiError;
 use crate::app::App;
 use crate::auth::Caller;
+use crate::hex::hex;
 use crate::learning::{ModelLearning, choice_id};
 use crate::models::LoadedModel;
 use crate::tenant::tenant_of;
@@ -106,18 +107,23 @@ async fn with_learning<T: Send + 'static>(
     blocking(run).await.map(Json)
 }
 
-fn find(
-    learning: &ModelLearning,
-    engine: &Engine,
-    tenant: &Tenant,
-    name: &str,
-) -> Result<Arc<OnlineAdapter>, ApiError> {
-    let mut adapters = learning.adapters(engine, tenant).map_err(refused)?;
-    adapters.remove(name).ok_or_else(|| ApiError::not_found("no such adapter learns").with_param("name"))
-}
+/// A request about one adapter.
+type OfAdapter = (State<Arc<App>>, Extension<Caller>, Path<String>, Query<ModelQuery>);
 
-fn hex(digest: &[u8]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+/// As [`with_learning`], with the adapter that the path names.
+///
+/// # Errors
+/// 404 if the tenant has none of this name.
+async fn with_adapter<T: Send + 'static>(
+    (State(app), Extension(caller), Path(name), Query(query)): OfAdapter,
+    run: impl FnOnce(&str, &LoadedModel, &Engine, &OnlineAdapter) -> Result<T, ApiError> + Send + 'static,
+) -> Result<Json<T>, ApiError> {
+    with_learning(&app, caller, query.model.as_deref(), move |model, engine, learning, tenant| {
+        let adapters = learning.adapters(engine, tenant).map_err(refused)?;
+        let absent = || ApiError::not_found("no such adapter learns").with_param("name");
+        run(&name, model, engine, adapters.get(&name).ok_or_else(absent)?)
+    })
+    .await
 }
 
 impl LearnedObject {
@@ -160,42 +166,23 @@ pub(crate) async fn list(
 }
 
 /// `GET /v1/sona/adapters/{name}`
-pub(crate) async fn retrieve(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(name): Path<String>,
-    Query(query): Query<ModelQuery>,
-) -> Result<Json<LearnedObject>, ApiError> {
-    with_learning(&app, caller, query.model.as_deref(), move |model, engine, learning, tenant| {
-        LearnedObject::new(&name, model, &*find(learning, engine, tenant, &name)?)
-    })
-    .await
+pub(crate) async fn retrieve(of: OfAdapter) -> Result<Json<LearnedObject>, ApiError> {
+    with_adapter(of, |name, model, _, adapter| LearnedObject::new(name, model, adapter)).await
 }
 
 /// `POST /v1/sona/adapters/{name}/release`: ends a quarantine.
-pub(crate) async fn release(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(name): Path<String>,
-    Query(query): Query<ModelQuery>,
-) -> Result<Json<LearnedObject>, ApiError> {
-    with_learning(&app, caller, query.model.as_deref(), move |model, engine, learning, tenant| {
-        let adapter = find(learning, engine, tenant, &name)?;
+pub(crate) async fn release(of: OfAdapter) -> Result<Json<LearnedObject>, ApiError> {
+    with_adapter(of, |name, model, _, adapter| {
         adapter.release().map_err(refused)?;
-        LearnedObject::new(&name, model, &adapter)
+        LearnedObject::new(name, model, adapter)
     })
     .await
 }
 
 /// `POST /v1/sona/adapters/{name}/replay`: learns the whole log again and compares.
-pub(crate) async fn replay(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(name): Path<String>,
-    Query(query): Query<ModelQuery>,
-) -> Result<Json<ReplayObject>, ApiError> {
-    with_learning(&app, caller, query.model.as_deref(), move |_, engine, learning, tenant| {
-        let replay = find(learning, engine, tenant, &name)?.replay(engine).map_err(refused)?;
+pub(crate) async fn replay(of: OfAdapter) -> Result<Json<ReplayObject>, ApiError> {
+    with_adapter(of, |_, _, engine, adapter| {
+        let replay = adapter.replay(engine).map_err(refused)?;
         let (lessons, digest, equal) = (replay.lessons, hex(&replay.digest), replay.is_equal);
         Ok(ReplayObject { object: "replay", lessons, digest, equal })
     })

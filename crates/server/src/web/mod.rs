@@ -12,6 +12,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use sha2::{Digest as _, Sha256};
 
+use crate::hex::hex;
+
 /// Scripts, styles and requests of the same origin only; no text becomes HTML or script.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; object-src 'none'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
@@ -71,7 +73,7 @@ static ASSETS: [Asset; 14] = assets![
 static TAGS: LazyLock<Vec<HeaderValue>> = LazyLock::new(|| {
     let tag = |asset: &Asset| {
         let digest = Sha256::digest(asset.body);
-        let digits: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let digits = hex(&digest[..16]);
         HeaderValue::from_str(&format!("\"{digits}\"")).expect("hexadecimal digits fit into a header")
     };
     ASSETS.iter().map(tag).collect()
