@@ -29,6 +29,8 @@ pub(super) struct Estimate {
     pub(super) mean: f64,
     /// Standard deviation of the mean for noise of standard deviation 1.
     pub(super) deviation: f64,
+    /// The same without any data.
+    pub(super) prior: f64,
     /// Standard deviation of the noise.
     pub(super) noise: f64,
 }
@@ -83,7 +85,8 @@ impl LinearArm {
         let variance = (self.inverse.quadratic(x) / power(regression.discount, age)).min(prior);
         let [squares, weight] = self.errors;
         let noise = (PRIOR_VARIANCE * PRIOR_WEIGHT + squares) / (PRIOR_WEIGHT + weight);
-        Estimate { mean: dot_f64(&self.weights, x), deviation: variance.sqrt(), noise: noise.sqrt() }
+        let mean = dot_f64(&self.weights, x);
+        Estimate { mean, deviation: variance.sqrt(), prior: prior.sqrt(), noise: noise.sqrt() }
     }
 
     /// Learns from `reward` in context `x` at time `now`.

@@ -6,6 +6,7 @@
 //!   arm's probability of success: an opinion for the router.
 //! - [`SemanticRouter`]: named routes and agents by examples and keywords.
 //! - [`PolicyStore`]: policies of tenants, found again by embedding.
+//! - [`simulated`]: worlds in which the regret of a router is known.
 
 mod arm;
 pub(crate) mod bits;
@@ -18,6 +19,7 @@ mod reward;
 mod router;
 mod saved;
 mod semantic;
+pub mod simulated;
 #[cfg(test)]
 mod tests;
 pub(crate) mod vector;

@@ -13,16 +13,18 @@ use crate::random::Random;
 
 /// Largest number of arms.
 pub const MAX_ARMS: usize = 256;
-/// Explorations that may follow one another after a time without any.
+/// Explorations that may follow one another after a time without any, behind the warm-up.
 const EXPLORATION_BURST: f64 = 16.0;
+/// Largest [`RouterSettings::warm_up`].
+pub(super) const MAX_WARM_UP: f64 = 1e6;
 /// Difference of expected rewards below which an opinion decides between two arms.
 const TIE: f64 = 0.02;
 
 /// Choice of the arm to explore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Strategy {
-    /// LinUCB with disjoint arms (Li, Chu, Langford and Schapire 2010): the largest upper bound
-    /// of the confidence interval.
+    /// LinUCB with disjoint arms (Li, Chu, Langford and Schapire 2010): the largest sum of the
+    /// mean and some deviations.
     LinUcb,
     /// Linear Thompson sampling (Agrawal and Goyal 2013): the largest of one draw per arm.
     Thompson,
@@ -47,11 +49,16 @@ pub struct RouterSettings {
     pub discount: f64,
     /// Probability that a confidence interval holds the expected reward, 0.5 to below 1.
     pub confidence: f64,
-    /// Largest share of decisions that explore, 0 to 1: at most this share of any number of
-    /// consecutive decisions plus 16.
+    /// Standard deviations of the mean by which [`Strategy::LinUcb`] is optimistic, 0 to 10;
+    /// [`Strategy::Thompson`] draws with half of them.
+    pub exploration: f64,
+    /// Explorations that a new router may make at once, 0 to 1,000,000.
+    pub warm_up: u32,
+    /// Largest share of decisions that explore behind the warm-up, 0 to 1: at most this share of
+    /// any number of consecutive decisions plus 16.
     pub exploration_share: f64,
-    /// Half-width of the confidence interval above which an arm is unsure.
-    pub max_width: f64,
+    /// Share of the deviation without data above which an arm is unsure, 0 to 1.
+    pub max_uncertainty: f64,
     /// Rewards below which an arm is unsure.
     pub min_samples: u64,
     /// Probability from which a classifier's opinion counts, 0 to 1.
@@ -71,11 +78,13 @@ impl RouterSettings {
             projection: MAX_PROJECTION,
             embedding_scale: 2.0,
             seed: 0,
-            ridge: 0.2,
+            ridge: 1.0,
             discount: 0.9995,
             confidence: 0.9,
+            exploration: 1.0,
+            warm_up: 400,
             exploration_share: 0.1,
-            max_width: 1.0,
+            max_uncertainty: 0.9,
             min_samples: 10,
             min_opinion: 0.6,
             reward: RewardFormula::default(),
@@ -99,8 +108,10 @@ impl RouterSettings {
             ("ridge", self.ridge, 1e-6, 1e6, "0.000001 to 1000000"),
             ("discount", self.discount, 0.5, 1.0, "0.5 to 1"),
             ("confidence", self.confidence, 0.5, 1.0 - 1e-9, "0.5 to below 1"),
+            ("exploration", self.exploration, 0.0, 10.0, "0 to 10"),
+            ("warm_up", f64::from(self.warm_up), 0.0, MAX_WARM_UP, "0 to 1000000"),
             ("exploration_share", self.exploration_share, 0.0, 1.0, "0 to 1"),
-            ("max_width", self.max_width, 0.0, f64::MAX, "at least 0"),
+            ("max_uncertainty", self.max_uncertainty, 0.0, 1.0, "0 to 1"),
             ("min_opinion", f64::from(self.min_opinion), 0.0, 1.0, "0 to 1"),
         ] {
             if !(low..=high).contains(&value) {
@@ -143,6 +154,8 @@ pub struct Score {
     pub mean: f64,
     /// Half-width of its confidence interval.
     pub width: f64,
+    /// Deviation of the mean as a share of that without data, 0 to 1.
+    pub uncertainty: f64,
     /// Value by which arms are explored: an upper bound or a draw.
     pub optimistic: f64,
     /// Rewards observed.
@@ -218,7 +231,7 @@ impl Router {
         Ok(Self {
             models: vec![model; arms.len()],
             observations: 0,
-            credit: 0.0,
+            credit: f64::from(settings.warm_up),
             random: Random::new(!seed),
             encoder,
             quantile,
@@ -266,7 +279,9 @@ impl Router {
         let rule_arm = self.settings.rules.choose(prompt, &permitted, self.arms.len()).ok_or(Error::NoArm)?;
         let scores: Vec<Option<Score>> =
             (0..self.arms.len()).map(|arm| permitted(arm).then(|| self.score(arm, &context))).collect();
-        self.credit = (self.credit + self.settings.exploration_share).min(EXPLORATION_BURST);
+        if self.credit < EXPLORATION_BURST {
+            self.credit = (self.credit + self.settings.exploration_share).min(EXPLORATION_BURST);
+        }
         let (arm, reason) = self.decide(&scores, rule_arm, opinion);
         Ok(Decision { arm, reason, rule_arm, scores, context })
     }
@@ -274,16 +289,19 @@ impl Router {
     fn score(&mut self, arm: usize, context: &[f64]) -> Score {
         let regression = self.settings.regression();
         let model = &self.models[arm];
-        let Estimate { mean, deviation, noise } = model.estimate(context, self.observations, regression);
+        let Estimate { mean, deviation, prior, noise } =
+            model.estimate(context, self.observations, regression);
         // The second term bounds the bias of the ridge penalty for weights of norm 1
         // (Abbasi-Yadkori, Pál and Szepesvári 2011).
         let width = (self.quantile * noise + self.settings.ridge.sqrt()) * deviation;
+        // That bound holds for every `x`; as optimism it explores arms long known to be worse.
+        let step = self.settings.exploration * noise * deviation;
         let optimistic = match self.settings.strategy {
-            Strategy::LinUcb => mean + width,
+            Strategy::LinUcb => mean + step,
             // `x' w` of weights drawn from their posterior is normal: one draw instead of `d`.
-            Strategy::Thompson => mean + noise * deviation * self.random.normal(),
+            Strategy::Thompson => mean + 0.5 * step * self.random.normal(),
         };
-        Score { mean, width, optimistic, samples: model.samples() }
+        Score { mean, width, uncertainty: deviation / prior, optimistic, samples: model.samples() }
     }
 
     fn decide(
@@ -293,8 +311,9 @@ impl Router {
         opinion: Option<&[f32]>,
     ) -> (usize, Reason) {
         let settings = &self.settings;
-        let is_sure =
-            |score: &Score| score.samples >= settings.min_samples && score.width <= settings.max_width;
+        let is_sure = |score: &Score| {
+            score.samples >= settings.min_samples && score.uncertainty <= settings.max_uncertainty
+        };
         if scores.iter().flatten().count() == 1 {
             return (rule_arm, Reason::OnlyArm);
         }

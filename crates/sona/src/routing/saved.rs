@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::arm::Arm;
 use super::linear::{LinearArm, SavedArm};
-use super::router::{Router, RouterSettings};
+use super::router::{MAX_WARM_UP, Router, RouterSettings};
 use crate::error::{Error, Result};
 use crate::random::Random;
 
@@ -70,7 +70,7 @@ impl Router {
             return Err(Error::Foreign { what: "saved router", of: "settings or arms" });
         }
         let credit = f64::from_bits(saved.credit_bits);
-        if saved.arms.len() != router.arms.len() || !(0.0..=1e6).contains(&credit) {
+        if saved.arms.len() != router.arms.len() || !(0.0..=MAX_WARM_UP).contains(&credit) {
             return Err(Error::Damaged { what: "saved router" });
         }
         let (dim, now) = (router.dim(), saved.observations);
