@@ -2,8 +2,11 @@
 
 use crate::repack::Format;
 
-/// Largest number of activation rows of a [`Product`].
+/// Largest number of activation rows of a workgroup of a [`Product`].
 pub const MAX_BATCH: u32 = 8;
+
+/// Largest number of activation rows of a [`Product`].
+pub const MAX_PRODUCT_ROWS: u32 = 64;
 
 /// Tokens of a KV block.
 pub const KV_BLOCK_TOKENS: u32 = 32;
@@ -43,7 +46,7 @@ pub struct Product {
     pub rows: u32,
     /// Weight columns.
     pub cols: u32,
-    /// Activation rows, 1 to 8.
+    /// Activation rows: 1 to 8, or a multiple of 8 up to 64.
     pub batch: u32,
     /// Values per output row; `rows` of them from `first` on are stored.
     pub width: u32,

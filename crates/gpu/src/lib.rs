@@ -59,8 +59,9 @@ pub use error::{Error, Result};
 pub use gpu::Gpu;
 pub use kernel::{
     Activation, AddKernel, AttentionKernel, AttentionOutput, CooperativeKernel, CooperativeTile,
-    ExpandKernel, GatherKernel, GemmKernel, HeadNormKernel, KV_BLOCK_TOKENS, Kernel, MAX_BATCH, MergeKernel,
-    Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile, TiledAttentionKernel,
+    ExpandKernel, GatherKernel, GemmKernel, HeadNormKernel, KV_BLOCK_TOKENS, Kernel, MAX_BATCH,
+    MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target,
+    Tile, TiledAttentionKernel,
 };
 pub use matrix::{Activations, Matrix};
 pub use memory::Buffer;

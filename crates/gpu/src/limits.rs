@@ -3,8 +3,8 @@
 use crate::adapter::AdapterInfo;
 use crate::error::{Error, Result, expect_multiple};
 use crate::kernel::{
-    AttentionKernel, AttentionOutput, CooperativeKernel, Kernel, MAX_BATCH, Product, RopeKernel, Target,
-    TiledAttentionKernel,
+    AttentionKernel, AttentionOutput, CooperativeKernel, Kernel, MAX_BATCH, MAX_PRODUCT_ROWS, Product,
+    RopeKernel, Target, TiledAttentionKernel,
 };
 use crate::repack::Format;
 use crate::wgsl;
@@ -174,8 +174,9 @@ fn check_cooperative(g: &CooperativeKernel, info: &AdapterInfo) -> Result<()> {
 
 fn check_product(p: &Product, info: &AdapterInfo) -> Result<()> {
     check_shape(p.format, p.rows, p.cols)?;
-    if p.batch == 0 || p.batch > MAX_BATCH {
-        let expected = format!("1 to {MAX_BATCH}");
+    let whole = p.batch <= MAX_PRODUCT_ROWS && p.batch.is_multiple_of(MAX_BATCH);
+    if p.batch == 0 || !(whole || p.batch <= MAX_BATCH) {
+        let expected = format!("1 to {MAX_BATCH}, or a multiple of {MAX_BATCH} up to {MAX_PRODUCT_ROWS}");
         return Err(Error::Shape { what: "activation rows", expected, found: p.batch.into() });
     }
     check_part(p.rows, p.first, p.width)?;

@@ -118,8 +118,8 @@ impl Matrix {
         self.planes.iter().map(Buffer::len).sum()
     }
 
-    /// Prepares `y[b, r] = sum_c w[r, c] x[b, c]` for `batch` rows, 1 to 8. `y`: f32, `[batch,
-    /// rows]`.
+    /// Prepares `y[b, r] = sum_c w[r, c] x[b, c]` for `batch` rows: 1 to 8, or a multiple of 8 up
+    /// to 64. `y`: f32, `[batch, rows]`.
     ///
     /// # Numerics
     /// Weights are exact; sums in f32, sums of 32 products of a quantized format in integers. With

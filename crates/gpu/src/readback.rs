@@ -55,6 +55,19 @@ impl Gpu {
     /// [`Error::Shape`] if the size is not a multiple of a value's, [`Error::DeviceLost`],
     /// [`Error::Driver`].
     pub fn finish<T: bytemuck::Pod>(&self, reading: Reading) -> Result<(Vec<T>, Readback)> {
+        self.finish_with(reading, |values: &[T]| values.to_vec())
+    }
+
+    /// Waits for a result's own launches and lends its values to `read`; returns the value of
+    /// `read`, and the memory for reuse.
+    ///
+    /// # Errors
+    /// See [`Gpu::finish`].
+    pub fn finish_with<T: bytemuck::Pod, R>(
+        &self,
+        reading: Reading,
+        read: impl FnOnce(&[T]) -> R,
+    ) -> Result<(R, Readback)> {
         let Reading { buffer, submission, mapped } = reading;
         if !buffer.len().is_multiple_of(size_of::<T>() as u64) {
             let expected = format!("a multiple of {} bytes", size_of::<T>());
@@ -67,9 +80,14 @@ impl Gpu {
             None => return Err(Error::Driver("a buffer was not mapped".to_owned())),
         }
         let view = buffer.raw().get_mapped_range(..).map_err(|e| Error::Driver(e.to_string()))?;
-        let values = bytemuck::pod_collect_to_vec(&view[..buffer.len() as usize]);
+        let bytes = &view[..buffer.len() as usize];
+        let result = match bytemuck::try_cast_slice(bytes) {
+            Ok(values) => read(values),
+            // Mapped memory that is aligned for less than a value.
+            Err(_) => read(&bytemuck::pod_collect_to_vec::<u8, T>(bytes)),
+        };
         drop(view);
         buffer.raw().unmap();
-        Ok((values, Readback { buffer }))
+        Ok((result, Readback { buffer }))
     }
 }

@@ -105,6 +105,7 @@ pub use ruvllm_text::tool_call::{ToolCall, ToolCallEvent, ToolCallFormat, ToolCa
 pub use crate::adapter::AdapterSource;
 pub use crate::adapter_choice::{AdapterChoice, ServedAdapter};
 pub use crate::backend::InferenceBackend;
+pub use crate::backend::batch::{BackendBatch, OnLogits};
 #[cfg(feature = "candle")]
 pub use crate::backend::candle::{CandleBackend, CandleDevice, CandleOptions};
 pub use crate::backend::conversation::BackendConversation;
@@ -113,6 +114,7 @@ pub use crate::backend::gpu::{
     GpuAdapter, GpuAdapterKind, GpuBackend, GpuCacheFile, GpuCheck, GpuCompileTimes, GpuKernel, GpuLoadTimes,
     GpuMatrixShape, GpuOptions, GpuSelfTest, GpuSession, gpu_adapters, gpu_choose, gpu_self_test,
 };
+pub use crate::backend::queue::BackendQueue;
 pub use crate::backend::sequence::BackendSession;
 pub use crate::benchmark::{
     BenchOptions, BenchResult, BenchTest, ParallelOptions, ParallelResult, Percentiles, Spread,

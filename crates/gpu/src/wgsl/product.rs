@@ -1,4 +1,7 @@
-//! Matrix products of 1 to 8 activation rows (GEMV and small-batch GEMM).
+//! Matrix products of 1 to 64 activation rows (GEMV and small-batch GEMM).
+//!
+//! A workgroup has up to 8 activation rows. More are divided into parts of 8, whose workgroups for
+//! the same weight rows are neighbours, so that all but the first find the weights in the cache.
 //!
 //! A team of `lanes` threads owns `rows` weight rows. Lane `l` takes the steps `l`, `l + lanes`,
 //! ... of each row: 32 values of a quantized format, 8 of F16. It adds them in this order; the
@@ -8,7 +11,7 @@
 use super::Code;
 use super::output::{add8, entry, subgroup_sum};
 use super::weights::Weights;
-use crate::kernel::{Product, Target};
+use crate::kernel::{MAX_BATCH, Product, Target};
 use crate::repack::Format;
 
 /// Workgroups along x; more go to y.
@@ -16,7 +19,22 @@ pub(super) const GRID_X: u32 = 32_768;
 
 /// Grid of a product.
 pub(crate) fn group_grid(p: &Product) -> (u32, u32) {
-    grid(p.rows.div_ceil(p.tile.rows_per_workgroup()))
+    grid(groups(p))
+}
+
+/// Workgroups that have something to compute.
+fn groups(p: &Product) -> u32 {
+    p.rows.div_ceil(p.tile.rows_per_workgroup()) * parts(p)
+}
+
+/// Parts of the activation rows.
+fn parts(p: &Product) -> u32 {
+    p.batch.div_ceil(MAX_BATCH)
+}
+
+/// Activation rows of a workgroup.
+fn own_rows(p: &Product) -> u32 {
+    p.batch.min(MAX_BATCH)
 }
 
 /// Grid of at least `groups` workgroups; kernels number them `y * GRID_X + x`.
@@ -30,7 +48,7 @@ pub(crate) fn workgroup_bytes(p: &Product, subgroup: Option<u32>) -> u32 {
 }
 
 fn partial_sums(p: &Product, subgroup: Option<u32>) -> u32 {
-    let sums = p.tile.rows * p.batch;
+    let sums = p.tile.rows * own_rows(p);
     match subgroup {
         Some(size) if size == p.tile.lanes => 0,
         Some(size) => sums * p.tile.threads() / size,
@@ -93,9 +111,22 @@ impl Emitter<'_> {
         entry(self.code, tile.threads(), self.target.subgroup, "");
         self.weights.prepare(self.code, tile.threads());
         self.code.line(format!(
-            "let lane = thread % {lanes}u;\nlet team = thread / {lanes}u;\n\
-             let first = ((group.y * {GRID_X}u + group.x) * {teams}u + team) * {rows}u;",
+            "let lane = thread % {lanes}u;\nlet team = thread / {lanes}u;\nlet index = group.y * {GRID_X}u + group.x;",
             lanes = tile.lanes,
+        ));
+        let index = match parts(self.p) {
+            1 => "index".to_owned(),
+            parts => {
+                self.code.line(format!(
+                    "let first_x = index % {parts}u * {MAX_BATCH}u;
+                    let words = first_x * 2u * STEPS;
+                    let groups = first_x * STEPS;"
+                ));
+                format!("(index / {parts}u)")
+            }
+        };
+        self.code.line(format!(
+            "let first = ({index} * {teams}u + team) * {rows}u;",
             teams = tile.teams,
             rows = tile.rows
         ));
@@ -109,12 +140,14 @@ impl Emitter<'_> {
         }
     }
 
+    /// True if some weight rows of the grid do not exist.
     fn ragged(&self) -> bool {
-        !self.p.rows.is_multiple_of(self.p.tile.rows_per_workgroup())
+        let (x, y) = group_grid(self.p);
+        !self.p.rows.is_multiple_of(self.p.tile.rows_per_workgroup()) || x * y > groups(self.p)
     }
 
     fn sums(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
-        let (rows, batch) = (self.p.tile.rows, self.p.batch);
+        let (rows, batch) = (self.p.tile.rows, own_rows(self.p));
         (0..rows).flat_map(move |r| (0..batch).map(move |b| (r, b)))
     }
 
@@ -160,7 +193,7 @@ impl Emitter<'_> {
             for r in 0..self.p.tile.rows {
                 self.weights.unpack(self.code, u, r);
             }
-            for b in 0..self.p.batch {
+            for b in 0..own_rows(self.p) {
                 self.load_activations(u, b);
                 for r in 0..self.p.tile.rows {
                     let (sum, w, x) = (format!("sum{r}_{b}"), format!("{u}_{r}"), format!("{u}_{b}"));
@@ -173,16 +206,18 @@ impl Emitter<'_> {
     /// Words of activations, with the scales and sums of quantized ones.
     fn load_activations(&mut self, u: u32, b: u32) {
         let name = format!("{u}_{b}");
+        let (words, groups) = if parts(self.p) == 1 { ("", "") } else { ("words + ", "groups + ") };
         if self.p.format == Format::F16 {
             self.code.line(format!(
-                "let low{name} = x[{b}u * 2u * STEPS + 2u * i{u}];\nlet high{name} = x[{b}u * 2u * STEPS + 2u * i{u} + 1u];"
+                "let low{name} = x[{words}{b}u * 2u * STEPS + 2u * i{u}];
+                let high{name} = x[{words}{b}u * 2u * STEPS + 2u * i{u} + 1u];"
             ));
             return;
         }
         self.code.line(format!(
-            "let low{name} = x[{first}u * STEPS + i{u}];
-            let high{name} = x[{second}u * STEPS + i{u}];
-            let g{name} = x_scales[{b}u * STEPS + i{u}];",
+            "let low{name} = x[{words}{first}u * STEPS + i{u}];
+            let high{name} = x[{words}{second}u * STEPS + i{u}];
+            let g{name} = x_scales[{groups}{b}u * STEPS + i{u}];",
             first = 2 * b,
             second = 2 * b + 1
         ));
@@ -190,7 +225,7 @@ impl Emitter<'_> {
     }
 
     fn reduce_subgroups(&mut self) {
-        let (tile, batch) = (self.p.tile, self.p.batch);
+        let (tile, batch) = (self.p.tile, own_rows(self.p));
         let size = self.target.subgroup.unwrap_or(tile.lanes);
         let count = tile.rows * batch;
         for (r, b) in self.sums() {
@@ -231,7 +266,7 @@ impl Emitter<'_> {
     }
 
     fn reduce_tree(&mut self) {
-        let (tile, batch) = (self.p.tile, self.p.batch);
+        let (tile, batch) = (self.p.tile, own_rows(self.p));
         let (threads, count) = (tile.threads(), tile.rows * batch);
         for (r, b) in self.sums() {
             self.code.line(format!("partial[{}u + thread] = sum{r}_{b};", (r * batch + b) * threads));
@@ -255,8 +290,9 @@ impl Emitter<'_> {
         self.code.line("}");
     }
 
-    /// The output value of a row of activations and a weight row.
+    /// The output value of an activation row of the workgroup and a weight row.
     fn out(&self, b: &str, row: &str) -> String {
+        let b = if parts(self.p) == 1 { b.to_owned() } else { format!("(first_x + {b})") };
         match (self.p.width, self.p.first) {
             (width, 0) => format!("y[{b} * {width}u + {row}]"),
             (width, first) => format!("y[{b} * {width}u + {first}u + {row}]"),
@@ -265,7 +301,7 @@ impl Emitter<'_> {
 
     /// Stores the sum of output `o` of the team's `rows * batch`.
     fn store_total(&mut self, value: &str) {
-        let batch = self.p.batch;
+        let batch = own_rows(self.p);
         self.code.line(format!("let row = first + o / {batch}u;"));
         let store = format!("{} = {value};", self.out(&format!("(o % {batch}u)"), "row"));
         if self.ragged() {

@@ -33,6 +33,30 @@ fn long_rows_and_long_outputs_are_exact() {
 }
 
 #[test]
+fn batches_of_sequences_have_the_bits_of_each_row_alone() {
+    let Some(gpu) = gpu() else { return };
+    // The last two have workgroups beyond the weight rows, since the grid has several lines.
+    for (format, rows, cols, batch) in [
+        (Format::Q4_0, 38, 2048, 16),
+        (Format::Q4K, 37, 8192, 24),
+        (Format::Q6K, 64, 512, 64),
+        (Format::F16, 21, 1024, 16),
+        (Format::Q8_0, 70_000, 32, 16),
+        (Format::Q4_0, 131_104, 32, 2),
+    ] {
+        for check in self_test::product(&gpu, format, rows, cols, batch).unwrap() {
+            assert!(check.passed(), "{check}");
+        }
+    }
+    let matrix = Matrix::zeroed(&gpu, Format::F16, 4, 64).unwrap();
+    for rows in [9, 12, 72] {
+        let (x, y) = (gpu.zeroed(rows * 64 * 4).unwrap(), gpu.zeroed(rows * 16).unwrap());
+        let error = matrix.product(&gpu, &x.into(), &y, rows as u32).unwrap_err();
+        assert!(error.to_string().contains("multiple of 8 up to 64"), "{error}");
+    }
+}
+
+#[test]
 fn bits_depend_on_lanes_only() {
     let Some(gpu) = gpu() else { return };
     let (rows, cols, batch) = (37, 2048, 3);

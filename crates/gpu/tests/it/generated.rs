@@ -4,8 +4,9 @@
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{
     Activation, AddKernel, AttentionKernel, AttentionOutput, CooperativeKernel, CooperativeTile,
-    ExpandKernel, Format, GatherKernel, GemmKernel, HeadNormKernel, Kernel, MAX_BATCH, MergeKernel, Product,
-    RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile, TiledAttentionKernel,
+    ExpandKernel, Format, GatherKernel, GemmKernel, HeadNormKernel, Kernel, MAX_BATCH, MAX_PRODUCT_ROWS,
+    MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
+    TiledAttentionKernel,
 };
 
 const TARGETS: [Target; 7] = [
@@ -31,7 +32,7 @@ pub(crate) fn kernels() -> Vec<Kernel> {
     let mut kernels = Vec::new();
     for format in Format::ALL {
         for (rows, cols) in [(14_336, 4096), (4096, 14_336), (13, 2304), (128_256, 2048)] {
-            for batch in 1..=MAX_BATCH {
+            for batch in (1..=MAX_BATCH).chain([16, MAX_PRODUCT_ROWS]) {
                 let tile = Tile { rows: 4, lanes: 64, teams: 2, unroll: 2 };
                 kernels.push(Kernel::Product(Product {
                     format,

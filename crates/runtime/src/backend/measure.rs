@@ -5,13 +5,20 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use ruvllm_kernels::ThreadPool;
 use ruvllm_text::TokenId;
 
-use super::InferenceBackend;
+use super::queue::sampling_pool;
 use super::sequence::BackendSession;
-use crate::benchmark::{self, BenchOptions, BenchResult, BenchTest, Measurement};
+use super::{InferenceBackend, many};
+use crate::benchmark::parallel::{self, Arrivals};
+use crate::benchmark::{
+    self, BenchOptions, BenchResult, BenchTest, Measurement, ParallelOptions, ParallelResult,
+};
+use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::evaluate::{LossSum, Perplexity, check_window, log_sum_exp};
+use crate::request::Completion;
 
 /// See [`InferenceBackend::perplexity`].
 pub(super) fn perplexity<B: InferenceBackend + ?Sized>(
@@ -139,6 +146,57 @@ fn run(
         BenchTest::Greedy(n) => session.greedy(&tokens[..1], n, &mut |_| ControlFlow::Continue(()))?,
     }
     Ok(start.elapsed().as_secs_f64())
+}
+
+/// See [`InferenceBackend::bench_parallel`].
+pub(super) fn bench_parallel<B: InferenceBackend + ?Sized>(
+    backend: &B,
+    options: &ParallelOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Vec<ParallelResult>> {
+    parallel::check(options)?;
+    check_context(backend, "a parallel request", options.prompt_tokens.saturating_add(options.new_tokens))?;
+    let pool = sampling_pool()?;
+    let total = options.parallel.len() * options.runs;
+    let mut done = 0;
+    let mut results = Vec::with_capacity(options.parallel.len());
+    for &at_once in &options.parallel {
+        let seed = |run: usize| (at_once * (options.runs + 1) + run) as u64;
+        // Compiles kernels and raises clocks.
+        round(backend, &pool, options, at_once, seed(0))?;
+        let mut rounds = Vec::with_capacity(options.runs);
+        for run in 0..options.runs {
+            progress(done, total);
+            rounds.push(round(backend, &pool, options, at_once, seed(run + 1))?);
+            done += 1;
+        }
+        results.extend(parallel::summary(at_once, options.new_tokens, &rounds, 0));
+    }
+    progress(total, total);
+    Ok(results)
+}
+
+/// Runs `at_once` requests that begin at the same time.
+fn round<B: InferenceBackend + ?Sized>(
+    backend: &B,
+    pool: &ThreadPool,
+    options: &ParallelOptions,
+    at_once: usize,
+    seed: u64,
+) -> Result<Vec<Arrivals>> {
+    let vocab_size = backend.config().vocab_size;
+    let requests: Vec<_> = parallel::requests(vocab_size, options, at_once, seed).collect();
+    let mut pieces: Vec<Vec<(Instant, usize)>> = requests.iter().map(|_| Vec::new()).collect();
+    let submitted = Instant::now();
+    let completions = many::run(backend, pool, &requests, &CancelToken::new(), &mut |index, chunk| {
+        pieces[index].push((Instant::now(), chunk.tokens.len()));
+        ControlFlow::Continue(())
+    });
+    let arrivals = |(pieces, completion): (_, Result<Completion>)| {
+        let cached_tokens = completion?.cached_tokens;
+        Ok(Arrivals { submitted, pieces, cached_tokens, drafts: (0, 0) })
+    };
+    pieces.into_iter().zip(completions).map(arrivals).collect()
 }
 
 fn check_context<B: InferenceBackend + ?Sized>(backend: &B, what: &str, tokens: usize) -> Result<()> {

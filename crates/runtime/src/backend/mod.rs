@@ -10,12 +10,15 @@
 //!          Engine          GpuBackend (feature `gpu`), CandleBackend (feature `candle`), or your own
 //! ```
 
+pub(crate) mod batch;
 #[cfg(feature = "candle")]
 pub(crate) mod candle;
 pub(crate) mod conversation;
 #[cfg(feature = "gpu")]
 pub(crate) mod gpu;
+mod many;
 mod measure;
+pub(crate) mod queue;
 mod requests;
 pub(crate) mod sequence;
 
@@ -26,9 +29,10 @@ use ruvllm_kv_cache::KvPolicy;
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
 
+use self::batch::{BackendBatch, OneByOne};
 use self::requests::Requests;
 use self::sequence::BackendSession;
-use crate::benchmark::{BenchOptions, BenchResult};
+use crate::benchmark::{BenchOptions, BenchResult, ParallelOptions, ParallelResult};
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::engine::Engine;
@@ -36,6 +40,7 @@ use crate::error::Result;
 use crate::evaluate::Perplexity;
 use crate::request::{Completion, GenerateRequest};
 use crate::session::Session;
+use crate::step::RequestHandle;
 
 /// A loaded model that computes logits: the trait of inference backends.
 ///
@@ -77,6 +82,18 @@ pub trait InferenceBackend: Send + Sync {
     /// A capacity beyond the context length; too little memory.
     fn session(&self, capacity: usize) -> Result<Box<dyn BackendSession + '_>>;
 
+    /// Creates an empty set of sequences that are decoded together. By default they are computed
+    /// one after the other.
+    fn batch(&self) -> Box<dyn BackendBatch + '_> {
+        Box::new(OneByOne::new(Box::new(move |capacity| self.session(capacity))))
+    }
+
+    /// Tokens of KV cache that new sequences can take now; each takes whole blocks of
+    /// [`KvPolicy::block_tokens`] for its capacity. Default: no limit.
+    fn kv_room(&self) -> usize {
+        usize::MAX
+    }
+
     /// Prompt tokens per pass; a prefill can be cancelled between passes.
     fn prefill_chunk(&self) -> usize {
         512
@@ -94,6 +111,26 @@ pub trait InferenceBackend: Send + Sync {
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
         Requests::new(self).run(request, None, cancel, on_text)
+    }
+
+    /// Generates text for several requests at once, whose next tokens are computed together
+    /// ([`batch`](Self::batch)). At most 64 run; others wait for a place and for memory
+    /// ([`kv_room`](Self::kv_room)). `on_text` gets the index of a request and a piece of its text;
+    /// a `Break` cancels that request, `cancel` all.
+    ///
+    /// Results are in the order of the requests. On a backend whose batches do not mix rows, such
+    /// as the GPU, each has the text that it would have alone.
+    ///
+    /// # Errors
+    /// Threads for sampling that cannot be started. Errors of a request are in its result: see
+    /// [`generate_with`](Self::generate_with).
+    fn generate_many(
+        &self,
+        requests: &[GenerateRequest],
+        cancel: &CancelToken,
+        on_text: &mut dyn FnMut(usize, &str) -> ControlFlow<()>,
+    ) -> Result<Vec<Result<Completion>>> {
+        many::generate(self, requests, cancel, on_text)
     }
 
     /// KV-cache policy. Default: F32.
@@ -138,6 +175,19 @@ pub trait InferenceBackend: Send + Sync {
     ) -> Result<Vec<BenchResult>> {
         measure::bench(self, options, progress)
     }
+
+    /// Measures requests that run at once: see [`Engine::bench_parallel`]. The default makes one
+    /// uncounted round of each count first, and has no drafts, shared prefixes and preemptions.
+    ///
+    /// # Errors
+    /// As [`Engine::bench_parallel`], and errors of the backend's sessions.
+    fn bench_parallel(
+        &self,
+        options: &ParallelOptions,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Vec<ParallelResult>> {
+        measure::bench_parallel(self, options, progress)
+    }
 }
 
 /// Sequences of the engine are charged to the root tenant;
@@ -176,6 +226,20 @@ impl InferenceBackend for Engine {
         Engine::generate_with(self, request, cancel, on_text)
     }
 
+    /// All run at once in the engine's step loop; texts are passed request by request.
+    fn generate_many(
+        &self,
+        requests: &[GenerateRequest],
+        cancel: &CancelToken,
+        on_text: &mut dyn FnMut(usize, &str) -> ControlFlow<()>,
+    ) -> Result<Vec<Result<Completion>>> {
+        let handles: Vec<_> = requests.iter().map(|request| self.submit_in(request, None, cancel)).collect();
+        let run = |(index, handle): (usize, Result<RequestHandle>)| {
+            handle.and_then(|handle| handle.run(&mut |text| on_text(index, text)))
+        };
+        Ok(handles.into_iter().enumerate().map(run).collect())
+    }
+
     fn kv_policy(&self) -> KvPolicy {
         *Engine::kv_policy(self)
     }
@@ -200,5 +264,13 @@ impl InferenceBackend for Engine {
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<Vec<BenchResult>> {
         Engine::bench(self, options, progress)
+    }
+
+    fn bench_parallel(
+        &self,
+        options: &ParallelOptions,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Vec<ParallelResult>> {
+        Engine::bench_parallel(self, options, progress)
     }
 }

@@ -1,9 +1,9 @@
-//! Requests to a backend, one at a time, in the caller's thread.
+//! Requests to a backend, in the caller's thread.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use ruvllm_kernels::Kernels;
+use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_scheduler::Config;
 
@@ -14,23 +14,41 @@ use crate::request::{Completion, GenerateRequest};
 use crate::sequence::SequenceSpec;
 use crate::session_table::SessionId;
 use crate::step::{
-    Facts, Inbox, Job, Outlet, Prepared, RequestAdapters, RequestHandle, SessionExecutor, StepLoop,
+    Facts, Inbox, Job, Outlet, Prepared, RequestAdapters, RequestHandle, SessionExecutor, StepCounters,
+    StepLoop,
 };
 
 /// The step loop over a backend's sequences.
 pub(super) struct Requests<'b, B: InferenceBackend + ?Sized> {
     backend: &'b B,
+    counters: Arc<StepCounters>,
     steps: StepLoop<'b, SessionExecutor<'b>>,
 }
 
 impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
+    /// Requests one at a time.
     pub(super) fn new(backend: &'b B) -> Self {
         let mut config = Config::default();
         // Prompts are cut into passes by the backend's sequence.
         (config.step_tokens, config.max_running) = (usize::MAX, 1);
-        let open = Box::new(|capacity| backend.session(capacity));
-        let executor = SessionExecutor::new(open, backend.prefill_chunk());
-        Self { backend, steps: StepLoop::new(executor, backend.codec(), None, Arc::default(), config) }
+        Self::with(backend, None, config)
+    }
+
+    /// Requests that run at once, sampled on the threads of `pool`.
+    pub(super) fn many(backend: &'b B, pool: &'b ThreadPool) -> Self {
+        let mut config = Config::default();
+        config.step_tokens = config.step_tokens.max(backend.prefill_chunk());
+        // Sequences share no prefixes that would be worth waiting for.
+        config.prefix_ordering = false;
+        config.block_tokens = backend.kv_policy().block_tokens();
+        Self::with(backend, Some(pool), config)
+    }
+
+    fn with(backend: &'b B, pool: Option<&'b ThreadPool>, config: Config) -> Self {
+        let executor = SessionExecutor::new(backend.batch(), backend.prefill_chunk());
+        let counters = Arc::new(StepCounters::default());
+        let steps = StepLoop::new(executor, backend.codec(), pool, Arc::clone(&counters), config);
+        Self { backend, counters, steps }
     }
 
     /// Runs a request to its end, or until `on_text` breaks.
@@ -44,48 +62,9 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         cancel: &CancelToken,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        let backend = self.backend;
-        request.check()?;
-        if request.session.is_some() {
-            return Err(Error::SessionBackend { backend: backend.name().to_owned() });
-        }
-        if !request.adapters.is_empty() {
-            return Err(Error::AdapterBackend { backend: backend.name().to_owned() });
-        }
-        let facts = Facts {
-            codec: backend.codec(),
-            kernels: Kernels::detect().map_err(Error::Compute)?,
-            context: backend.context_length(),
-            model_context: backend.config().context_length,
-        };
-        let prepared = Prepared::new(&facts, request, cancel)?;
-        let spec = SequenceSpec {
-            tenant: Tenant::root(),
-            adapters: Arc::default(),
-            kv: None,
-            pressure: PressurePolicy::default(),
-            capacity: if session.is_some() { backend.context_length() } else { prepared.capacity() },
-            caches_prefix: false,
-            min_cache_tokens: 0,
-            shared_tokens: 0,
-        };
-        let inbox = Arc::new(Inbox::default());
-        let (priority, deadline) = (request.priority, request.deadline);
-        let outlet = Outlet::new(Arc::clone(&inbox), request.id.as_deref());
-        let cancel = cancel.child();
-        let mut handle =
-            RequestHandle::new(inbox, cancel.clone(), prepared.parser(), prepared.prompt_tokens());
-        self.steps.submit(Job {
-            prepared,
-            spec,
-            adapters: RequestAdapters::default(),
-            session,
-            record: None,
-            priority,
-            deadline,
-            cancel,
-            outlet,
-        });
+        let prepared = prepare(self.backend, request, cancel)?;
+        let (job, mut handle) = job(self.backend, request, prepared, session, cancel);
+        self.submit(job);
         while !self.steps.is_idle() {
             self.steps.iterate();
             if handle.drain(on_text)?.is_break() {
@@ -99,8 +78,90 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         handle.run(on_text)
     }
 
+    /// Submits a request to the step loop.
+    pub(super) fn submit(&mut self, job: Job) {
+        self.steps.submit(job);
+    }
+
+    /// Requests that had not begun after the last step.
+    pub(super) fn waiting(&self) -> u64 {
+        self.counters.read().waiting
+    }
+
+    /// True without requests.
+    pub(super) fn is_idle(&self) -> bool {
+        self.steps.is_idle()
+    }
+
+    /// Computes a step.
+    pub(super) fn iterate(&mut self) {
+        self.steps.iterate();
+    }
+
     /// Releases the sequence that a session keeps.
     pub(super) fn end_session(&mut self, session: SessionId) {
         self.steps.end_session(session);
     }
+}
+
+/// Checks a request and encodes its prompt.
+///
+/// # Errors
+/// A request that is invalid or that the backend does not support.
+pub(super) fn prepare<B: InferenceBackend + ?Sized>(
+    backend: &B,
+    request: &GenerateRequest,
+    cancel: &CancelToken,
+) -> Result<Prepared> {
+    request.check()?;
+    if request.session.is_some() {
+        return Err(Error::SessionBackend { backend: backend.name().to_owned() });
+    }
+    if !request.adapters.is_empty() {
+        return Err(Error::AdapterBackend { backend: backend.name().to_owned() });
+    }
+    let facts = Facts {
+        codec: backend.codec(),
+        kernels: Kernels::detect().map_err(Error::Compute)?,
+        context: backend.context_length(),
+        model_context: backend.config().context_length,
+    };
+    Prepared::new(&facts, request, cancel)
+}
+
+/// A prepared request for the step loop, and its handle.
+pub(super) fn job<B: InferenceBackend + ?Sized>(
+    backend: &B,
+    request: &GenerateRequest,
+    prepared: Prepared,
+    session: Option<SessionId>,
+    cancel: &CancelToken,
+) -> (Job, RequestHandle) {
+    let spec = SequenceSpec {
+        tenant: Tenant::root(),
+        adapters: Arc::default(),
+        kv: None,
+        pressure: PressurePolicy::default(),
+        capacity: if session.is_some() { backend.context_length() } else { prepared.capacity() },
+        caches_prefix: false,
+        min_cache_tokens: 0,
+        shared_tokens: 0,
+    };
+    let inbox = Arc::new(Inbox::default());
+    let (priority, deadline) = (request.priority, request.deadline);
+    let outlet = Outlet::new(Arc::clone(&inbox), request.id.as_deref());
+    let cancel = cancel.child();
+    let handle = RequestHandle::new(inbox, cancel.clone(), prepared.parser(), prepared.prompt_tokens());
+    let job = Job {
+        prepared,
+        spec,
+        adapters: RequestAdapters::default(),
+        session,
+        record: None,
+        priority,
+        deadline,
+        cancel,
+        outlet,
+    };
+    (job, handle)
 }

@@ -1,6 +1,6 @@
 //! Benchmarks of a model: prompt and generated tokens per second of wall time and of CPU time.
 
-mod parallel;
+pub(crate) mod parallel;
 
 use std::fmt;
 use std::ops::ControlFlow;

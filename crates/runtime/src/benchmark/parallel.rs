@@ -108,13 +108,13 @@ pub struct ParallelResult {
 }
 
 /// Arrivals of one request's text.
-struct Arrivals {
-    submitted: Instant,
+pub(crate) struct Arrivals {
+    pub(crate) submitted: Instant,
     /// Time of each piece, and tokens since the one before.
-    pieces: Vec<(Instant, usize)>,
-    cached_tokens: usize,
+    pub(crate) pieces: Vec<(Instant, usize)>,
+    pub(crate) cached_tokens: usize,
     /// Drafted and accepted tokens.
-    drafts: (usize, usize),
+    pub(crate) drafts: (usize, usize),
 }
 
 impl Engine {
@@ -154,19 +154,12 @@ impl Engine {
 
     /// Runs `parallel` requests that begin at the same time.
     fn round(&self, options: &ParallelOptions, parallel: usize, seed: u64) -> Result<Vec<Arrivals>> {
-        let request = |index: usize| {
-            let prompt = prompt(self.config().vocab_size, options, seed * 1000 + index as u64);
-            GenerateRequest::new(Prompt::Tokens(prompt))
-                .with_max_tokens(options.new_tokens)
-                .with_sampling(SamplingParams::greedy())
-                .with_ignore_eos(true)
-                .with_speculation(options.speculation)
-        };
-        let submit = |index| {
+        let submit = |request: GenerateRequest| {
             let submitted = Instant::now();
-            Ok((submitted, self.submit_in(&request(index), None, &CancelToken::new())?))
+            Ok((submitted, self.submit_in(&request, None, &CancelToken::new())?))
         };
-        let handles: Vec<(Instant, RequestHandle)> = (0..parallel).map(submit).collect::<Result<_>>()?;
+        let requests = requests(self.config().vocab_size, options, parallel, seed);
+        let handles: Vec<(Instant, RequestHandle)> = requests.map(submit).collect::<Result<_>>()?;
         std::thread::scope(|scope| {
             let readers: Vec<_> = handles
                 .into_iter()
@@ -178,7 +171,24 @@ impl Engine {
     }
 }
 
-fn check(options: &ParallelOptions) -> Result<()> {
+/// Requests of a round.
+pub(crate) fn requests(
+    vocab_size: usize,
+    options: &ParallelOptions,
+    parallel: usize,
+    seed: u64,
+) -> impl Iterator<Item = GenerateRequest> {
+    (0..parallel as u64).map(move |index| {
+        GenerateRequest::new(Prompt::Tokens(prompt(vocab_size, options, seed * 1000 + index)))
+            .with_max_tokens(options.new_tokens)
+            .with_sampling(SamplingParams::greedy())
+            .with_ignore_eos(true)
+            .with_speculation(options.speculation)
+    })
+}
+
+/// Checks that nothing is zero.
+pub(crate) fn check(options: &ParallelOptions) -> Result<()> {
     let zero = |name| Err(Error::InvalidOption { name, value: 0, expected: "at least 1" });
     match options {
         ParallelOptions { runs: 0, .. } => zero("runs"),
@@ -208,7 +218,8 @@ fn read(submitted: Instant, mut handle: RequestHandle) -> Result<Arrivals> {
     Ok(Arrivals { submitted, pieces, cached_tokens, drafts })
 }
 
-fn summary(
+/// Result of the rounds with `parallel` requests.
+pub(crate) fn summary(
     parallel: usize,
     new_tokens: usize,
     rounds: &[Vec<Arrivals>],

@@ -1,4 +1,4 @@
-//! Executor over the sequences of any backend, one after another.
+//! Executor over the sequences of any backend.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -7,57 +7,132 @@ use ruvllm_kv_cache::prefix::PrefixKey;
 use ruvllm_text::TokenId;
 
 use super::executor::{Executor, Logits, Outcome, Part, PartLogits, SequenceId, SequenceReport, Step};
+use crate::backend::batch::BackendBatch;
 use crate::backend::sequence::{BackendSession, common_prefix_len};
 use crate::error::{Error, Result};
 use crate::request::SequenceSize;
 use crate::sequence::SequenceSpec;
 
-/// Makes a sequence of a backend for so many tokens.
-type Open<'b> = Box<dyn Fn(usize) -> Result<Box<dyn BackendSession + 'b>> + 'b>;
-
-/// Sequences of a backend.
+/// Sequences of a backend. The single tokens of a step are computed together, prompts and drafts
+/// one after another.
 pub(crate) struct SessionExecutor<'b> {
-    open: Open<'b>,
+    batch: Box<dyn BackendBatch + 'b>,
     /// Largest number of prompt tokens in a pass.
     chunk: usize,
-    sequences: HashMap<SequenceId, Held<'b>>,
+    sequences: HashMap<SequenceId, Held>,
+    scratch: Scratch,
 }
 
-/// A sequence and its token ids.
-struct Held<'b> {
-    session: Box<dyn BackendSession + 'b>,
+/// A sequence: its number in the batch, and its token ids.
+struct Held {
+    number: usize,
     tokens: Vec<TokenId>,
     /// Logits of a part with several rows.
     rows: Vec<f32>,
 }
 
+/// Lists of a step, kept for their memory.
+#[derive(Default)]
+struct Scratch {
+    /// Parts with a single token, and number and token of each.
+    parts: Vec<usize>,
+    tokens: Vec<(usize, TokenId)>,
+    with_logits: Vec<PartLogits>,
+    /// By part; `None` if it was not computed with others.
+    outcomes: Vec<Option<Outcome>>,
+}
+
 impl<'b> SessionExecutor<'b> {
-    pub(crate) fn new(open: Open<'b>, chunk: usize) -> Self {
-        Self { open, chunk, sequences: HashMap::new() }
+    pub(crate) fn new(batch: Box<dyn BackendBatch + 'b>, chunk: usize) -> Self {
+        Self { batch, chunk, sequences: HashMap::new(), scratch: Scratch::default() }
+    }
+
+    /// Computes the single tokens of several sequences together. Those of a pass that failed remain
+    /// to be computed alone, so that each has an error of its own.
+    fn decode(&mut self, step: &Step, logits: &mut Logits<'_>) {
+        let Scratch { parts, tokens, with_logits, outcomes } = &mut self.scratch;
+        parts.clear();
+        tokens.clear();
+        outcomes.clear();
+        for (index, part) in step.parts().iter().enumerate() {
+            outcomes.push(None);
+            if let (false, 1, &[token], Some(held)) =
+                (part.is_prompt, part.rows, step.tokens(part), self.sequences.get(&part.sequence))
+            {
+                parts.push(index);
+                tokens.push((held.number, token));
+            }
+        }
+        if parts.len() < 2 {
+            return;
+        }
+        // An error that concerns all comes again when they are computed alone.
+        let _ = self.batch.decode(tokens, &mut |rows, values| {
+            with_logits.clear();
+            with_logits.extend(rows.iter().map(|&row| PartLogits { part: parts[row], tokens: 1, rows: 1 }));
+            logits(with_logits, values);
+        });
+        for (&index, &(number, token)) in parts.iter().zip(&*tokens) {
+            let Some(held) = self.sequences.get_mut(&step.parts()[index].sequence) else { continue };
+            let len = self.batch.sequence(number).map_or(0, |session| session.len());
+            if len > held.tokens.len() {
+                held.tokens.push(token);
+                outcomes[index] = Some(Outcome::Computed { tokens: 1 });
+            }
+        }
+    }
+
+    /// Computes a part alone.
+    fn compute(&mut self, step: &Step, index: usize, logits: &mut Logits<'_>) -> Outcome {
+        let part = &step.parts()[index];
+        let held = self.sequences.get_mut(&part.sequence).expect("a part names a sequence that began");
+        let session = self.batch.sequence(held.number).expect("a held sequence has not ended");
+        let computed =
+            held.compute(session, step.tokens(part), part, self.chunk, &mut |tokens, rows, values| {
+                logits(&[PartLogits { part: index, tokens, rows }], values);
+            });
+        match computed {
+            Ok(tokens) => Outcome::Computed { tokens },
+            Err(error) => {
+                held.tokens.truncate(session.len());
+                Outcome::Failed(error)
+            }
+        }
+    }
+
+    /// Drops the tokens of a sequence from position `len` on and earlier ones that the backend
+    /// cannot keep; returns the number of tokens left. `None` without such a sequence.
+    fn cut(&mut self, id: SequenceId, len: impl FnOnce(&[TokenId]) -> usize) -> Result<Option<usize>> {
+        let Some(held) = self.sequences.get_mut(&id) else { return Ok(None) };
+        let Some(session) = self.batch.sequence(held.number) else { return Ok(None) };
+        let kept = session.truncate(len(&held.tokens))?;
+        held.tokens.truncate(kept);
+        Ok(Some(kept))
     }
 }
 
-impl Held<'_> {
+impl Held {
     /// Computes a part; returns the number of tokens. `logits` gets the number of tokens, that of
     /// rows, and the rows, if any are wanted. A backend gives one row of logits in a pass: each
     /// further row takes a pass of its own.
     fn compute(
         &mut self,
+        session: &mut dyn BackendSession,
         tokens: &[TokenId],
         part: &Part,
         chunk: usize,
         logits: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<usize> {
-        let before = self.session.len();
+        let before = session.len();
         let go_on = &mut || match part.is_prompt && part.cancel.is_cancelled() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         };
         let (first, later) = tokens.split_at(tokens.len() - part.rows.saturating_sub(1));
         let row = if part.is_prompt {
-            self.session.prefill(first, chunk, go_on)?
+            session.prefill(first, chunk, go_on)?
         } else {
-            Some(self.session.forward(first)?)
+            Some(session.forward(first)?)
         };
         if let Some(row) = row.filter(|_| part.rows > 0) {
             if later.is_empty() {
@@ -70,13 +145,13 @@ impl Held<'_> {
                     if go_on().is_break() {
                         break;
                     }
-                    self.rows.extend_from_slice(self.session.forward(token)?);
+                    self.rows.extend_from_slice(session.forward(token)?);
                     n_rows += 1;
                 }
                 logits(first.len() + n_rows - 1, n_rows, &self.rows);
             }
         }
-        let computed = self.session.len() - before;
+        let computed = session.len() - before;
         self.tokens.extend_from_slice(&tokens[..computed]);
         Ok(computed)
     }
@@ -84,17 +159,17 @@ impl Held<'_> {
 
 impl Executor for SessionExecutor<'_> {
     fn begin(&mut self, id: SequenceId, spec: &SequenceSpec, _: &[TokenId]) -> Result<usize> {
-        let session = (self.open)(spec.capacity)?;
-        self.sequences.insert(id, Held { session, tokens: Vec::new(), rows: Vec::new() });
+        let number = self.batch.begin(spec.capacity)?;
+        self.sequences.insert(id, Held { number, tokens: Vec::new(), rows: Vec::new() });
         Ok(0)
     }
 
     fn resume(&mut self, id: SequenceId, _: &SequenceSpec, prompt: &[TokenId]) -> Result<Option<usize>> {
-        let Some(mut held) = self.sequences.remove(&id) else { return Ok(None) };
-        let kept = held.session.truncate(common_prefix_len(&held.tokens, prompt))?;
-        held.tokens.truncate(kept);
-        self.sequences.insert(id, held);
-        Ok(Some(kept))
+        let kept = self.cut(id, |tokens| common_prefix_len(tokens, prompt));
+        if kept.is_err() {
+            self.release(id);
+        }
+        kept
     }
 
     /// Backends cannot copy a sequence.
@@ -104,25 +179,15 @@ impl Executor for SessionExecutor<'_> {
 
     fn step(&mut self, step: &Step, outcomes: &mut Vec<Outcome>, logits: &mut Logits<'_>) {
         outcomes.clear();
-        for (index, part) in step.parts().iter().enumerate() {
-            let held = self.sequences.get_mut(&part.sequence).expect("a part names a sequence that began");
-            let computed = held.compute(step.tokens(part), part, self.chunk, &mut |tokens, rows, values| {
-                logits(&[PartLogits { part: index, tokens, rows }], values);
-            });
-            outcomes.push(match computed {
-                Ok(tokens) => Outcome::Computed { tokens },
-                Err(error) => {
-                    held.tokens.truncate(held.session.len());
-                    Outcome::Failed(error)
-                }
-            });
+        self.decode(step, logits);
+        for index in 0..step.parts().len() {
+            let outcome = self.scratch.outcomes[index].take();
+            outcomes.push(outcome.unwrap_or_else(|| self.compute(step, index, logits)));
         }
     }
 
     fn truncate(&mut self, id: SequenceId, len: usize) -> Result<()> {
-        let Some(held) = self.sequences.get_mut(&id) else { return Ok(()) };
-        let kept = held.session.truncate(len)?;
-        held.tokens.truncate(kept);
+        let Some(kept) = self.cut(id, |_| len)? else { return Ok(()) };
         // Tokens before the cut are computed already and would be missing.
         if kept == len { Ok(()) } else { Err(Error::Truncated { len, kept }) }
     }
@@ -148,7 +213,9 @@ impl Executor for SessionExecutor<'_> {
     }
 
     fn release(&mut self, id: SequenceId) {
-        self.sequences.remove(&id);
+        if let Some(held) = self.sequences.remove(&id) {
+            self.batch.end(held.number);
+        }
     }
 
     /// Backends report a lack of memory when a sequence begins.
@@ -164,7 +231,96 @@ mod tests {
     use ruvllm_memory::{PressurePolicy, Tenant};
 
     use super::*;
+    use crate::backend::batch::{OnLogits, OneByOne, Open};
     use crate::cancel::CancelToken;
+
+    /// Token that no sequence takes.
+    const FAULTY: TokenId = 99;
+
+    /// Sequences of which two are computed in a pass.
+    struct Pairs<'b>(OneByOne<'b>);
+
+    impl BackendBatch for Pairs<'_> {
+        fn begin(&mut self, capacity: usize) -> Result<usize> {
+            self.0.begin(capacity)
+        }
+
+        fn sequence(&mut self, number: usize) -> Option<&mut dyn BackendSession> {
+            self.0.sequence(number)
+        }
+
+        fn end(&mut self, number: usize) {
+            self.0.end(number);
+        }
+
+        fn decode(&mut self, tokens: &[(usize, TokenId)], on_logits: &mut OnLogits<'_>) -> Result<()> {
+            for (pair, pass) in tokens.chunks(2).enumerate() {
+                if pass.iter().any(|&(_, token)| token == FAULTY) {
+                    return Err(Error::EngineStopped);
+                }
+                let (mut rows, mut logits) = (Vec::new(), Vec::new());
+                for (index, &(number, token)) in pass.iter().enumerate() {
+                    let session = self.0.sequence(number).expect("a sequence");
+                    logits.extend_from_slice(session.forward(&[token])?);
+                    rows.push(2 * pair + index);
+                }
+                on_logits(&rows, &logits);
+            }
+            Ok(())
+        }
+    }
+
+    fn spec() -> SequenceSpec {
+        SequenceSpec {
+            tenant: Tenant::root(),
+            adapters: Arc::default(),
+            kv: None,
+            min_cache_tokens: 0,
+            pressure: PressurePolicy::default(),
+            capacity: 16,
+            caches_prefix: false,
+            shared_tokens: 0,
+        }
+    }
+
+    fn echo<'b>(keeps: bool) -> OneByOne<'b> {
+        let open: Open<'b> = Box::new(move |_| Ok(Box::new(Echo { tokens: Vec::new(), row: [0.0], keeps })));
+        OneByOne::new(open)
+    }
+
+    #[test]
+    fn tokens_of_a_pass_that_failed_are_computed_alone() {
+        let mut executor = SessionExecutor::new(Box::new(Pairs(echo(true))), 8);
+        let cancel = CancelToken::new();
+        let mut step = Step::default();
+        for (id, token) in [(1, 5), (2, 6), (3, FAULTY), (4, 7)] {
+            executor.begin(SequenceId(id), &spec(), &[1, 2]).expect("a sequence");
+            step.push(SequenceId(id), &[token], false, 1, &cancel);
+        }
+        executor.begin(SequenceId(5), &spec(), &[8, 9]).expect("a sequence");
+        step.push(SequenceId(5), &[8, 9], true, 1, &cancel);
+        let (mut outcomes, mut seen) = (Vec::new(), Vec::new());
+        executor.step(&step, &mut outcomes, &mut |parts, logits| {
+            let parts: Vec<_> = parts.iter().map(|part| (part.part, part.tokens, part.rows)).collect();
+            seen.push((parts, logits.to_vec()));
+        });
+        let together = (vec![(0, 1, 1), (1, 1, 1)], vec![5.0, 6.0]);
+        let alone = (vec![(3, 1, 1)], vec![7.0]);
+        assert_eq!(seen, [together, alone, (vec![(4, 2, 1)], vec![9.0])]);
+        let computed = |outcome: &Outcome| match outcome {
+            Outcome::Computed { tokens } => Some(*tokens),
+            Outcome::Failed(_) => None,
+        };
+        let found: Vec<_> = outcomes.iter().map(computed).collect();
+        assert_eq!(found, [Some(1), Some(1), None, Some(1), Some(2)]);
+        // The sequence without its token goes on.
+        step.clear();
+        step.push(SequenceId(3), &[4], false, 1, &cancel);
+        step.push(SequenceId(1), &[4], false, 1, &cancel);
+        executor.step(&step, &mut outcomes, &mut |_, _| ());
+        let sizes = [1, 3].map(|id| executor.finish(SequenceId(id)).size.tokens);
+        assert_eq!(sizes, [2, 1]);
+    }
 
     /// A sequence whose only logit is its last token.
     struct Echo {
@@ -180,6 +336,9 @@ mod tests {
         }
 
         fn forward(&mut self, tokens: &[TokenId]) -> Result<&[f32]> {
+            if tokens.contains(&FAULTY) {
+                return Err(Error::EngineStopped);
+            }
             self.tokens.extend_from_slice(tokens);
             self.row = [self.tokens.last().map_or(0.0, |&last| last as f32)];
             Ok(&self.row)
@@ -194,21 +353,9 @@ mod tests {
     #[test]
     fn rows_beyond_the_first_take_passes_of_their_own_and_can_be_dropped() {
         for keeps in [true, false] {
-            let open: Open<'_> =
-                Box::new(move |_| Ok(Box::new(Echo { tokens: Vec::new(), row: [0.0], keeps })));
-            let mut executor = SessionExecutor::new(open, 8);
+            let mut executor = SessionExecutor::new(Box::new(echo(keeps)), 8);
             let (id, cancel) = (SequenceId(1), CancelToken::new());
-            let spec = SequenceSpec {
-                tenant: Tenant::root(),
-                adapters: Arc::default(),
-                kv: None,
-                min_cache_tokens: 0,
-                pressure: PressurePolicy::default(),
-                capacity: 16,
-                caches_prefix: false,
-                shared_tokens: 0,
-            };
-            assert_eq!(executor.begin(id, &spec, &[1, 2]).expect("a sequence"), 0);
+            assert_eq!(executor.begin(id, &spec(), &[1, 2]).expect("a sequence"), 0);
             let mut step = Step::default();
             step.push(id, &[1, 2], false, 1, &cancel);
             step.push_draft(&[3, 4]);

@@ -1,11 +1,11 @@
 //! The backend trait: the engine as a backend, and a backend with only the three required methods.
 
 use std::ops::ControlFlow;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use ruvllm::{
-    BackendSession, CancelToken, Completion, Engine, Error, FinishReason, GenerateRequest, InferenceBackend,
-    ModelConfig, Prompt, Result, TextCodec, TokenId,
+    BackendQueue, BackendSession, CancelToken, Completion, Engine, Error, FinishReason, GenerateRequest,
+    InferenceBackend, ModelConfig, Prompt, RequestHandle, Result, TextCodec, TokenId,
 };
 
 use crate::common::{base, complete, family_path, greedy, load, tiny, tiny_options, tiny_path};
@@ -153,6 +153,49 @@ fn any_backend_is_cancelled_between_passes_and_after_a_piece() {
         })
         .expect("it ends in good order");
     assert_eq!((completion.tokens.len(), completion.finish_reason), (1, FinishReason::Cancelled));
+}
+
+#[test]
+fn several_requests_run_at_once_on_any_backend() {
+    let parrot = Parrot::saying("one two");
+    let requests = [prompt_of(6), prompt_of(30), prompt_of(9)];
+    let mut texts = [const { String::new() }; 3];
+    let results = parrot.generate_many(&requests, &CancelToken::new(), &mut |index, text| {
+        texts[index].push_str(text);
+        ControlFlow::Continue(())
+    });
+    let results = results.expect("threads");
+    assert!(matches!(results[1], Err(Error::PromptTooLong { prompt_tokens: 30, .. })), "{results:?}");
+    for index in [0, 2] {
+        let completion = results[index].as_ref().expect("text");
+        assert_eq!((completion.text.trim(), completion.finish_reason), ("one two", FinishReason::Stop));
+        assert_eq!(texts[index], completion.text);
+    }
+    assert_eq!(parrot.events()[..2], ["session of 24", "session of 24"], "both begin in the first step");
+
+    let requests = [greedy(Prompt::from(STORY), 5), greedy(Prompt::from("A fox"), 9)];
+    let expected = requests.clone().map(|request| complete(tiny(), &request).tokens);
+    let backend: &dyn InferenceBackend = tiny();
+    let found = backend.generate_many(&requests, &CancelToken::new(), &mut |_, _| ControlFlow::Continue(()));
+    let found: Vec<_> = found.expect("threads").into_iter().map(|r| r.expect("text").tokens).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn requests_join_a_queue_from_any_thread() {
+    let queue = BackendQueue::start(Arc::new(Parrot::saying("one two"))).expect("a thread");
+    let texts: Vec<String> = std::thread::scope(|scope| {
+        let submit = || queue.submit(&prompt_of(7)).and_then(RequestHandle::wait).expect("text").text;
+        let threads: Vec<_> = (0..5).map(|_| scope.spawn(submit)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    assert!(texts.iter().all(|text| text.trim() == "one two"), "{texts:?}");
+    let cancel = CancelToken::new();
+    cancel.cancel();
+    let cancelled = queue.submit_with(&prompt_of(7), &cancel).and_then(RequestHandle::wait);
+    assert_eq!(cancelled.expect("it ends in good order").finish_reason, FinishReason::Cancelled);
+    let error = queue.submit(&prompt_of(25)).expect_err("there is no room");
+    assert!(matches!(error, Error::PromptTooLong { prompt_tokens: 25, context: 24, .. }), "{error:?}");
 }
 
 #[test]

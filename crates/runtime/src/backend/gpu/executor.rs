@@ -1,9 +1,12 @@
 //! Passes over sequences: prepared launches by size, their buffers, and readback of results.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ruvllm_gpu::{Activation, Buffer, Dispatch, Gpu, KV_BLOCK_TOKENS, Readback, Reading, Result};
+use ruvllm_gpu::{
+    Activation, AttentionKernel, Buffer, Dispatch, Gpu, KV_BLOCK_TOKENS, Readback, Reading, Result,
+};
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
 
@@ -21,6 +24,9 @@ const MIN_ROWS: u32 = 16;
 /// 2` times as many, because unused entries cost idle workgroups.
 const MIN_TABLE: u32 = 8;
 
+/// Rows of the decode passes of several sequences; padding rows fill the rest.
+const BATCH_ROWS: [u32; 8] = [2, 4, 8, 16, 24, 32, 48, 64];
+
 /// Maximum bytes of partial sums of attention; passes get fewer rows above it.
 const MAX_SCRATCH: u64 = 256 << 20;
 
@@ -33,7 +39,16 @@ pub(super) struct Executor {
     pub(super) weights: DeviceWeights,
     pub(super) pool: KvPool,
     pub(super) angles: Angles,
+    decode_gemm: bool,
     passes: Mutex<Passes>,
+}
+
+/// The next token of a sequence in a decode pass.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Next<'a, 'p> {
+    pub(super) place: &'a Place<'p>,
+    pub(super) position: usize,
+    pub(super) token: TokenId,
 }
 
 /// A sequence on the device.
@@ -56,11 +71,12 @@ struct Size {
     long: bool,
 }
 
-/// A block table on the device, and the sequence whose blocks it holds.
+/// Block tables of one or several sequences on the device.
 #[derive(Debug)]
 struct Table {
     buffer: Buffer,
-    sequence: Option<u64>,
+    /// Sequences whose blocks it holds.
+    sequences: Vec<u64>,
 }
 
 /// Prepared passes and their shared buffers.
@@ -68,10 +84,12 @@ struct Table {
 pub(super) struct Passes {
     prepared: HashMap<Size, Arc<Pass>>,
     rows: HashMap<u32, Arc<Rows>>,
-    tables: HashMap<u32, Table>,
+    /// By number of sequences and blocks of each.
+    tables: HashMap<(u32, u32), Table>,
     scratch: HashMap<(u32, u32), Buffer>,
-    logits: Buffer,
-    logits_readback: Option<Readback>,
+    /// By number of rows.
+    logits: HashMap<u32, Buffer>,
+    logits_readbacks: HashMap<u32, Readback>,
     token_readbacks: Vec<Readback>,
     sequences: u64,
 }
@@ -83,6 +101,7 @@ impl Executor {
         activation: Activation,
         weights: DeviceWeights,
         (pool, angles): (KvPool, Angles),
+        decode_gemm: bool,
     ) -> Result<Self> {
         let logits = gpu.zeroed(config.vocab_size as u64 * 4)?;
         let passes = Passes {
@@ -90,12 +109,13 @@ impl Executor {
             rows: HashMap::new(),
             tables: HashMap::new(),
             scratch: HashMap::new(),
-            logits,
-            logits_readback: None,
+            logits: HashMap::from([(1, logits)]),
+            logits_readbacks: HashMap::new(),
             token_readbacks: Vec::new(),
             sequences: 0,
         };
-        Ok(Self { gpu, config, activation, weights, pool, angles, passes: Mutex::new(passes) })
+        let passes = Mutex::new(passes);
+        Ok(Self { gpu, config, activation, weights, pool, angles, decode_gemm, passes })
     }
 
     /// Locks the passes for one sequence.
@@ -117,9 +137,9 @@ impl Executor {
         let place = Place { id: passes.next_sequence(), lease, long: self.angles.is_long(tokens) };
         for (index, prompt) in PROMPTS.into_iter().enumerate() {
             let (rows, _) = passes.prefill_rows(self, 0, prompt);
-            passes.pass(self, &place, Phase::Prefill, rows, 1)?;
+            passes.pass(self, &[&place], Phase::Prefill, rows, 1)?;
             if index == 0 {
-                passes.pass(self, &place, Phase::Decode, 1, 1)?;
+                passes.pass(self, &[&place], Phase::Decode, 1, 1)?;
             }
         }
         Ok(())
@@ -133,6 +153,7 @@ impl Executor {
             weights: &self.weights,
             pool: &self.pool,
             angles: &self.angles,
+            decode_gemm: self.decode_gemm,
         }
     }
 }
@@ -148,10 +169,7 @@ impl Passes {
     /// from position `start` on are left.
     pub(super) fn prefill_rows(&self, executor: &Executor, start: usize, tokens: usize) -> (u32, usize) {
         let mut rows = (tokens as u32).next_power_of_two().clamp(MIN_ROWS, MAX_ROWS);
-        let room = table_blocks(start + tokens) * KV_BLOCK_TOKENS;
-        let key = executor.parts().attention(0);
-        let scratch = |rows| ruvllm_gpu::AttentionKernel { window: None, ..key }.scratch_bytes(rows, room);
-        while rows > MIN_ROWS && scratch(rows) > MAX_SCRATCH {
+        while rows > MIN_ROWS && scratch_bytes(executor, true, rows, start + tokens) > MAX_SCRATCH {
             rows /= 2;
         }
         (rows, tokens.min(rows as usize))
@@ -166,17 +184,13 @@ impl Passes {
         tokens: &[TokenId],
         rows: u32,
     ) -> Result<Arc<Pass>> {
-        let pass = self.pass(executor, place, Phase::Prefill, rows, start + tokens.len())?;
+        let pass = self.pass(executor, &[place], Phase::Prefill, rows, start + tokens.len())?;
         let gpu = &executor.gpu;
-        let n = rows as usize;
-        let padded = |values: &mut dyn Iterator<Item = u32>, unused: u32| -> Vec<u32> {
-            values.chain(std::iter::repeat(unused)).take(n).collect()
-        };
         let positions = start..start + tokens.len();
-        gpu.write(&pass.rows.tokens, &padded(&mut tokens.iter().copied(), 0))?;
-        gpu.write(&pass.rows.kv.positions, &padded(&mut positions.clone().map(|p| p as u32), 0))?;
-        let mut slots = positions.map(|position| place.lease.slot(position));
-        gpu.write(&pass.rows.kv.slots, &padded(&mut slots, executor.pool.unused_slot()))?;
+        gpu.write(&pass.rows.tokens, &padded(tokens.iter().copied(), 0, rows))?;
+        gpu.write(&pass.rows.kv.positions, &padded(positions.clone().map(|p| p as u32), 0, rows))?;
+        let slots = positions.map(|position| place.lease.slot(position));
+        gpu.write(&pass.rows.kv.slots, &padded(slots, executor.pool.unused_slot(), rows))?;
         let last = tokens.len() - 1;
         gpu.write(&pass.rows.last, &[last as u32])?;
         gpu.write(&pass.last.kv.positions, &[(start + last) as u32])?;
@@ -192,12 +206,34 @@ impl Passes {
         position: usize,
         token: Option<TokenId>,
     ) -> Result<Arc<Pass>> {
-        let pass = self.pass(executor, place, Phase::Decode, 1, position + 1)?;
+        let pass = self.pass(executor, &[place], Phase::Decode, 1, position + 1)?;
         if let Some(token) = token {
             executor.gpu.write(&pass.rows.tokens, &[token])?;
         }
         executor.gpu.write(&pass.rows.kv.positions, &[position as u32])?;
         executor.gpu.write(&pass.rows.kv.slots, &[place.lease.slot(position)])?;
+        Ok(pass)
+    }
+
+    /// Largest number of sequences in a decode pass whose longest has `tokens` tokens.
+    pub(super) fn batch_limit(&self, executor: &Executor, tokens: usize) -> usize {
+        let fits = |rows: &&u32| scratch_bytes(executor, false, **rows, tokens) <= MAX_SCRATCH;
+        BATCH_ROWS.iter().rev().find(fits).map_or(1, |&rows| rows as usize)
+    }
+
+    /// Writes the inputs of a decode pass of at most [`batch_limit`](Self::batch_limit) sequences,
+    /// all with the same RoPE frequencies, and returns its launches.
+    pub(super) fn batch(&mut self, executor: &Executor, batch: &[Next<'_, '_>]) -> Result<Arc<Pass>> {
+        let rows = batch_rows(batch.len());
+        let end = batch.iter().map(|next| next.position + 1).max().unwrap_or(1);
+        let places: Vec<&Place<'_>> = batch.iter().map(|next| next.place).collect();
+        let pass = self.pass(executor, &places, Phase::Decode, rows, end)?;
+        let gpu = &executor.gpu;
+        gpu.write(&pass.rows.tokens, &padded(batch.iter().map(|next| next.token), 0, rows))?;
+        let positions = batch.iter().map(|next| next.position as u32);
+        gpu.write(&pass.rows.kv.positions, &padded(positions, 0, rows))?;
+        let slots = batch.iter().map(|next| next.place.lease.slot(next.position));
+        gpu.write(&pass.rows.kv.slots, &padded(slots, executor.pool.unused_slot(), rows))?;
         Ok(pass)
     }
 
@@ -212,59 +248,75 @@ impl Passes {
         for tokens in [1, capacity] {
             for prompt in [1, 32, 64, MAX_ROWS as usize] {
                 let (rows, _) = self.prefill_rows(executor, tokens - 1, prompt);
-                self.pass(executor, place, Phase::Prefill, rows, tokens)?;
+                self.pass(executor, &[place], Phase::Prefill, rows, tokens)?;
             }
-            self.pass(executor, place, Phase::Decode, 1, tokens)?;
+            self.pass(executor, &[place], Phase::Decode, 1, tokens)?;
         }
         Ok(())
     }
 
-    /// Prepared pass of a size, with the sequence's blocks written to its table.
+    /// Prepared pass of a size, with the blocks of its sequences written to their tables: one of a
+    /// prompt; in decode one for each row, padding rows aside.
     fn pass(
         &mut self,
         executor: &Executor,
-        place: &Place<'_>,
+        places: &[&Place<'_>],
         phase: Phase,
         rows: u32,
         tokens: usize,
     ) -> Result<Arc<Pass>> {
         let gpu = &executor.gpu;
-        let size = Size { phase, rows, table: table_blocks(tokens), long: place.long };
-        let table = match self.tables.entry(size.table) {
-            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(Table { buffer: gpu.zeroed(u64::from(size.table) * 4)?, sequence: None })
-            }
-        };
-        if table.sequence != Some(place.id) {
-            table.sequence = None;
-            let blocks = place.lease.blocks();
-            gpu.write(&table.buffer, &blocks[..blocks.len().min(size.table as usize)])?;
-            table.sequence = Some(place.id);
-        }
+        let long = places.iter().any(|place| place.long);
+        let size = Size { phase, rows, table: table_blocks(tokens), long };
+        let last = if phase == Phase::Decode { rows } else { 1 };
+        let table = self.table(executor, places, (last, size.table))?;
         if let Some(pass) = self.prepared.get(&size) {
             return Ok(Arc::clone(pass));
         }
-        let table = table.buffer.clone();
-        let parts = executor.parts();
-        let full = ruvllm_gpu::AttentionKernel { window: None, ..parts.attention(0) };
-        let scratch = full.scratch_bytes(rows, size.table * KV_BLOCK_TOKENS);
         let scratch = match self.scratch.get(&(rows, size.table)) {
             Some(buffer) => buffer.clone(),
-            None => gpu.zeroed(scratch)?,
+            None => gpu.zeroed(scratch_bytes(executor, last == 1, rows, tokens))?,
         };
         self.scratch.insert((rows, size.table), scratch.clone());
-        let operands = Operands {
-            rows: self.rows(executor, rows)?,
-            last: self.rows(executor, 1)?,
-            table,
-            scratch,
-            logits: self.logits.clone(),
-            long: place.long,
+        let logits = match self.logits.get(&last) {
+            Some(buffer) => buffer.clone(),
+            None => gpu.zeroed(u64::from(last) * executor.config.vocab_size as u64 * 4)?,
         };
-        let pass = Arc::new(parts.pass(phase, operands)?);
+        self.logits.insert(last, logits.clone());
+        let (rows, last) = (self.rows(executor, rows)?, self.rows(executor, last)?);
+        let pass = executor.parts().pass(phase, Operands { rows, last, table, scratch, logits, long })?;
+        let pass = Arc::new(pass);
         self.prepared.insert(size, Arc::clone(&pass));
         Ok(pass)
+    }
+
+    /// The buffer of `rows` block tables of `blocks` blocks, with the blocks of the sequences.
+    fn table(
+        &mut self,
+        executor: &Executor,
+        places: &[&Place<'_>],
+        (rows, blocks): (u32, u32),
+    ) -> Result<Buffer> {
+        let gpu = &executor.gpu;
+        let table = match self.tables.entry((rows, blocks)) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let buffer = gpu.zeroed(u64::from(rows) * u64::from(blocks) * 4)?;
+                entry.insert(Table { buffer, sequences: Vec::new() })
+            }
+        };
+        if !table.sequences.iter().copied().eq(places.iter().map(|place| place.id)) {
+            table.sequences.clear();
+            let mut all = vec![executor.pool.unused_block(); (rows * blocks) as usize];
+            for (row, place) in all.chunks_exact_mut(blocks as usize).zip(places) {
+                let own = place.lease.blocks();
+                let n = own.len().min(row.len());
+                row[..n].copy_from_slice(&own[..n]);
+            }
+            gpu.write(&table.buffer, &all)?;
+            table.sequences.extend(places.iter().map(|place| place.id));
+        }
+        Ok(table.buffer.clone())
     }
 
     fn rows(&mut self, executor: &Executor, n: u32) -> Result<Arc<Rows>> {
@@ -276,18 +328,23 @@ impl Passes {
         Ok(rows)
     }
 
-    /// Runs a pass and returns its logits, `[vocab_size]`.
-    pub(super) fn logits(&mut self, executor: &Executor, pass: &Pass) -> Result<Vec<f32>> {
+    /// Runs a pass and lends its logits, `[rows, vocab_size]`, to `read`.
+    pub(super) fn logits<R>(
+        &mut self,
+        executor: &Executor,
+        pass: &Pass,
+        read: impl FnOnce(&[f32]) -> R,
+    ) -> Result<R> {
         let gpu = &executor.gpu;
-        let readback = match self.logits_readback.take() {
+        let readback = match self.logits_readbacks.remove(&pass.last.n) {
             Some(readback) => readback,
-            None => gpu.readback(self.logits.len())?,
+            None => gpu.readback(pass.values.len())?,
         };
         let list: Vec<&Dispatch> = pass.keys.iter().chain(&pass.logits).collect();
-        let reading = gpu.run_reading(&list, &self.logits, readback)?;
-        let (values, readback) = gpu.finish(reading)?;
-        self.logits_readback = Some(readback);
-        Ok(values)
+        let reading = gpu.run_reading(&list, &pass.values, readback)?;
+        let (result, readback) = gpu.finish_with(reading, read)?;
+        self.logits_readbacks.insert(pass.last.n, readback);
+        Ok(result)
     }
 
     /// Starts a pass and the readback of its argmax (4 bytes); returns before it ends.
@@ -309,6 +366,24 @@ impl Passes {
     }
 }
 
+/// Bytes of partial sums of attention of `rows` rows behind `tokens` tokens.
+fn scratch_bytes(executor: &Executor, one_sequence: bool, rows: u32, tokens: usize) -> u64 {
+    // Some layers may have no window.
+    let key = AttentionKernel { window: None, ..executor.parts().attention(0, one_sequence) };
+    key.scratch_bytes(rows, table_blocks(tokens) * KV_BLOCK_TOKENS)
+}
+
+/// `rows` values, those behind `values` unused.
+fn padded(values: impl Iterator<Item = u32>, unused: u32, rows: u32) -> Vec<u32> {
+    values.chain(std::iter::repeat(unused)).take(rows as usize).collect()
+}
+
+/// Rows of the decode pass of `n` sequences.
+fn batch_rows(n: usize) -> u32 {
+    let [.., most] = BATCH_ROWS;
+    if n <= 1 { 1 } else { BATCH_ROWS.into_iter().find(|&rows| n <= rows as usize).unwrap_or(most) }
+}
+
 /// Size of the block table, in blocks, for `tokens` tokens.
 fn table_blocks(tokens: usize) -> u32 {
     let needed = tokens.div_ceil(KV_BLOCK_TOKENS as usize) as u32;
@@ -320,6 +395,15 @@ fn table_blocks(tokens: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn batches_have_room_for_their_sequences_and_whole_products() {
+        for n in 1..=64 {
+            let rows = batch_rows(n);
+            assert!(rows as usize >= n && (rows <= 8 || rows.is_multiple_of(8)), "{n} sequences");
+        }
+        assert_eq!([1, 2, 3, 9, 17, 49].map(batch_rows), [1, 2, 4, 16, 24, 64]);
+    }
 
     #[test]
     fn tables_have_room_and_few_sizes() {

@@ -15,9 +15,9 @@ use super::weights::{DeviceLayer, DeviceWeights, Projection};
 /// Kind of a pass: selects GEMM or GEMV kernels (ADR-0033).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
-    /// Prompt tokens.
+    /// Prompt tokens of one sequence.
     Prefill,
-    /// One generated token.
+    /// A generated token of each row's sequence.
     Decode,
 }
 
@@ -30,17 +30,21 @@ pub(super) struct Parts<'a> {
     pub(super) weights: &'a DeviceWeights,
     pub(super) pool: &'a KvPool,
     pub(super) angles: &'a Angles,
+    /// Products of decode as GEMM (ADR-0088).
+    pub(super) decode_gemm: bool,
 }
 
 /// Prepared launches of a pass, for one number of rows and one size of the block table.
 #[derive(Debug)]
 pub(super) struct Pass {
     pub(super) rows: Arc<Rows>,
-    /// Buffers of the row whose logits are computed.
+    /// Buffers of the rows whose logits are computed: the last one of a prompt, all in decode.
     pub(super) last: Arc<Rows>,
+    /// Logits of these rows, `[rows, vocab_size]`.
+    pub(super) values: Buffer,
     /// Launches up to the keys and values of the last layer.
     pub(super) keys: Vec<Dispatch>,
-    /// Remaining launches, for the last row only.
+    /// Remaining launches, for the rows of `last` only.
     pub(super) logits: Vec<Dispatch>,
     /// Argmax of the logits, written to the tokens of `last`.
     pub(super) argmax: Vec<Dispatch>,
@@ -59,12 +63,12 @@ pub(super) struct Operands {
 }
 
 impl Parts<'_> {
-    /// Attention kernel of a layer.
-    pub(super) fn attention(&self, layer: usize) -> AttentionKernel {
+    /// Attention kernel of a layer; `one_sequence`: of queries that share a block table.
+    pub(super) fn attention(&self, layer: usize, one_sequence: bool) -> AttentionKernel {
         let ModelConfig { n_heads, n_kv_heads, head_dim, decoder, .. } = self.config;
-        let mut key = AttentionKernel::new(*n_heads as u32, *n_kv_heads as u32, *head_dim as u32)
-            .scale(decoder.attention_scale)
-            .one_sequence();
+        let key = AttentionKernel::new(*n_heads as u32, *n_kv_heads as u32, *head_dim as u32)
+            .scale(decoder.attention_scale);
+        let mut key = AttentionKernel { one_sequence, ..key };
         if let Some(cap) = decoder.attention_soft_cap {
             key = key.soft_cap(cap);
         }
@@ -104,14 +108,14 @@ impl Parts<'_> {
         let logits = std::mem::take(&mut builder.launches);
         let Operands { rows, last, logits: values, .. } = operands;
         let argmax = self.gpu.argmax(&values, &last.tokens)?.into();
-        Ok(Pass { rows, last, keys, logits, argmax })
+        Ok(Pass { rows, last, values, keys, logits, argmax })
     }
 }
 
 struct Builder<'a> {
     parts: Parts<'a>,
     phase: Phase,
-    /// Rows of the pass, later only the last one.
+    /// Rows of the pass, later only those whose logits are computed.
     rows: Arc<Rows>,
     operands: &'a Operands,
     /// Output of attention or FFN that is not added to the residual stream yet.
@@ -143,7 +147,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Continues with the last row only.
+    /// Continues with the last row only, in a prompt.
     fn take_last(&mut self) -> Result<()> {
         let (rows, last) = (Arc::clone(&self.rows), Arc::clone(&self.operands.last));
         if Arc::ptr_eq(&rows, &last) {
@@ -164,12 +168,12 @@ impl Builder<'_> {
         let rows = Arc::clone(&self.rows);
         let sequences =
             Sequences { positions: rows.kv.positions.clone(), table: self.operands.table.clone() };
-        let key = self.parts.attention(index);
+        // The last row of a prompt is alone in the last layer, whatever its chunks.
+        let is_alone = rows.n == 1;
+        let key = self.parts.attention(index, self.phase == Phase::Prefill || is_alone);
         let scratch = &self.operands.scratch;
         let formats = layer.attention_output.formats();
         let direct = config.head_dim.is_multiple_of(32);
-        // The last row of a prompt is alone in the last layer, whatever its chunks.
-        let is_alone = rows.n == 1;
         self.launches.extend(rows.attended.fill(gpu, formats, direct, |out| {
             let kv = pool.layer(index);
             if self.phase == Phase::Prefill && !is_alone {
@@ -201,7 +205,7 @@ impl Builder<'_> {
         let weights = self.parts.weights;
         self.norm(&weights.output_norm, &weights.output)?;
         let rows = Arc::clone(&self.rows);
-        // One row in both phases: GEMV.
+        // Rows of decode in both phases.
         self.phase = Phase::Decode;
         self.project(&weights.output, |format| rows.normed.of(format), &self.operands.logits)
     }
@@ -247,8 +251,10 @@ impl Builder<'_> {
         for part in &projection.parts {
             let (x, first) = (input(part.matrix.format()), part.first);
             self.launches.push(match self.phase {
-                Phase::Prefill => part.matrix.gemm_into(gpu, &x, out, n, first, width)?,
-                Phase::Decode => part.matrix.product_into(gpu, &x, out, n, first, width)?,
+                Phase::Decode if !self.parts.decode_gemm => {
+                    part.matrix.product_into(gpu, &x, out, n, first, width)?
+                }
+                _ => part.matrix.gemm_into(gpu, &x, out, n, first, width)?,
             });
         }
         if let Some(bias) = &projection.bias {

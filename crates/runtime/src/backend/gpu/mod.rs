@@ -4,11 +4,12 @@
 //! ```text
 //! Model (GGUF file or folder) ──► DeviceWeights (weights)   KvPool, Angles (pool)
 //!                                        └───────┬────────────────┘
-//! GpuSession ──► Passes (executor) ──► Pass: prepared launches (launches) over Rows (rows)
+//! GpuSession, GpuBatch ──► Passes (executor) ──► Pass: prepared launches (launches) over Rows (rows)
 //! ```
 //!
 //! Passes of one size share prepared launches; positions, slots and block tables are in buffers.
 
+mod batch;
 mod executor;
 mod launches;
 mod pool;
@@ -33,16 +34,20 @@ use ruvllm_kernels::attention::KvFormat;
 use ruvllm_kv_cache::KvPolicy;
 use ruvllm_models::{Model, ModelConfig};
 
+use self::batch::GpuBatch;
 use self::executor::Executor;
 use self::pool::{Angles, KvPool};
 use self::refusal::{NAME, Refusal};
 pub use self::report::{GpuKernel, GpuLoadTimes, GpuSelfTest, gpu_choose, gpu_self_test};
 pub use self::session::GpuSession;
 use self::weights::DeviceWeights;
-use super::{BackendSession, InferenceBackend};
+use super::{BackendBatch, BackendSession, InferenceBackend};
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::options::ModelSource;
+
+/// Largest number of sequences for which decode keeps the products of a single one (GEMV).
+const GEMV_SEQUENCES: usize = 16;
 
 /// Default limit of the context length: its keys and values are allocated at load.
 const USUAL_CONTEXT: usize = 8192;
@@ -56,8 +61,14 @@ pub struct GpuOptions {
     pub software: bool,
     /// Context length in tokens, prompt and output together; `None` = the model's, at most 8192.
     pub context: Option<usize>,
-    /// KV capacity on the device in tokens, all sequences together; `None` = one context.
+    /// KV capacity on the device in tokens, all sequences together; `None` = a context for each of
+    /// `sequences`.
     pub kv_tokens: Option<usize>,
+    /// Largest number of sequences that are meant to be decoded together. Default 1. More can be;
+    /// the number selects the products of decode, for all batches alike: up to 16 those of a single
+    /// sequence, beyond it those of prompts, which are faster for many rows and have other last
+    /// bits (ADR-0088).
+    pub sequences: usize,
     /// Budget of device memory in bytes; `None` = the driver's limit.
     pub budget: Option<u64>,
     /// Prompt tokens per forward pass; a prefill can be cancelled between passes. Default 512.
@@ -76,6 +87,7 @@ impl Default for GpuOptions {
             software: false,
             context: None,
             kv_tokens: None,
+            sequences: 1,
             budget: None,
             prefill_chunk: 512,
             tokenizer: None,
@@ -126,6 +138,7 @@ impl GpuBackend {
             ("context", options.context),
             ("kv_tokens", options.kv_tokens),
             ("prefill_chunk", Some(options.prefill_chunk)),
+            ("sequences", Some(options.sequences)),
         ];
         for (option, value) in at_least_1 {
             if value == Some(0) {
@@ -212,6 +225,14 @@ impl InferenceBackend for GpuBackend {
         self.prefill_chunk
     }
 
+    fn batch(&self) -> Box<dyn BackendBatch + '_> {
+        Box::new(GpuBatch::new(self))
+    }
+
+    fn kv_room(&self) -> usize {
+        self.executor.pool.free_tokens()
+    }
+
     /// F16.
     fn kv_policy(&self) -> KvPolicy {
         KvPolicy::from(KvFormat::F16)
@@ -260,7 +281,10 @@ fn upload(
     let context = refusal::context(config, options.context, USUAL_CONTEXT)?;
     let start = Instant::now();
     let (weights, uploads) = DeviceWeights::allocate(&gpu, model)?;
-    let kv_tokens = options.kv_tokens.unwrap_or(context);
+    let kv_tokens = options.kv_tokens.unwrap_or_else(|| {
+        let sequence = context.next_multiple_of(ruvllm_gpu::KV_BLOCK_TOKENS as usize);
+        sequence.saturating_mul(options.sequences)
+    });
     let failed = |action: &str| {
         let action = action.to_owned();
         move |source| Refusal::Gpu { action, source }
@@ -268,7 +292,8 @@ fn upload(
     let pool = KvPool::new(&gpu, config, kv_tokens)
         .map_err(failed("allocate keys and values; lower GpuOptions::context or kv_tokens"))?;
     let angles = Angles::new(&gpu, &model.kv_ropes(), context).map_err(failed("upload RoPE tables"))?;
-    let executor = Executor::new(gpu, config.clone(), activation, weights, (pool, angles))
+    let decode_gemm = options.sequences > GEMV_SEQUENCES;
+    let executor = Executor::new(gpu, config.clone(), activation, weights, (pool, angles), decode_gemm)
         .map_err(failed("allocate logits"))?;
     // A request that needs these passes reports the failure.
     let _ = executor.compile_ahead(context);

@@ -43,9 +43,19 @@ impl KvPool {
         self.layers.iter().map(|layer| layer.keys().len() + layer.values().len()).sum()
     }
 
+    /// Block of the keys and values of padding rows.
+    pub(super) fn unused_block(&self) -> u32 {
+        self.blocks
+    }
+
     /// Slot of the keys and values of padding rows.
     pub(super) fn unused_slot(&self) -> u32 {
         self.blocks * KV_BLOCK_TOKENS
+    }
+
+    /// Tokens for which blocks are free.
+    pub(super) fn free_tokens(&self) -> usize {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).len() * BLOCK
     }
 
     /// Takes blocks for `tokens` tokens; the error is the number of tokens that fit.

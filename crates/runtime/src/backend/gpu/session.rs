@@ -21,8 +21,8 @@ use crate::error::{Error, Result};
 pub struct GpuSession<'b> {
     executor: &'b Executor,
     codec: &'b TextCodec,
-    place: Place<'b>,
-    len: usize,
+    pub(super) place: Place<'b>,
+    pub(super) len: usize,
     capacity: usize,
     logits: Vec<f32>, // [vocab_size] of the last pass
 }
@@ -99,7 +99,7 @@ impl<'b> GpuSession<'b> {
     }
 
     /// Checks that `tokens` and `more` further tokens can be appended.
-    fn check(&self, tokens: &[TokenId], more: usize) -> Result<()> {
+    pub(super) fn check(&self, tokens: &[TokenId], more: usize) -> Result<()> {
         if tokens.is_empty() {
             let source = ruvllm_models::Error::EmptySegment { segment: 0 };
             return Err(Error::Forward { start: self.len, tokens: 0, source });
@@ -156,12 +156,17 @@ impl<'b> GpuSession<'b> {
                 .map_err(failed(action.clone()))?,
             _ => self.last_pass(&mut passes, tokens)?,
         };
-        let mut logits = passes.logits(executor, &pass).map_err(failed(action))?;
+        let logits = &mut self.logits;
+        let copy = |values: &[f32]| {
+            logits.clear();
+            logits.extend_from_slice(values);
+        };
+        passes.logits(executor, &pass, copy).map_err(failed(action))?;
         drop(passes);
         if let Some(cap) = executor.config.decoder.logits_soft_cap {
-            soft_cap(&mut logits, cap);
+            soft_cap(&mut self.logits, cap);
         }
-        (self.logits, self.len) = (logits, end);
+        self.len = end;
         Ok(())
     }
 }
@@ -215,7 +220,7 @@ impl BackendSession for GpuSession<'_> {
 }
 
 /// `cap * tanh(x / cap)` of each value, as the engine computes it.
-fn soft_cap(logits: &mut [f32], cap: f32) {
+pub(super) fn soft_cap(logits: &mut [f32], cap: f32) {
     let cap = f64::from(cap);
     for value in logits {
         *value = (cap * (f64::from(*value) / cap).tanh()) as f32;
@@ -223,6 +228,6 @@ fn soft_cap(logits: &mut [f32], cap: f32) {
 }
 
 /// Error of a failed device operation.
-fn failed(action: String) -> impl FnOnce(ruvllm_gpu::Error) -> Error {
+pub(super) fn failed(action: String) -> impl FnOnce(ruvllm_gpu::Error) -> Error {
     move |error| Error::Backend { backend: NAME.to_owned(), action, source: error.into() }
 }
