@@ -71,7 +71,7 @@ pub(crate) fn run(gpu: &Gpu, peak: f64, quick: bool, json: &mut Json) -> Result<
                 checks.iter().filter(|c| c.name.starts_with("product")).map(|c| c.worst).fold(0.0, f64::max);
             passed &= checks.iter().all(self_test::Check::passed);
             let bed = Bed::new(gpu, format, rows, cols, if quick { 0 } else { ROTATION })?;
-            for batch in [1, 4, 8] {
+            for batch in [1, 4, 8, 16, 32, 64] {
                 line(gpu, peak, quick, json, &bed, batch)?;
                 println!("  {worst:.4}");
             }

@@ -45,9 +45,12 @@ pub(super) fn run<B: InferenceBackend + ?Sized>(
     }
     while !live.is_empty() {
         queue.iterate();
-        let read = |(index, handle)| {
-            let handle = read(handle, &mut |chunk| on_chunk(index, chunk));
-            handle.map_err(|result| results[index] = Some(result)).ok().map(|handle| (index, handle))
+        let read = |(index, handle)| match read(handle, &mut |chunk| on_chunk(index, chunk)) {
+            ControlFlow::Continue(handle) => Some((index, handle)),
+            ControlFlow::Break(result) => {
+                results[index] = Some(result);
+                None
+            }
         };
         live = live.into_iter().filter_map(read).collect();
     }
@@ -55,11 +58,11 @@ pub(super) fn run<B: InferenceBackend + ?Sized>(
     results.into_iter().map(ended).collect()
 }
 
-/// Passes the pieces that have arrived; gives the handle back, or as an error the result.
+/// Passes the pieces that have arrived; gives the handle back, or breaks with the result.
 fn read(
     mut handle: RequestHandle,
     on_chunk: &mut dyn FnMut(&Chunk) -> ControlFlow<()>,
-) -> std::result::Result<RequestHandle, Result<Completion>> {
+) -> ControlFlow<Result<Completion>, RequestHandle> {
     loop {
         match handle.try_next() {
             Some(Ok(chunk)) => {
@@ -68,9 +71,9 @@ fn read(
                     cancel.cancel();
                 }
             }
-            Some(Err(error)) => return Err(Err(error)),
-            None if handle.has_ended() => return Err(handle.finish()),
-            None => return Ok(handle),
+            Some(Err(error)) => return ControlFlow::Break(Err(error)),
+            None if handle.has_ended() => return ControlFlow::Break(handle.finish()),
+            None => return ControlFlow::Continue(handle),
         }
     }
 }

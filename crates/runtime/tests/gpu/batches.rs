@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ruvllm::{
     BackendBatch, BackendQueue, CancelToken, Error, FinishReason, GenerateRequest, GpuBackend, GpuOptions,
-    InferenceBackend, ParallelOptions, Prompt, SamplingParams, TokenId,
+    InferenceBackend, ParallelOptions, Prompt, RequestHandle, SamplingParams, TokenId,
 };
 use ruvllm_testkit::model_data;
 
@@ -204,7 +204,7 @@ fn requests_that_join_a_queue_have_the_texts_that_they_have_alone() {
     let expected: Vec<_> =
         requests.iter().map(|r| backend.generate_with(r, &cancel, go_on).expect("text").tokens).collect();
     let queue = BackendQueue::start(Arc::new(backend)).expect("a thread");
-    let run = |r: &GenerateRequest| queue.submit(r).and_then(|handle| handle.wait()).expect("text").tokens;
+    let run = |r: &GenerateRequest| queue.submit(r).and_then(RequestHandle::wait).expect("text").tokens;
     let run = &run;
     let found: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = requests.iter().map(|r| scope.spawn(move || run(r))).collect();
