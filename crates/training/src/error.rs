@@ -124,6 +124,10 @@ pub enum Error {
         bytes: usize,
     },
 
+    /// Error of an [`Objective`](crate::Objective) or [`Rollout`](crate::Rollout) of another crate.
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
+
     /// Error of the adapters crate.
     #[error(transparent)]
     Adapter(#[from] ruvllm_adapters::Error),

@@ -8,6 +8,7 @@ mod fisher;
 mod frozen;
 mod layer;
 mod lora;
+mod objective;
 mod optimizer;
 mod parallel;
 mod pass;
@@ -21,7 +22,11 @@ pub use crate::error::{Error, Result};
 pub use crate::fisher::{Penalty, fisher};
 pub use crate::frozen::GradientFormat;
 pub use crate::lora::{Lora, LoraConfig};
+pub use crate::objective::{
+    Answer, Batch, BatchLoss, Contrastive, CrossEntropy, GroupRelative, Objective, Pair, Preferences,
+    Retrieval, RewardConfig, Rollout, advantages, mean_loss, retrieval,
+};
 pub use crate::optimizer::{Adam, AdamConfig, Schedule, clip, gradient_norm};
 pub use crate::pass::{Backprop, BackpropOptions, LogProbabilities, Pass};
-pub use crate::preference::{Preference, PreferenceLoss, preference_gradients, reference};
-pub use crate::trainer::{Outcome, StepReport, TrainConfig, Trainer, mean_loss};
+pub use crate::preference::{Preference, PreferenceLoss, preference_gradients, preference_loss, reference};
+pub use crate::trainer::{Outcome, Point, StepReport, TrainConfig, Trainer};

@@ -94,15 +94,21 @@ fn a_continued_run_has_the_same_bits() {
     })
     .expect("steps");
     assert_eq!(continued, reports[3..]);
+    // The losses of all steps, those of the first process too.
+    let history: Vec<_> = rest.history().iter().map(|p| (p.step, p.loss, p.validation)).collect();
+    assert_eq!(history, reports.iter().map(|r| (r.step, r.loss, r.validation)).collect::<Vec<_>>());
     assert!(rest.lora().values() == expected, "the factors differ");
     assert_eq!(rest.best_loss(), best);
+    drop(rest);
 
     let other = sequences(11, 9);
     let mut wrong = Trainer::new(&mut backprop, lora(&model), &other, &validation, config()).expect("a run");
     assert!(matches!(wrong.resume(&path), Err(Error::OtherRun { what: "data", .. })));
+    drop(wrong);
     let settings = TrainConfig { rate: 1e-4, ..config() };
     let mut wrong = Trainer::new(&mut backprop, lora(&model), &data, &validation, settings).expect("a run");
     assert!(matches!(wrong.resume(&path), Err(Error::OtherRun { what: "settings", .. })));
+    drop(wrong);
     let bytes = std::fs::read(&path).expect("the state");
     for cut in [0, 7, bytes.len() / 2, bytes.len() - 1] {
         std::fs::write(&path, &bytes[..cut]).expect("a torn file");

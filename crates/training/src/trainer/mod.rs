@@ -1,5 +1,5 @@
-//! Fine-tuning on sequences: steps of AdamW over the mean cross-entropy, validation, early stop,
-//! and a state that a later process continues from with the same bits.
+//! Fine-tuning: steps of AdamW over an [`Objective`], validation, early stop, and a state that a
+//! later process continues from with the same bits.
 
 mod state;
 
@@ -9,6 +9,7 @@ use crate::batch::Sequence;
 use crate::error::{Error, Result};
 use crate::fisher::Penalty;
 use crate::lora::Lora;
+use crate::objective::{Batch, BatchLoss, CrossEntropy, Objective};
 use crate::optimizer::{Adam, AdamConfig, Schedule, clip};
 use crate::pass::Backprop;
 use crate::random::Random;
@@ -65,7 +66,8 @@ impl Default for TrainConfig {
 pub struct StepReport {
     /// Steps done, this one included.
     pub step: u64,
-    /// Mean loss per scored token before the step, in nats.
+    /// Mean loss before the step, in the unit of the objective: for cross-entropy nats per scored
+    /// token.
     pub loss: f64,
     /// Value of the penalty before the step; 0 without one.
     pub penalty: f64,
@@ -91,6 +93,17 @@ pub enum Outcome {
     Stopped,
 }
 
+/// Losses of one step, of the whole run: a continued run has those of the steps before, too.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Point {
+    /// Steps done, this one included.
+    pub step: u64,
+    /// Mean loss before the step.
+    pub loss: f64,
+    /// Mean validation loss after the step, where it was measured.
+    pub validation: Option<f64>,
+}
+
 /// Factors with the lowest validation loss so far.
 #[derive(Debug, Clone, PartialEq)]
 struct Best {
@@ -98,12 +111,11 @@ struct Best {
     values: Vec<f32>,
 }
 
-/// Fine-tuning of LoRA factors on sequences.
+/// Fine-tuning of LoRA factors.
 pub struct Trainer<'t, 'm> {
     backprop: &'t mut Backprop<'m>,
     config: TrainConfig,
-    data: &'t [Sequence],
-    validation: &'t [Sequence],
+    objective: Box<dyn Objective + 't>,
     penalty: Option<Penalty>,
     lora: Lora,
     adam: Adam,
@@ -111,12 +123,13 @@ pub struct Trainer<'t, 'm> {
     /// Validations since the best one.
     since_best: u32,
     gradients: Vec<f32>,
+    history: Vec<Point>,
     /// Order of an epoch.
     order: Option<(u64, Vec<usize>)>,
 }
 
 impl<'t, 'm> Trainer<'t, 'm> {
-    /// Begins a run over `data`; `validation` may be empty.
+    /// Begins a run of cross-entropy over `data`; `validation` may be empty.
     ///
     /// # Errors
     /// [`Error::Setting`]; errors of sequences that the model cannot read;
@@ -128,30 +141,38 @@ impl<'t, 'm> Trainer<'t, 'm> {
         validation: &'t [Sequence],
         config: TrainConfig,
     ) -> Result<Self> {
+        let objective = CrossEntropy::new(backprop, data, validation)?;
+        Self::with_objective(backprop, lora, Box::new(objective), config)
+    }
+
+    /// Begins a run of any loss.
+    ///
+    /// # Errors
+    /// [`Error::Setting`]; [`Error::NothingScored`] for an objective without examples.
+    pub fn with_objective(
+        backprop: &'t mut Backprop<'m>,
+        lora: Lora,
+        objective: Box<dyn Objective + 't>,
+        config: TrainConfig,
+    ) -> Result<Self> {
         config.check()?;
-        for (what, sequences) in [("the training data", data), ("the validation data", validation)] {
-            for (index, sequence) in sequences.iter().enumerate() {
-                sequence.check(index, backprop.model().config())?;
-            }
-            let is_needed = what == "the training data" || !sequences.is_empty();
-            if is_needed && sequences.iter().all(|sequence| sequence.n_scored() == 0) {
-                return Err(Error::NothingScored { what });
-            }
+        if objective.n_examples() == 0 {
+            return Err(Error::NothingScored { what: "the training data" });
         }
         let adam = Adam::new(config.adam, lora.len())?;
         let gradients = vec![0.0; lora.len()];
-        let (penalty, best, since_best, order) = (None, None, 0, None);
+        let (penalty, best, since_best, order, history) = (None, None, 0, None, Vec::new());
         Ok(Self {
             backprop,
             config,
-            data,
-            validation,
+            objective,
             penalty,
             lora,
             adam,
             best,
             since_best,
             gradients,
+            history,
             order,
         })
     }
@@ -175,6 +196,16 @@ impl<'t, 'm> Trainer<'t, 'm> {
     /// Optimizer steps done.
     pub fn steps(&self) -> u64 {
         self.adam.steps()
+    }
+
+    /// Losses of all steps done, those before a continuation included.
+    pub fn history(&self) -> &[Point] {
+        &self.history
+    }
+
+    /// Name of the loss and its unit.
+    pub fn label(&self) -> &'static str {
+        self.objective.label()
     }
 
     /// Lowest validation loss so far.
@@ -219,23 +250,14 @@ impl<'t, 'm> Trainer<'t, 'm> {
     ///
     /// # Errors
     /// [`Error::NotFinite`] for a loss or gradient that is no number: the factors are then those
-    /// before the step; errors of [`Backprop::forward`].
+    /// before the step; errors of the objective.
     pub fn step(&mut self) -> Result<StepReport> {
         let step = self.steps();
-        let chosen = self.sequences_of(step);
-        let data = self.data;
-        let sequences: Vec<&Sequence> = chosen.iter().map(|&index| &data[index]).collect();
-        let n_scored: usize = sequences.iter().map(|sequence| sequence.n_scored()).sum();
-        let coefficient = if n_scored == 0 { 0.0 } else { -1.0 / n_scored as f32 };
+        let chosen = self.examples_of(step);
+        let batch = Batch { step, examples: &chosen, per_pass: self.config.batch };
         self.gradients.fill(0.0);
-        let mut loss = 0.0;
-        for sequences in sequences.chunks(self.config.batch) {
-            let mut pass = self.backprop.forward(&self.lora, sequences)?;
-            let scored = pass.log_probabilities();
-            loss += scored.loss_sum();
-            pass.backward(&vec![coefficient; scored.tokens().len()], &mut self.gradients)?;
-        }
-        loss /= n_scored.max(1) as f64;
+        let BatchLoss { loss, tokens } =
+            self.objective.add_gradients(self.backprop, &self.lora, &batch, &mut self.gradients)?;
         let penalty =
             self.penalty.as_ref().map_or(0.0, |penalty| penalty.add(self.lora.values(), &mut self.gradients));
         let gradient_norm = clip(&mut self.gradients, self.config.clip.unwrap_or(f64::INFINITY));
@@ -247,19 +269,21 @@ impl<'t, 'm> Trainer<'t, 'm> {
         let TrainConfig { schedule, warmup, steps, .. } = self.config;
         let rate = self.config.rate * schedule.factor(step, steps, warmup);
         self.adam.step(self.lora.values_mut(), &self.gradients, rate);
-        let tokens = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
         let validation = self.validate_if_due()?;
         let step = self.steps();
+        self.history.push(Point { step, loss, validation });
         Ok(StepReport { step, loss, penalty, gradient_norm, rate, tokens, validation })
     }
 
     fn validate_if_due(&mut self) -> Result<Option<f64>> {
         let step = self.steps();
         let is_due = step.is_multiple_of(self.config.validate_every) || step == self.config.steps;
-        if self.validation.is_empty() || !is_due {
+        if !is_due {
             return Ok(None);
         }
-        let loss = mean_loss(self.backprop, Some(&self.lora), self.validation, self.config.batch)?;
+        let Some(loss) = self.objective.validate(self.backprop, &self.lora, self.config.batch)? else {
+            return Ok(None);
+        };
         if self.best.as_ref().is_none_or(|best| loss < best.loss) {
             self.best = Some(Best { loss, values: self.lora.values().to_vec() });
             self.since_best = 0;
@@ -269,41 +293,21 @@ impl<'t, 'm> Trainer<'t, 'm> {
         Ok(Some(loss))
     }
 
-    /// Sequences of a step: each epoch is a permutation that follows from the seed and its number.
-    fn sequences_of(&mut self, step: u64) -> Vec<usize> {
-        let n = self.data.len() as u64;
+    /// Examples of a step: each epoch is a permutation that follows from the seed and its number.
+    fn examples_of(&mut self, step: u64) -> Vec<usize> {
+        let n = self.objective.n_examples() as u64;
         let per_step = (self.config.batch * self.config.accumulate) as u64;
         let mut chosen = Vec::with_capacity(per_step as usize);
         for at in step * per_step..(step + 1) * per_step {
             let epoch = at / n;
             if self.order.as_ref().is_none_or(|(of, _)| *of != epoch) {
-                let order = Random::stream(self.config.seed, epoch).permutation(self.data.len());
+                let order = Random::stream(self.config.seed, epoch).permutation(n as usize);
                 self.order = Some((epoch, order));
             }
             chosen.extend(self.order.as_ref().map(|(_, order)| order[(at % n) as usize]));
         }
         chosen
     }
-}
-
-/// Mean loss per scored token of some sequences, in nats; its exponential is their perplexity.
-///
-/// # Errors
-/// Errors of [`Backprop::log_probabilities`]; [`Error::NothingScored`].
-pub fn mean_loss(
-    backprop: &mut Backprop<'_>,
-    lora: Option<&Lora>,
-    sequences: &[Sequence],
-    batch: usize,
-) -> Result<f64> {
-    let (mut sum, mut n) = (0.0, 0);
-    for sequences in sequences.chunks(batch.max(1)) {
-        let sequences: Vec<&Sequence> = sequences.iter().collect();
-        let scored = backprop.log_probabilities(lora, &sequences)?;
-        sum += scored.loss_sum();
-        n += scored.tokens().len();
-    }
-    if n == 0 { Err(Error::NothingScored { what: "the sequences" }) } else { Ok(sum / n as f64) }
 }
 
 impl TrainConfig {

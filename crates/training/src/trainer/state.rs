@@ -1,6 +1,6 @@
-//! State of a run in a file: safetensors with the factors, their moments and the best factors;
-//! steps, losses and checksums of the run in its metadata. The order of sequences follows from the
-//! seed and the step, so it needs no state of its own.
+//! State of a run in a file: safetensors with the factors, their moments, the best factors and the
+//! losses of all steps; steps and checksums of the run in its metadata. The order of examples
+//! follows from the seed and the step, so it needs no state of its own.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,12 +12,11 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use sha2::{Digest as _, Sha256};
 
-use super::{Best, Trainer};
-use crate::batch::Sequence;
+use super::{Best, Point, Trainer};
 use crate::error::{Error, Result};
 
 /// Version of the format.
-const FORMAT: &str = "ruvllm-training 1";
+const FORMAT: &str = "ruvllm-training 2";
 
 /// Parts of a run that its state belongs to, by their keys in the metadata.
 const PARTS: [(&str, &str); 3] = [("settings", "settings"), ("model", "model or modules"), ("data", "data")];
@@ -53,7 +52,10 @@ impl Trainer<'_, '_> {
         let views = arrays.iter().zip(&bytes).map(|((name, values), bytes)| {
             Ok((*name, TensorView::new(Dtype::F32, vec![values.len()], bytes).map_err(invalid)?))
         });
-        let views: Vec<_> = views.collect::<Result<_>>()?;
+        let mut views: Vec<_> = views.collect::<Result<_>>()?;
+        let history: Vec<u8> = self.history.iter().flat_map(|point| point.to_bytes()).collect();
+        let shape = vec![self.history.len(), 2];
+        views.push(("history", TensorView::new(Dtype::F64, shape, &history).map_err(invalid)?));
         let file = safetensors::serialize(views, Some(metadata)).map_err(invalid)?;
         write_atomic(path, |mut out| match out.write_all(&file) {
             Ok(()) => Ok(out),
@@ -100,6 +102,15 @@ impl Trainer<'_, '_> {
             }
         };
         let (values, means, squares) = (array("values")?, array("means")?, array("squares")?);
+        let history = tensors.tensor("history").map_err(invalid)?;
+        let history: Vec<Point> = (1..)
+            .zip(history.data().as_chunks::<16>().0)
+            .map(|(step, b)| Point::from_bytes(step, b))
+            .collect();
+        if history.len() as u64 != steps {
+            let reason = format!("it has the losses of {} steps, not of {steps}", history.len());
+            return Err(self.fault(path, reason));
+        }
         let best = match metadata.get("best_loss") {
             None => None,
             Some(bits) => {
@@ -110,6 +121,7 @@ impl Trainer<'_, '_> {
         };
         self.lora.values_mut().copy_from_slice(&values);
         (self.adam.means, self.adam.squares, self.adam.steps) = (means, squares, steps);
+        self.history = history;
         (self.best, self.since_best) = (best, u32::try_from(since_best).unwrap_or(u32::MAX));
         Ok(())
     }
@@ -120,23 +132,28 @@ impl Trainer<'_, '_> {
 
     /// Checksums of settings, of model and modules, and of the data.
     fn digests(&self) -> [String; 3] {
-        let settings = format!("{:?}", self.config);
+        let settings = format!("{:?} {}", self.config, self.objective.settings());
         let modules: Vec<_> = self.lora.modules().collect();
         let model = format!("{:?} {} {} {modules:?}", self.lora.base(), self.lora.rank(), self.lora.scale());
-        let mut data = Sha256::new();
-        for sequences in [self.data, self.validation] {
-            data.update((sequences.len() as u64).to_le_bytes());
-            sequences.iter().for_each(|sequence| digest(sequence, &mut data));
-        }
-        [hex(&Sha256::digest(settings)), hex(&Sha256::digest(model)), hex(&data.finalize())]
+        let data = self.objective.data_digest();
+        [hex(&Sha256::digest(settings)), hex(&Sha256::digest(model)), hex(&data)]
     }
 }
 
-fn digest(sequence: &Sequence, data: &mut Sha256) {
-    data.update((sequence.tokens.len() as u64).to_le_bytes());
-    sequence.tokens.iter().for_each(|token| data.update(token.to_le_bytes()));
-    data.update((sequence.mask.len() as u64).to_le_bytes());
-    sequence.mask.iter().for_each(|&is_scored| data.update([u8::from(is_scored)]));
+impl Point {
+    /// Both losses; NaN stands for no validation.
+    fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.loss.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.validation.unwrap_or(f64::NAN).to_le_bytes());
+        bytes
+    }
+
+    fn from_bytes(step: u64, bytes: &[u8; 16]) -> Self {
+        let [loss, validation] =
+            [0, 8].map(|at| f64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte])));
+        Self { step, loss, validation: Some(validation).filter(|loss| !loss.is_nan()) }
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {
