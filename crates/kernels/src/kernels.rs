@@ -133,6 +133,10 @@ macro_rules! slots {
 slots! { $
     // Rows of f32.
     dot = crate::rows::dot::dot: (x: &[f32], y: &[f32]) -> f32;
+    dots = crate::rows::selected::dots:
+        (x: &[f32], rows: crate::rows::selected::SelectedRows<'_>, out: &mut [f32]);
+    add_rows = crate::rows::selected::add_rows:
+        (x: &mut [f32], weights: &[f32], rows: crate::rows::selected::SelectedRows<'_>);
     hadamard = crate::rows::hadamard::hadamard: (rows: &mut [f32], dim: usize);
     add_assign = crate::rows::dot::add_assign: (x: &mut [f32], y: &[f32]);
     add_product = crate::rows::product::add_product:
@@ -162,6 +166,10 @@ slots! { $
     f32_to_bf16 = crate::rows::convert::f32_to_bf16: (x: &[f32], out: &mut [half::bf16]);
     f16_to_f32 = crate::rows::convert::f16_to_f32: (x: &[half::f16], out: &mut [f32]);
     bf16_to_f32 = crate::rows::convert::bf16_to_f32: (x: &[half::bf16], out: &mut [f32]);
+
+    // Quantized weights.
+    dequantize = crate::quant::dequantize_blocks:
+        (format: crate::quant::WeightFormat, bytes: &[u8], values: &mut [f32]);
 
     // Vectors for search.
     distance_f32 = crate::vector::distance_f32: (metric: crate::vector::Metric, x: &[f32], y: &[f32]) -> f32;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::quant::WeightFormat;
-use crate::{Error, Result};
+use crate::{Error, Kernels, Result};
 
 /// Reference-counted bytes: a memory-mapped file, an embedded model, a buffer.
 ///
@@ -111,6 +111,15 @@ impl PackedMatrix {
     pub fn dequantize_row(&self, row: usize, values: &mut [f32]) {
         assert_eq!(values.len(), self.cols, "dequantize_row: the output is not one row");
         self.format.dequantize(self.row(row), values);
+    }
+
+    /// Dequantizes row `row` with the instruction set of `kernels`, to the same bits.
+    ///
+    /// # Panics
+    /// As [`dequantize_row`](Self::dequantize_row).
+    pub fn dequantize_row_with(&self, kernels: &Kernels, row: usize, values: &mut [f32]) {
+        assert_eq!(values.len(), self.cols, "dequantize_row: the output is not one row");
+        kernels.dequantize(self.format, self.row(row), values);
     }
 }
 

@@ -44,6 +44,9 @@ mod simple;
 
 use half::{bf16, f16};
 
+use crate::Kernels;
+use crate::lanes::Lanes;
+
 pub(crate) use iq4_nl::Iq4Nl;
 pub(crate) use iq4_xs::Iq4Xs;
 pub(crate) use k_quants::PackedScales;
@@ -216,13 +219,7 @@ impl WeightFormat {
     /// If `bytes` is not the length of the quant blocks of `values.len()` values.
     pub fn dequantize(self, bytes: &[u8], values: &mut [f32]) {
         self.check_lengths(bytes.len(), values.len());
-        with_block!(
-            self,
-            F32 => float::decode(bytes, values, f32::from_le_bytes),
-            F16 => float::decode(bytes, values, |b| f16::from_le_bytes(b).to_f32_const()),
-            BF16 => float::decode(bytes, values, |b| bf16::from_le_bytes(b).to_f32()),
-            B => dequantize::<B>(bytes, values)
-        );
+        dequantize_any(self, bytes, values);
     }
 
     /// Quantizes `values` to quant blocks.
@@ -333,6 +330,36 @@ fn f32_to_half(x: f32) -> [u8; 2] {
     f16::from_f32_const(x).to_le_bytes()
 }
 
+impl Kernels {
+    /// Dequantizes whole quant blocks with the bits of [`WeightFormat::dequantize`].
+    ///
+    /// # Panics
+    /// As [`WeightFormat::dequantize`].
+    pub fn dequantize(&self, format: WeightFormat, bytes: &[u8], values: &mut [f32]) {
+        format.check_lengths(bytes.len(), values.len());
+        // SAFETY: `self` exists only where the slot's instruction set is present.
+        unsafe { (self.slots.dequantize)(format, bytes, values) }
+    }
+}
+
+/// Dequantizes in a function that enables an instruction set, which the compiler's own vectors use.
+#[inline(always)]
+pub(crate) fn dequantize_blocks<L: Lanes>(_: L, format: WeightFormat, bytes: &[u8], values: &mut [f32]) {
+    dequantize_any(format, bytes, values);
+}
+
+#[inline(always)]
+fn dequantize_any(format: WeightFormat, bytes: &[u8], values: &mut [f32]) {
+    with_block!(
+        format,
+        F32 => float::decode(bytes, values, f32::from_le_bytes),
+        F16 => float::decode(bytes, values, |b| f16::from_le_bytes(b).to_f32_const()),
+        BF16 => float::decode(bytes, values, |b| bf16::from_le_bytes(b).to_f32()),
+        B => dequantize::<B>(bytes, values)
+    );
+}
+
+#[inline(always)]
 fn dequantize<B: QuantBlock>(bytes: &[u8], values: &mut [f32]) {
     let blocks: &[B] = bytemuck::cast_slice(bytes);
     let mut quants = [[0; SUB_BLOCK]; MAX_SUB_BLOCKS];

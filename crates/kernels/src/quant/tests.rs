@@ -36,6 +36,28 @@ fn blocks_of_zeros_decode_to_zeros() {
 }
 
 #[test]
+fn dequantized_bits_are_those_of_every_instruction_set() {
+    let original: Vec<f32> = (0..512).map(|i| ((i * 71 % 127) as f32 - 60.0) * 0.013).collect();
+    for format in WeightFormat::ALL {
+        let mut bytes = vec![0; format.row_bytes(512).unwrap()];
+        format.quantize(&original, &mut bytes);
+        let mut expected = [0.0; 512];
+        format.dequantize(&bytes, &mut expected);
+        for kernels in Kernels::available() {
+            let mut values = [1.0; 512];
+            kernels.dequantize(format, &bytes, &mut values);
+            assert_eq!(
+                values.map(f32::to_bits),
+                expected.map(f32::to_bits),
+                "{} {}",
+                format.name(),
+                kernels.isa()
+            );
+        }
+    }
+}
+
+#[test]
 fn quantizing_again_loses_less_than_a_step() {
     for format in WeightFormat::ALL {
         let original: Vec<f32> = (0..512).map(|i| ((i * 37 % 101) as f32 - 40.0) * 0.01).collect();

@@ -22,8 +22,10 @@ pub(crate) mod hadamard;
 pub(crate) mod norm;
 pub(crate) mod product;
 pub(crate) mod select;
+pub(crate) mod selected;
 pub(crate) mod softmax;
 
 pub use activation::Activation;
 pub use norm::Norm;
 pub use product::MatrixView;
+pub use selected::SelectedRows;

@@ -29,7 +29,7 @@ impl OutputHead for ModelHead {
     }
 
     fn row(&self, token: u32, row: &mut [f32]) {
-        self.weights().dequantize_row(token as usize, row);
+        self.weights().dequantize_row_with(&self.0.compute.kernels, token as usize, row);
     }
 
     fn bias(&self, token: u32) -> f32 {

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use ruvllm_kernels::Kernels;
+
 use super::head::OutputHead;
 use super::observation::{Observation, Observations};
 use super::optimizer::{Moments, Step};
 use super::parameters::Shape;
-use super::pass::{Gradient, Pass, Prepared, Score};
+use super::pass::{Gradient, Pass, Position, Score};
 use super::settings::Settings;
+use super::table::RowTable;
 use crate::error::{Error, Result};
 use crate::random::Random;
 use crate::rating::Rating;
@@ -54,6 +57,8 @@ pub struct Update {
     pub log_probability_before: f64,
     /// The same after it.
     pub log_probability_after: f64,
+    /// The same under the base model.
+    pub base_log_probability: f64,
     /// Mean divergence from the base model at these positions after the lesson, in nats.
     pub divergence: f64,
 }
@@ -81,10 +86,11 @@ pub struct InstantLearner {
 #[derive(Clone)]
 struct Scratch {
     pass: Pass,
+    table: RowTable,
     /// Positions of the update.
-    prepared: Vec<Prepared>,
+    taught: Vec<Position>,
     /// An ordinary position.
-    anchor: Prepared,
+    anchor: Position,
     gradient: Gradient,
     /// Parameters before the update, in their places but for columns of `D`, of which only the
     /// touched ones are there.
@@ -104,6 +110,7 @@ struct Taught {
 #[derive(Default, Clone, Copy)]
 struct Mean {
     log_probability: f64,
+    base_log_probability: f64,
     divergence: f64,
 }
 
@@ -139,8 +146,9 @@ impl InstantLearner {
         }
         let scratch = Scratch {
             pass: Pass::new(shape, &*head),
-            prepared: Vec::new(),
-            anchor: Prepared::default(),
+            table: RowTable::new(&*head),
+            taught: Vec::new(),
+            anchor: Position::default(),
             gradient: Gradient::new(&shape),
             before: Vec::new(),
         };
@@ -190,8 +198,8 @@ impl InstantLearner {
 
     /// Bounds of the Frobenius norms of both updates: `|A| |B|` and `|C| |D|`.
     pub fn norms(&self) -> [f32; 2] {
-        let Self { shape, parameters, .. } = self;
-        let norm = |range: std::ops::Range<usize>| norm(&parameters[range]);
+        let Self { head, shape, parameters, .. } = self;
+        let norm = |range: std::ops::Range<usize>| norm(&head.kernels(), &parameters[range]);
         [norm(shape.hidden_a()) * norm(shape.hidden_b()), norm(shape.logits_a()) * norm(shape.logits_b())]
     }
 
@@ -220,12 +228,17 @@ impl InstantLearner {
     /// [`Error::Dimension`], [`Error::Token`].
     pub fn scores(&mut self, observations: &Observations) -> Result<Vec<Score>> {
         self.check(observations)?;
-        let Self { head, parameters, scratch: Scratch { pass, anchor, .. }, .. } = self;
-        let score = |at| {
-            anchor.prepare(&**head, pass.kernels(), at);
-            pass.forward(&**head, parameters, at, anchor)
-        };
-        Ok(observations.iter().map(score).collect())
+        let Self { head, parameters, scratch: Scratch { pass, table, anchor, .. }, .. } = self;
+        let mut scores = Vec::with_capacity(observations.len());
+        for (index, at) in observations.iter().enumerate() {
+            if index % self.settings.positions == 0 {
+                table.clear();
+            }
+            anchor.prepare(&**head, table, at);
+            pass.forward((&**head, table), parameters, at, anchor);
+            scores.push(*anchor.score());
+        }
+        Ok(scores)
     }
 
     /// Learns from a text: one update for each [`positions`](Settings::positions) positions. A
@@ -256,6 +269,7 @@ impl InstantLearner {
             let share = (end - start) as f64 / observations.len() as f64;
             for (sum, mean) in [(&mut before, step.before), (&mut after, step.after)] {
                 sum.log_probability += share * mean.log_probability;
+                sum.base_log_probability += share * mean.base_log_probability;
                 sum.divergence += share * mean.divergence;
             }
             start = end;
@@ -272,6 +286,7 @@ impl InstantLearner {
             positions: observations.len(),
             log_probability_before: before.log_probability,
             log_probability_after: after.log_probability,
+            base_log_probability: before.base_log_probability,
             divergence: after.divergence,
         })
     }
@@ -319,32 +334,35 @@ impl InstantLearner {
         self.prepare(observations, &range);
         let lesson = Taught { range, weight, clip: is_rated.then_some(self.settings.rating_clip) };
         let steps = (self.settings.positions / lesson.range.len().max(1)).clamp(1, self.settings.steps);
-        let mut done = self.step(observations, &lesson, (None, steps));
-        let mut latest = done.is_applied;
-        for _ in 1..steps {
-            if latest != Some(true) {
+        let before = self.forward(observations, &lesson);
+        let mut done = Applied { is_applied: None, before, after: before };
+        for _ in 0..steps {
+            let step = self.step(observations, &lesson, (&done, steps));
+            // The first step decides; further ones only go on.
+            done.is_applied = done.is_applied.or(step.is_applied);
+            done.after = step.after;
+            if step.is_applied != Some(true) {
                 break;
             }
-            let next = self.step(observations, &lesson, (Some(done.before.divergence), steps));
-            (latest, done.after) = (next.is_applied, next.after);
         }
         done
     }
 
-    /// One step of an update, of `steps`. `begun` is the divergence before the first of them.
+    /// One step of an update, of `steps`, behind a forward pass; `so_far` is what they did until
+    /// now. A step that is applied ends with a forward pass.
     fn step(
         &mut self,
         observations: &Observations,
         lesson: &Taught,
-        (begun, steps): (Option<f64>, usize),
+        (so_far, steps): (&Applied, usize),
     ) -> Applied {
-        let Some(before) = self.backward(observations, lesson) else {
-            let mean = self.mean(observations, lesson);
-            return Applied { is_applied: None, before: mean, after: mean };
-        };
+        let before = so_far.after;
+        if !self.backward(observations, lesson) {
+            return Applied { is_applied: None, before, after: before };
+        }
         self.backward_anchors(self.settings.anchors.div_ceil(steps));
         self.save();
-        let norm = self.scratch.gradient.norm(&self.shape);
+        let norm = self.scratch.gradient.norm(&self.scratch.table.kernels(), &self.shape);
         let scale =
             if norm > self.settings.largest_gradient { self.settings.largest_gradient / norm } else { 1.0 };
         let decay = 1.0 / (1.0 + self.updates as f32 / self.settings.decay_updates).sqrt();
@@ -358,11 +376,11 @@ impl InstantLearner {
         if !norm.is_finite() {
             return rejected;
         }
-        let farthest = begun.unwrap_or(before.divergence) + self.settings.largest_step;
+        let farthest = so_far.before.divergence + self.settings.largest_step;
         self.moments.step(&self.shape, &step, &self.scratch.gradient, &mut self.parameters);
         for attempt in 0..=HALVINGS {
             self.limit_norms();
-            let after = self.mean(observations, lesson);
+            let after = self.forward(observations, lesson);
             // In the direction of the lesson, within the trust region.
             let gain = (after.log_probability - before.log_probability) * f64::from(lesson.weight.signum());
             if gain > 0.0 && after.divergence <= farthest {
@@ -381,32 +399,46 @@ impl InstantLearner {
 
     /// Prepares the positions of an update, which its passes share.
     fn prepare(&mut self, observations: &Observations, range: &std::ops::Range<usize>) {
-        let Self { head, scratch: Scratch { pass, prepared, .. }, .. } = self;
-        prepared.resize_with(prepared.len().max(range.len()), Prepared::default);
-        for (at, prepared) in range.clone().filter_map(|index| observations.get(index)).zip(prepared) {
-            prepared.prepare(&**head, pass.kernels(), at);
+        let Self { head, scratch: Scratch { table, taught, .. }, .. } = self;
+        table.clear();
+        taught.resize_with(taught.len().max(range.len()), Position::default);
+        for (at, position) in range.clone().filter_map(|index| observations.get(index)).zip(taught) {
+            position.prepare(&**head, table, at);
         }
     }
 
-    /// Fills the gradient with that of the lesson; the means before the step. `None` if no position
-    /// has a gradient.
-    fn backward(&mut self, observations: &Observations, lesson: &Taught) -> Option<Mean> {
-        let Self { head, shape, parameters, scratch: Scratch { pass, gradient, prepared, .. }, .. } = self;
+    /// Computes the positions of the lesson under the current parameters; their means.
+    fn forward(&mut self, observations: &Observations, lesson: &Taught) -> Mean {
+        let count = lesson.range.len();
+        let Self { head, parameters, scratch: Scratch { pass, table, taught, .. }, .. } = self;
+        let mut mean = Mean::default();
+        let positions = lesson.range.clone().filter_map(|index| observations.get(index));
+        for (at, position) in positions.zip(taught) {
+            pass.forward((&**head, table), parameters, at, position);
+            mean.add(position.score(), count);
+        }
+        mean
+    }
+
+    /// Fills the gradient with that of the lesson, behind a forward pass; false if no position has
+    /// one.
+    fn backward(&mut self, observations: &Observations, lesson: &Taught) -> bool {
+        let Self { shape, parameters, scratch: Scratch { pass, table, gradient, taught, .. }, .. } = self;
         let Taught { range, weight, clip } = lesson;
         gradient.clear(shape);
-        let (mut mean, mut taught) = (Mean::default(), 0);
-        let count = range.len();
-        for (at, prepared) in range.clone().filter_map(|index| observations.get(index)).zip(prepared) {
-            let score = pass.forward(&**head, parameters, at, prepared);
-            mean.add(&score, count);
+        let mut is_taught = false;
+        let count = range.len() as f32;
+        for (at, position) in range.clone().filter_map(|index| observations.get(index)).zip(&*taught) {
+            let score = position.score();
+            // Beyond its clip, a token has no gradient.
             let moved = score.log_probability - score.base_log_probability;
             let is_clipped = clip.is_some_and(|clip| moved * f64::from(weight.signum()) >= clip);
             if *weight != 0.0 && !is_clipped {
-                taught += 1;
-                pass.backward(parameters, at, prepared, (weight / count as f32, 0.0), gradient);
+                is_taught = true;
+                pass.backward(table, parameters, (at, position), (weight / count, 0.0), gradient);
             }
         }
-        (taught > 0).then_some(mean)
+        is_taught
     }
 
     /// Adds the gradient of the divergence from the base model at `count` ordinary positions.
@@ -418,25 +450,16 @@ impl InstantLearner {
         let weight = self.settings.anchor_weight / count as f32;
         // In turn: every kept position is used about as often as the others.
         let first = (self.updates as usize).wrapping_mul(count);
-        let Self { head, parameters, anchors, scratch: Scratch { pass, gradient, anchor, .. }, .. } = self;
+        let Self {
+            head, parameters, anchors, scratch: Scratch { pass, table, gradient, anchor, .. }, ..
+        } = self;
         for index in 0..count {
             if let Some(at) = anchors.get((first + index) % anchors.len()) {
-                anchor.prepare(&**head, pass.kernels(), at);
-                pass.forward(&**head, parameters, at, anchor);
-                pass.backward(parameters, at, anchor, (0.0, weight), gradient);
+                anchor.prepare(&**head, table, at);
+                pass.forward((&**head, table), parameters, at, anchor);
+                pass.backward(table, parameters, (at, anchor), (0.0, weight), gradient);
             }
         }
-    }
-
-    fn mean(&mut self, observations: &Observations, lesson: &Taught) -> Mean {
-        let count = lesson.range.len();
-        let Self { head, parameters, scratch: Scratch { pass, prepared, .. }, .. } = self;
-        let mut mean = Mean::default();
-        let positions = lesson.range.clone().filter_map(|index| observations.get(index));
-        for (at, prepared) in positions.zip(prepared) {
-            mean.add(&pass.forward(&**head, parameters, at, prepared), count);
-        }
-        mean
     }
 
     /// Copies what the update will change.
@@ -461,7 +484,8 @@ impl InstantLearner {
     /// before it is beyond the limit.
     fn limit_norms(&mut self) {
         let Self { shape, parameters, settings, scratch, .. } = self;
-        let largest = settings.largest_norm;
+        let (largest, kernels) = (settings.largest_norm, scratch.table.kernels());
+        let norm = |values: &[f32]| norm(&kernels, values);
         let hidden = norm(&parameters[shape.hidden_a()]) * norm(&parameters[shape.hidden_b()]);
         if hidden > largest {
             parameters[shape.hidden_b()].iter_mut().for_each(|value| *value *= largest / hidden);
@@ -477,8 +501,8 @@ impl InstantLearner {
     }
 }
 
-fn norm(values: &[f32]) -> f32 {
-    values.iter().map(|x| x * x).sum::<f32>().sqrt()
+fn norm(kernels: &Kernels, values: &[f32]) -> f32 {
+    kernels.dot(values, values).sqrt()
 }
 
 /// Outcome of a step or an update: `None` without a gradient.
@@ -491,6 +515,7 @@ struct Applied {
 impl Mean {
     fn add(&mut self, score: &Score, count: usize) {
         self.log_probability += score.log_probability / count as f64;
+        self.base_log_probability += score.base_log_probability / count as f64;
         self.divergence += score.divergence / count as f64;
     }
 }

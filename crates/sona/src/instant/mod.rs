@@ -21,6 +21,7 @@ mod parameters;
 mod pass;
 mod settings;
 mod state;
+mod table;
 #[cfg(test)]
 mod tests;
 

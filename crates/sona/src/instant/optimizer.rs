@@ -42,34 +42,39 @@ impl Moments {
         self.steps += 1;
         let first = correction(BETA1, self.steps);
         let second = correction(BETA2, self.steps);
-        each_place(shape, by, gradient, |at, rate| {
-            let g = gradient.values()[at] * by.gradient_scale;
-            let mean = &mut self.mean[at];
+        let Self { mean, square, .. } = self;
+        let one = |rate: f32, g: f32, mean: &mut f32, square: &mut f32, parameter: &mut f32| {
+            let g = g * by.gradient_scale;
             *mean = BETA1 * *mean + (1.0 - BETA1) * g;
-            let square = &mut self.square[at];
             *square = BETA2 * *square + (1.0 - BETA2) * g * g;
-            parameters[at] -= rate * (*mean / first) / ((*square / second).sqrt() + EPSILON);
-        });
+            *parameter -= rate * (*mean / first) / ((*square / second).sqrt() + EPSILON);
+        };
+        let dense = shape.logits_b().start;
+        let moments = mean[..dense].iter_mut().zip(&mut square[..dense]);
+        let values = gradient.values()[..dense].iter().zip(&mut parameters[..dense]);
+        for ((mean, square), (&g, parameter)) in moments.zip(values) {
+            one(by.rate, g, mean, square, parameter);
+        }
+        for at in gradient.touched_places(shape) {
+            let g = gradient.values()[at];
+            one(by.column_rate, g, &mut mean[at], &mut square[at], &mut parameters[at]);
+        }
     }
 
     /// Moves the parameters against the gradient alone, each by the scale of its mean square: a
     /// direction in which the loss falls, which that of [`step`](Self::step) need not be.
     pub(super) fn descend(&self, shape: &Shape, by: &Step, gradient: &Gradient, parameters: &mut [f32]) {
         let second = correction(BETA2, self.steps);
-        each_place(shape, by, gradient, |at, rate| {
+        let mut one = |at: usize, rate: f32| {
             let g = gradient.values()[at] * by.gradient_scale;
             parameters[at] -= rate * g / ((self.square[at] / second).sqrt() + EPSILON);
-        });
+        };
+        (0..shape.logits_b().start).for_each(|at| one(at, by.rate));
+        gradient.touched_places(shape).for_each(|at| one(at, by.column_rate));
     }
 }
 
 /// Factor of a mean that began at zero.
 fn correction(beta: f32, steps: u64) -> f32 {
     (1.0 - f64::from(beta).powi(i32::try_from(steps).unwrap_or(i32::MAX))) as f32
-}
-
-/// Calls `update` with every place that has a gradient and its learning rate.
-fn each_place(shape: &Shape, by: &Step, gradient: &Gradient, mut update: impl FnMut(usize, f32)) {
-    (0..shape.logits_b().start).for_each(|at| update(at, by.rate));
-    gradient.touched_places(shape).for_each(|at| update(at, by.column_rate));
 }

@@ -2,14 +2,14 @@
 //! position.
 
 use ruvllm_kernels::Kernels;
-use ruvllm_kernels::rows::MatrixView;
 
 use super::head::OutputHead;
 use super::observation::{DRAWS, Observation};
 use super::parameters::{MAX_RANK, Shape};
+use super::table::RowTable;
 
 /// Probabilities at one position.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Score {
     /// Log-probability of the target with the updates, in nats.
     pub log_probability: f64,
@@ -62,8 +62,9 @@ impl Gradient {
     }
 
     /// Euclidean norm.
-    pub(super) fn norm(&self, shape: &Shape) -> f32 {
-        let dense = self.values[..shape.logits_b().start].iter().map(|g| g * g).sum::<f32>();
+    pub(super) fn norm(&self, kernels: &Kernels, shape: &Shape) -> f32 {
+        let dense = &self.values[..shape.logits_b().start];
+        let dense = kernels.dot(dense, dense);
         let columns = self.touched_places(shape).map(|place| self.values[place] * self.values[place]);
         (dense + columns.sum::<f32>()).sqrt()
     }
@@ -75,14 +76,14 @@ impl Gradient {
     }
 }
 
-/// A position with all that passes over it share: rows of the output projection, and the
-/// probabilities without updates.
+/// A position with its probabilities: without updates, and under the parameters of the last
+/// [`forward`](Pass::forward).
 #[derive(Debug, Clone, Default)]
-pub(super) struct Prepared {
+pub(super) struct Position {
     /// Target, candidates, draws of the tail.
     tokens: Vec<u32>,
-    /// Rows of the output projection of these tokens, `[tokens, model_dim]`.
-    rows: Vec<f32>,
+    /// Their rows in the table.
+    rows: Vec<u32>,
     /// Numbers that are added to the logits: of the draws, so that each has its share of the tail
     /// without updates; 0 for the others.
     moved: Vec<f32>,
@@ -92,43 +93,7 @@ pub(super) struct Prepared {
     base: Vec<f32>,
     /// Log-sum-exp of the logits without updates.
     base_sum: f32,
-}
-
-impl Prepared {
-    /// Takes the rows of a position and computes its probabilities without updates.
-    pub(super) fn prepare(&mut self, head: &dyn OutputHead, kernels: &Kernels, at: Observation<'_>) {
-        let Self { tokens, rows, moved, base_logits, base, base_sum } = self;
-        let dim = at.hidden.len();
-        tokens.clear();
-        tokens.push(at.target);
-        tokens.extend(at.others.iter().filter(|&&token| token != at.target));
-        let known = tokens.len();
-        if at.tail.is_finite() {
-            tokens.extend_from_slice(at.draws);
-        }
-        let share = at.tail - (DRAWS as f32).ln();
-        rows.resize(tokens.len() * dim, 0.0);
-        moved.clear();
-        base_logits.clear();
-        for (index, (&token, row)) in tokens.iter().zip(rows.chunks_exact_mut(dim)).enumerate() {
-            head.row(token, row);
-            let logit = cap(kernels.dot(row, at.hidden) + head.bias(token), head.soft_cap()).0;
-            moved.push(if index < known { 0.0 } else { share - logit });
-            base_logits.push(if index < known { logit } else { share });
-        }
-        *base_sum = kernels.log_sum_exp(base_logits);
-        base.clone_from(base_logits);
-        kernels.softmax(base);
-    }
-}
-
-/// Buffers of a pass over one position at a time.
-#[derive(Debug, Clone)]
-pub(super) struct Pass {
-    shape: Shape,
-    kernels: Kernels,
-    soft_cap: Option<f32>,
-    /// Logits of the tokens of the position, moved; then their probabilities.
+    /// Probabilities with updates.
     updated: Vec<f32>,
     /// Derivative of each logit behind the soft cap.
     slopes: Vec<f32>,
@@ -136,6 +101,52 @@ pub(super) struct Pass {
     shrunk: [[f32; MAX_RANK]; 2],
     /// `h'`, `[model_dim]`.
     hidden: Vec<f32>,
+    /// Log-probabilities and divergence.
+    score: Score,
+}
+
+impl Position {
+    /// Takes the rows of a position and computes its probabilities without updates.
+    pub(super) fn prepare(&mut self, head: &dyn OutputHead, table: &mut RowTable, at: Observation<'_>) {
+        let Self { tokens, rows, moved, base_logits, base, base_sum, .. } = self;
+        tokens.clear();
+        tokens.push(at.target);
+        tokens.extend(at.others.iter().filter(|&&token| token != at.target));
+        let known = tokens.len();
+        if at.tail.is_finite() {
+            tokens.extend_from_slice(at.draws);
+        }
+        rows.clear();
+        rows.extend(tokens.iter().map(|&token| table.row(head, token)));
+        let share = at.tail - (DRAWS as f32).ln();
+        base_logits.resize(tokens.len(), 0.0);
+        let kernels = table.kernels();
+        kernels.dots(at.hidden, table.select(rows), base_logits);
+        moved.clear();
+        for (index, (&token, logit)) in tokens.iter().zip(&mut *base_logits).enumerate() {
+            let plain = cap(*logit + head.bias(token), head.soft_cap()).0;
+            moved.push(if index < known { 0.0 } else { share - plain });
+            *logit = if index < known { plain } else { share };
+        }
+        *base_sum = kernels.log_sum_exp(base_logits);
+        base.clone_from(base_logits);
+        kernels.softmax(base);
+    }
+
+    /// Score of the last [`forward`](Pass::forward).
+    pub(super) fn score(&self) -> &Score {
+        &self.score
+    }
+}
+
+/// A pass over one position at a time.
+#[derive(Debug, Clone)]
+pub(super) struct Pass {
+    shape: Shape,
+    kernels: Kernels,
+    soft_cap: Option<f32>,
+    /// Gradient with respect to each logit before the cap.
+    by_logit: Vec<f32>,
     /// Gradient with respect to `h'`, `[model_dim]`.
     hidden_gradient: Vec<f32>,
 }
@@ -146,33 +157,28 @@ impl Pass {
             shape,
             kernels: head.kernels(),
             soft_cap: head.soft_cap(),
-            updated: Vec::new(),
-            slopes: Vec::new(),
-            shrunk: [[0.0; MAX_RANK]; 2],
-            hidden: vec![0.0; shape.model_dim],
+            by_logit: Vec::new(),
             hidden_gradient: vec![0.0; shape.model_dim],
         }
     }
 
-    /// Kernels of the passes.
-    pub(super) fn kernels(&self) -> &Kernels {
-        &self.kernels
-    }
-
-    /// Computes the probabilities at a position, which [`backward`](Self::backward) uses.
+    /// Computes the probabilities at a position under `parameters`.
     pub(super) fn forward(
-        &mut self,
-        head: &dyn OutputHead,
+        &self,
+        (head, table): (&dyn OutputHead, &RowTable),
         parameters: &[f32],
         at: Observation<'_>,
-        prepared: &Prepared,
-    ) -> Score {
-        let Self { shape, kernels, updated, slopes, shrunk, hidden, .. } = self;
+        position: &mut Position,
+    ) {
+        let Self { shape, kernels, .. } = self;
+        let Position { tokens, rows, moved, base_logits, base, base_sum, .. } = position;
+        let Position { updated, slopes, shrunk, hidden, score, .. } = position;
         let dim = shape.model_dim;
         let row = |range: std::ops::Range<usize>, index: usize, width: usize| {
             &parameters[range.start + index * width..][..width]
         };
-        hidden.copy_from_slice(at.hidden);
+        hidden.clear();
+        hidden.extend_from_slice(at.hidden);
         for (component, by) in shrunk[0][..shape.hidden_rank].iter_mut().enumerate() {
             *by = kernels.dot(row(shape.hidden_a(), component, dim), at.hidden);
             add_scaled(hidden, *by, row(shape.hidden_b(), component, dim));
@@ -181,56 +187,54 @@ impl Pass {
             *by = kernels.dot(row(shape.logits_a(), component, dim), hidden);
         }
 
-        updated.clear();
+        updated.resize(tokens.len(), 0.0);
+        kernels.dots(hidden, table.select(rows), updated);
         slopes.clear();
         let places = shape.logits_b();
-        let rows = prepared.tokens.iter().zip(prepared.rows.chunks_exact(dim));
-        for ((&token, row), moved) in rows.zip(&prepared.moved) {
-            let mut logit = kernels.dot(row, hidden) + head.bias(token);
+        for ((&token, logit), moved) in tokens.iter().zip(&mut *updated).zip(&*moved) {
+            let mut sum = *logit + head.bias(token);
             for (component, by) in shrunk[1][..shape.logits_rank].iter().enumerate() {
-                logit += by * parameters[places.start + component * shape.vocab_size + token as usize];
+                sum += by * parameters[places.start + component * shape.vocab_size + token as usize];
             }
-            let (logit, slope) = cap(logit, self.soft_cap);
-            updated.push(logit + moved);
+            let (capped, slope) = cap(sum, self.soft_cap);
+            *logit = capped + moved;
             slopes.push(slope);
         }
         let sum = kernels.log_sum_exp(updated);
-        let base_sum = prepared.base_sum;
-        let pairs = prepared.base_logits.iter().zip(&*updated).zip(&prepared.base);
+        let pairs = base_logits.iter().zip(&*updated).zip(&*base);
         let divergence = pairs.map(|((plain, logit), p)| {
-            f64::from(*p) * (f64::from(plain - base_sum) - f64::from(logit - sum))
+            f64::from(*p) * (f64::from(plain - *base_sum) - f64::from(logit - sum))
         });
-        let score = Score {
+        *score = Score {
             log_probability: f64::from(updated[0]) - f64::from(sum),
-            base_log_probability: f64::from(prepared.base_logits[0]) - f64::from(base_sum),
+            base_log_probability: f64::from(base_logits[0]) - f64::from(*base_sum),
             divergence: divergence.sum::<f64>().max(0.0),
         };
         kernels.softmax(updated);
-        score
     }
 
     /// Adds the gradient of `-target_weight * ln p(target) + base_weight * KL(base || updated)` at
-    /// the position of the last [`forward`](Self::forward).
+    /// a position behind its [`forward`](Self::forward) with the same parameters.
     pub(super) fn backward(
         &mut self,
+        table: &RowTable,
         parameters: &[f32],
-        at: Observation<'_>,
-        prepared: &Prepared,
+        (at, position): (Observation<'_>, &Position),
         (target_weight, base_weight): (f32, f32),
         gradient: &mut Gradient,
     ) {
-        let Self { shape, kernels, updated, slopes, shrunk, hidden, hidden_gradient, .. } = self;
-        let Prepared { tokens, rows, base, .. } = prepared;
+        let Self { shape, kernels, by_logit, hidden_gradient, .. } = self;
+        let Position { tokens, rows, base, updated, slopes, shrunk, hidden, .. } = position;
         let dim = shape.model_dim;
-        // From here on `updated` holds the gradient with respect to each logit before the cap.
-        for (index, ((p, plain), slope)) in updated.iter_mut().zip(base).zip(&*slopes).enumerate() {
-            let label = if index == 0 { 1.0 } else { 0.0 };
-            *p = (target_weight * (*p - label) + base_weight * (*p - plain)) * slope;
-        }
-        let by_logit = &updated[..];
+        by_logit.clear();
+        by_logit.extend(updated.iter().zip(base).zip(slopes).enumerate().map(
+            |(index, ((p, plain), slope))| {
+                let label = if index == 0 { 1.0 } else { 0.0 };
+                (target_weight * (p - label) + base_weight * (p - plain)) * slope
+            },
+        ));
         hidden_gradient.fill(0.0);
-        let weights = MatrixView::new(by_logit, 1, tokens.len(), tokens.len());
-        kernels.add_product(hidden_gradient, weights, MatrixView::new(rows, tokens.len(), dim, dim));
+        kernels.add_rows(hidden_gradient, by_logit, table.select(rows));
 
         if shape.logits_rank > 0 {
             let places = shape.logits_b();
@@ -238,7 +242,7 @@ impl Pass {
             for (component, &by) in shrunk[1][..shape.logits_rank].iter().enumerate() {
                 let column = places.start + component * shape.vocab_size;
                 let mut sum = 0.0;
-                for (&token, g) in tokens.iter().zip(by_logit) {
+                for (&token, g) in tokens.iter().zip(&*by_logit) {
                     gradient.values[column + token as usize] += by * g;
                     sum += g * parameters[column + token as usize];
                 }

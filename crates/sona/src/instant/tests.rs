@@ -142,10 +142,11 @@ fn gradients_are_those_of_finite_differences() {
         for (at, weights) in observations.iter().zip([(1.0, 0.0), (-0.5, 0.7)]) {
             assert_eq!(at.tail, f32::NEG_INFINITY);
             let mut gradient = pass::Gradient::new(&shape);
-            let mut prepared = pass::Prepared::default();
-            prepared.prepare(&head, &head.kernels, at);
-            pass.forward(&head, &parameters, at, &prepared);
-            pass.backward(&parameters, at, &prepared, (weights.0 as f32, weights.1 as f32), &mut gradient);
+            let (mut table, mut position) = (table::RowTable::new(&head), pass::Position::default());
+            position.prepare(&head, &mut table, at);
+            pass.forward((&head, &table), &parameters, at, &mut position);
+            let weighed = (weights.0 as f32, weights.1 as f32);
+            pass.backward(&table, &parameters, (at, &position), weighed, &mut gradient);
             let exact: Vec<f64> = parameters.iter().map(|&x| f64::from(x)).collect();
             for place in 0..shape.len() {
                 let moved = |by: f64| {
@@ -181,10 +182,11 @@ fn draws_give_the_probabilities_and_gradients_of_the_whole_vocabulary() {
         let mut observation = observations.get(0).expect("a position");
         observation.tail -= offset;
         let (mut pass, mut gradient) = (pass::Pass::new(shape, &head), pass::Gradient::new(&shape));
-        let mut prepared = pass::Prepared::default();
-        prepared.prepare(&head, &head.kernels, observation);
-        let score = pass.forward(&head, &parameters, observation, &prepared);
-        pass.backward(&parameters, observation, &prepared, (1.0, 0.0), &mut gradient);
+        let (mut table, mut position) = (table::RowTable::new(&head), pass::Position::default());
+        position.prepare(&head, &mut table, observation);
+        pass.forward((&head, &table), &parameters, observation, &mut position);
+        pass.backward(&table, &parameters, (observation, &position), (1.0, 0.0), &mut gradient);
+        let score = *position.score();
         (score.log_probability, score.base_log_probability, gradient.values().to_vec())
     };
     let (exact, base, exact_gradient) = of(VOCAB - 1, 0.0);

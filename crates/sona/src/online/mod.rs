@@ -7,6 +7,9 @@
 //!                                                    └─ harmful: back to the last clean one, quarantine
 //! ```
 //!
+//! Harm is a rise of the loss at ordinary text, or at texts that are rated down before they are
+//! learned: ratings then go against text that the adapter has long ceased to write.
+//!
 //! The log comes first: a process that is killed at any moment goes on with the state that its log
 //! says, bit by bit. Engines implement [`ObservedModel`].
 
@@ -14,27 +17,30 @@ mod event;
 mod options;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use std::ops::Range;
 
 use sha2::{Digest as _, Sha256};
 
 use self::event::{LessonEvent, OrdinaryEvent, QuarantineEvent, ReleaseEvent};
+use self::text::{observe, observe_all, taught_text};
 use crate::continual::{GateReport, LossPair, Verdict};
 use crate::error::{Error, Result};
 use crate::instant::{InstantLearner, Lesson, Observations, Snapshot, Update};
 use crate::store::{
     ForgetScope, Forgotten, LearningEvent, LearningStore, NewEvent, NewSnapshot, SnapshotInfo, SnapshotKind,
 };
-use crate::trajectory::{Feedback, StoredTrajectory, TrajectoryId};
+use crate::trajectory::{StoredTrajectory, TrajectoryId};
 
 pub use self::options::OnlineOptions;
+pub use self::text::TaughtText;
 
 /// Events read from the log at once.
 const PAGE: usize = 64;
 /// Positions of held-out ordinary text whose mean loss is one example of the gate.
 const EXAMPLE_POSITIONS: usize = 16;
-/// Tokens from which on a correction can be an outlier.
+/// Tokens from which on a text can be an outlier.
 const OUTLIER_TOKENS: usize = 8;
 
 /// Model whose last products learn.
@@ -59,17 +65,6 @@ pub trait ObservedModel {
     fn ordinary_texts(&self, seeds: &[u64]) -> Result<Vec<Vec<u32>>>;
 }
 
-/// Text with a lesson about it: the response is taught, the prompt is what it follows.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TaughtText {
-    /// Tokens before the response; at least one.
-    pub prompt: Vec<u32>,
-    /// Tokens that are taught; at least one.
-    pub response: Vec<u32>,
-    /// Feedback on them.
-    pub lesson: Lesson,
-}
-
 /// Fate of a lesson.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Taught {
@@ -82,7 +77,8 @@ pub enum Taught {
         /// Judgement of the gate, if it was due.
         judged: Option<GateReport>,
     },
-    /// The correction is so improbable that it is taken for noise; nothing was learned.
+    /// The correction, or the text that is rated above 0, is so improbable that it is taken for
+    /// noise; nothing was learned.
     Outlier {
         /// Mean log-probability of its tokens under the base model, in nats.
         log_probability: f64,
@@ -101,7 +97,8 @@ pub enum Standing {
     Quarantined {
         /// Wall clock in milliseconds since 1970.
         since_ms: u64,
-        /// Lower 95 % bound of the rise of the loss at ordinary text, in nats.
+        /// Lower 95 % bound of the rise of the loss at ordinary text, or at texts that were rated
+        /// down, in nats.
         harm: f64,
     },
 }
@@ -160,6 +157,8 @@ pub struct OnlineLearner {
     ordinary: u64,
     /// Lessons since the gate has judged.
     unjudged: u64,
+    /// Losses at those of them that were rated below 0, before they were learned.
+    rated_down: Vec<LossPair>,
     standing: Standing,
     /// Held-out ordinary positions; empty until the gate needs them.
     held_out: Vec<Observations>,
@@ -195,6 +194,7 @@ impl OnlineLearner {
             lessons: 0,
             ordinary: 0,
             unjudged: 0,
+            rated_down: Vec::new(),
             standing: Standing::Learning,
             held_out: Vec::new(),
             harm: None,
@@ -237,6 +237,7 @@ impl OnlineLearner {
         let sequence = self.append(&event, trajectories)?;
         let update = self.learner.learn(&observations, text.lesson)?;
         (self.through, self.lessons, self.unjudged) = (sequence, self.lessons + 1, self.unjudged + 1);
+        self.rated_down.extend(rated_down(text.lesson, &update));
         let judged = if self.unjudged >= self.options.gate_lessons { self.judge(model)? } else { None };
         Ok(Taught::Learned { sequence, update, judged })
     }
@@ -285,26 +286,34 @@ impl OnlineLearner {
         Ok(report)
     }
 
-    /// Judges the current state at held-out ordinary text: saves a snapshot of it, or goes back to
-    /// the last clean one.
+    /// Judges the current state at held-out ordinary text and at what was rated down since the last
+    /// judgement: saves a snapshot of it, or goes back to the last clean one. The report is that of
+    /// the texts which decided.
     ///
     /// # Errors
     /// Errors of the model and of the store; a snapshot that cannot be saved is no error but a
     /// [fault](OnlineStatus::fault).
     pub fn judge(&mut self, model: &dyn ObservedModel) -> Result<Option<GateReport>> {
-        let report = self.measure(model)?;
-        let kind = match report.as_ref().map(|report| &report.verdict) {
-            Some(Verdict::TaskWorse { lower, .. }) => {
-                self.quarantine(*lower, model)?;
-                return Ok(report);
+        let ordinary = self.measure(model)?;
+        let rated_down = self.options.rated_down.judge(&self.rated_down)?;
+        let mut kind = SnapshotKind::Clean;
+        let mut decided = None;
+        for (report, is_needed) in [(&ordinary, true), (&rated_down, false)] {
+            match report.as_ref().map(|report| &report.verdict) {
+                Some(Verdict::TaskWorse { lower, .. }) => {
+                    self.quarantine(*lower, model)?;
+                    return Ok(report.clone());
+                }
+                Some(Verdict::Accepted) => continue,
+                None if !is_needed => continue,
+                Some(Verdict::NotShownHarmless { .. }) | None => kind = SnapshotKind::Tentative,
             }
-            Some(Verdict::Accepted) => SnapshotKind::Clean,
-            Some(Verdict::NotShownHarmless { .. }) | None => SnapshotKind::Tentative,
-        };
+            decided = decided.or_else(|| report.clone());
+        }
         // Few texts are learned by heart; the learner keeps the latest.
         self.write_ordinary(self.options.fresh_texts, model)?;
         self.save(kind);
-        Ok(report)
+        Ok(decided.or(ordinary))
     }
 
     /// Saves a snapshot of the current state. A fault is kept for the status.
@@ -315,6 +324,7 @@ impl OnlineLearner {
         self.fault = saved.err().map(|error| error.to_string());
         if self.fault.is_none() {
             self.unjudged = 0;
+            self.rated_down.clear();
         }
     }
 
@@ -409,7 +419,7 @@ impl OnlineLearner {
         learner.restore(&self.fresh)?;
         let mut lessons = 0;
         self.each_event(|event| {
-            lessons += u64::from(self.apply(&mut learner, event, model)?);
+            lessons += u64::from(self.apply(&mut learner, event, model)?.is_some());
             Ok(())
         })?;
         let digest = digest(&learner);
@@ -444,6 +454,7 @@ impl OnlineLearner {
     pub fn reload(&mut self, model: &dyn ObservedModel) -> Result<()> {
         self.learner.restore(&self.fresh)?;
         (self.standing, self.unjudged, self.harm) = (Standing::Learning, 0, None);
+        self.rated_down.clear();
         let start = self.store.replay_start(&self.tenant, &self.adapter, SnapshotKind::Tentative)?;
         if let Some(info) = &start.snapshot {
             let snapshot = self.store.snapshot(&self.tenant, &self.adapter, info.version)?;
@@ -468,7 +479,10 @@ impl OnlineLearner {
                 self.standing = Standing::Learning;
             }
             self.through = event.sequence;
-            self.unjudged += u64::from(self.apply(&mut learner, event, model)?);
+            if let Some((lesson, update)) = self.apply(&mut learner, event, model)? {
+                self.unjudged += 1;
+                self.rated_down.extend(rated_down(lesson, &update));
+            }
         }
         self.learner = learner;
         Ok(())
@@ -485,26 +499,26 @@ impl OnlineLearner {
         }
     }
 
-    /// Repeats an event; true for a lesson.
+    /// Repeats an event; the update of a lesson.
     fn apply(
         &self,
         learner: &mut InstantLearner,
         event: LearningEvent,
         model: &dyn ObservedModel,
-    ) -> Result<bool> {
+    ) -> Result<Option<(Lesson, Update)>> {
         if event.event.settings != self.settings {
             return Err(Error::Foreign { what: "the feedback log", of: "model or learner's settings" });
         }
         if let Some(lesson) = event.payload::<LessonEvent>()? {
             let text = lesson.text()?;
-            learner.learn(&observe(model, &text)?, text.lesson)?;
-            return Ok(true);
+            let update = learner.learn(&observe(model, &text)?, text.lesson)?;
+            return Ok(Some((text.lesson, update)));
         }
         if let Some(OrdinaryEvent { tokens }) = event.payload()? {
             let observations = model.observe(&tokens, 1..tokens.len())?;
             observations.iter().try_for_each(|position| learner.observe_ordinary(position))?;
         }
-        Ok(false)
+        Ok(None)
     }
 
     fn append<P: crate::store::EventPayload>(&self, payload: &P, of: &[TrajectoryId]) -> Result<u64> {
@@ -514,9 +528,13 @@ impl OnlineLearner {
         sequences.first().copied().ok_or(Error::Empty { what: "answer of the store" })
     }
 
-    /// Mean log-probability of a correction that is too improbable to be one.
+    /// Mean log-probability of a text that is too improbable to be taught.
     fn outlier(&mut self, observations: &Observations, text: &TaughtText) -> Result<Option<f64>> {
-        if text.lesson != Lesson::Corrected || observations.len() < OUTLIER_TOKENS {
+        let is_raised = match text.lesson {
+            Lesson::Corrected => true,
+            Lesson::Rated(rating) => rating.value() > 0.0,
+        };
+        if !is_raised || observations.len() < OUTLIER_TOKENS {
             return Ok(None);
         }
         let scores = self.learner.scores(observations)?;
@@ -538,38 +556,11 @@ impl std::fmt::Debug for OnlineLearner {
     }
 }
 
-/// Text and lesson of feedback on a trajectory: a correction before a rating before an acceptance.
-/// `None` if it has none of them.
-fn taught_text(stored: &StoredTrajectory, feedback: &Feedback) -> Option<TaughtText> {
-    let prompt = stored.trajectory.prompt_tokens.clone();
-    if let Some(correction) = &feedback.correction {
-        return Some(TaughtText { prompt, response: correction.clone(), lesson: Lesson::Corrected });
-    }
-    let accepted = || {
-        let rating = if feedback.accepted? { 1.0 } else { -1.0 };
-        crate::Rating::new(rating).ok()
-    };
-    let rating = feedback.rating.or_else(accepted)?;
-    let response = stored.trajectory.response_tokens.clone();
-    Some(TaughtText { prompt, response, lesson: Lesson::Rated(rating) })
-}
-
-fn observe(model: &dyn ObservedModel, text: &TaughtText) -> Result<Observations> {
-    if text.prompt.is_empty() {
-        return Err(Error::Empty { what: "prompt: the first token of a text follows nothing" });
-    }
-    if text.response.is_empty() {
-        return Err(Error::Empty { what: "response: it has no tokens to teach" });
-    }
-    let tokens = [text.prompt.as_slice(), &text.response].concat();
-    model.observe(&tokens, text.prompt.len()..tokens.len())
-}
-
-fn observe_all(model: &dyn ObservedModel, tokens: &[u32]) -> Result<Observations> {
-    if tokens.len() < 2 {
-        return Err(Error::Empty { what: "ordinary text: it needs two tokens" });
-    }
-    model.observe(tokens, 1..tokens.len())
+/// Losses at a text that is rated below 0, under the base model and before the lesson.
+fn rated_down(lesson: Lesson, update: &Update) -> Option<LossPair> {
+    let Lesson::Rated(rating) = lesson else { return None };
+    let (before, after) = (-update.base_log_probability, -update.log_probability_before);
+    (rating.value() < 0.0).then_some(LossPair { task: 0, before, after })
 }
 
 fn digest(learner: &InstantLearner) -> [u8; 32] {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ruvllm_kernels::Kernels;
 
 use super::*;
+use crate::continual::Gate;
 use crate::instant::{OutputHead, Scratch, Settings};
 use crate::random::Random;
 use crate::rating::Rating;
@@ -231,6 +232,35 @@ fn harm_is_undone_and_nothing_is_learned_until_release() {
     assert_eq!(digest_of(&open(&store, "other")), untouched);
     learner.release().unwrap();
     teach(&mut learner, &correction(0));
+}
+
+/// The anchors keep the text that the model writes itself; what is rated down is other text.
+#[test]
+fn ratings_against_text_that_is_no_longer_written_are_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(&folder);
+    let steady = Settings { rating_rate: 40.0, rating_clip: 10.0, largest_step: 1.0, ..settings() };
+    let options = |rated_down| OnlineOptions { rated_down, gate_lessons: 8, ..OnlineOptions::default() };
+    let lessons_until_noticed = |tenant: &str, rated_down: Gate| {
+        let toy = Toy::new();
+        let learner = InstantLearner::new(Arc::new(toy.clone()), steady.clone(), CANDIDATES).unwrap();
+        let gate = Gate { tolerance: 10.0, ..Gate::default() };
+        let options = OnlineOptions { gate, ..options(rated_down) };
+        let mut learner =
+            OnlineLearner::open(learner, store.clone(), (tenant, "default"), options, &toy).unwrap();
+        let noticed = (0..64)
+            .find(|&number| learner.teach(&toy, &rated(number, -1.0), &[]).unwrap() == Taught::Quarantined);
+        (noticed, learner)
+    };
+    let gate = OnlineOptions::default().rated_down;
+    let (noticed, learner) = lessons_until_noticed("poisoned", gate);
+    // Eight lessons are the first judgement.
+    assert!(noticed.is_some_and(|number| number >= 8), "{noticed:?}: {:?}", learner.status());
+    let Standing::Quarantined { harm, .. } = learner.status().unwrap().standing else { panic!("it learns") };
+    assert!(harm > gate.tolerance);
+    // No other part of the gate has noticed it.
+    let off = Gate { tolerance: 100.0, ..gate };
+    assert_eq!(lessons_until_noticed("unnoticed", off).0, None);
 }
 
 #[test]
