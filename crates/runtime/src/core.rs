@@ -14,7 +14,7 @@ use crate::intake::Intake;
 use crate::prefix::PrefixCache;
 use crate::quality::QualityMemory;
 use crate::speculation::{DraftModel, Speculation};
-use crate::step::StepCounters;
+use crate::step::{StepCounters, Tuning};
 
 /// A model that is ready to run.
 pub(crate) struct Core {
@@ -42,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) draft: Option<DraftModel>,
     /// Setting of requests that name none.
     pub(crate) speculation: Speculation,
+    /// Real-time settings; `None` keeps those of the options.
+    pub(crate) tuning: Option<Tuning>,
 }
 
 impl Core {

@@ -26,7 +26,7 @@ use crate::quality::QualityMemory;
 use crate::request::Prompt;
 use crate::session_table::{SessionId, SessionTable};
 use crate::speculation::DraftModel;
-use crate::step::{StepStatistics, StepThread};
+use crate::step::{StepStatistics, StepThread, Tuning, TuningStatus};
 
 /// A loaded model, ready to run.
 ///
@@ -157,6 +157,10 @@ impl Engine {
                 ..ResidencyConfig::default()
             },
         );
+        let EngineOptions { scheduling, prefill_chunk, speculation, .. } = options;
+        let tuning = options.tuning.as_ref();
+        let tuning = tuning.map(|tuning| Tuning::new(tuning, scheduling, *prefill_chunk, *speculation));
+        let tuning = tuning.transpose()?;
         let core = Core {
             residency: Arc::clone(&residency),
             model,
@@ -174,6 +178,7 @@ impl Engine {
             intake: Arc::default(),
             draft,
             speculation: options.speculation,
+            tuning,
         };
         Ok(Self {
             core: Arc::new(core),
@@ -273,6 +278,17 @@ impl Engine {
     /// Counters of the step loop, which runs all requests.
     pub fn step_statistics(&self) -> StepStatistics {
         self.core.counters.read()
+    }
+
+    /// Counters and settings of the tuner; `None` without [`EngineOptions::tuning`].
+    pub fn tuning_status(&self) -> Option<TuningStatus> {
+        self.core.tuning.as_ref().map(Tuning::status)
+    }
+
+    /// Takes the decisions of the tuner since the last call, with their reasons, at most 256: older
+    /// ones are dropped and counted.
+    pub fn take_tuning_changes(&self) -> Vec<ruvllm_sona::tuning::Change> {
+        self.core.tuning.as_ref().map(Tuning::take_changes).unwrap_or_default()
     }
 
     /// Waits until all queued prefixes are on disk; a background thread writes them. Dropping the

@@ -143,7 +143,9 @@ pub use crate::sampler::{
 pub use crate::session_table::SessionError;
 pub use crate::sessions::{SessionInfo, Sessions};
 pub use crate::speculation::Speculation;
-pub use crate::step::{Chunk, RequestEvent, RequestHandle, StepRecord, StepStatistics};
+pub use crate::step::{
+    Chunk, RequestEvent, RequestHandle, StepRecord, StepStatistics, TuningOptions, TuningStatus,
+};
 pub use crate::stop::StopMatcher;
 pub use crate::tool_loop::{
     Generator, Tool, ToolLoop, ToolLoopEnd, ToolLoopEvent, ToolLoopOptions, ToolLoopResult,

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::prefix::{PrefixCaching, fingerprint};
 use crate::setters::setters;
 use crate::speculation::Speculation;
+use crate::step::TuningOptions;
 
 /// Source of a model.
 #[derive(Clone)]
@@ -216,6 +217,9 @@ pub struct EngineOptions {
     pub draft_candidates: Vec<ModelSource>,
     /// Speculative decoding of requests that name none.
     pub speculation: Speculation,
+    /// Moves settings of the step loop with the load, by measured gains. The output is the same
+    /// with and without. Default: off, settings stay as they are.
+    pub tuning: Option<TuningOptions>,
 }
 
 impl EngineOptions {
@@ -267,6 +271,7 @@ setters! {
         some with_draft(draft: ModelSource);
         set with_draft_candidates(draft_candidates: Vec<ModelSource>);
         set with_speculation(speculation: Speculation);
+        some with_tuning(tuning: TuningOptions);
     }
 }
 
@@ -301,6 +306,7 @@ impl Default for EngineOptions {
             draft: None,
             draft_candidates: Vec::new(),
             speculation: Speculation::default(),
+            tuning: None,
         }
     }
 }

@@ -28,6 +28,7 @@ pub(crate) use self::draft_model::DraftModel;
 pub(crate) use self::drafter::{Ask, Lane};
 use self::drafter::{Drafter, PrefixContinuation, PromptLookup};
 use self::model_drafter::ModelDrafter;
+pub(crate) use self::policy::MOST_DRAFT;
 use self::policy::{Acceptance, Offer, Policy, Source, Wanted};
 pub use self::setting::Speculation;
 use crate::core::Core;
@@ -41,6 +42,8 @@ const DRAFTERS: usize = 3;
 /// Drafters of a step loop, and the policy that chooses among them.
 pub(crate) struct Speculator<'c> {
     setting: Speculation,
+    /// Longest draft of requests with [`Speculation::Auto`].
+    limit: usize,
     drafters: Vec<Box<dyn Drafter + 'c>>,
     policy: Policy,
     requests: HashMap<Lane, Requested>,
@@ -89,6 +92,7 @@ impl<'c> Speculator<'c> {
     pub(crate) fn off() -> Self {
         Self {
             setting: Speculation::Off,
+            limit: MOST_DRAFT,
             drafters: Vec::new(),
             policy: Policy::new(),
             requests: HashMap::new(),
@@ -101,6 +105,11 @@ impl<'c> Speculator<'c> {
     /// The setting of requests that name none.
     pub(crate) fn setting(&self) -> Speculation {
         self.setting
+    }
+
+    /// Limits the drafts of requests with [`Speculation::Auto`].
+    pub(crate) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
     }
 
     /// True if there are no drafts, whatever a request says.
@@ -121,7 +130,8 @@ impl<'c> Speculator<'c> {
         let share = STEP_TOKENS / decoding.max(1);
         let mut chosen = [false; DRAFTERS];
         for (index, ask) in asks.iter().enumerate() {
-            let ask = Ask { most: ask.most.min(share), ..*ask };
+            let limit = if ask.setting == Speculation::Auto { self.limit } else { share };
+            let ask = Ask { most: ask.most.min(share).min(limit), ..*ask };
             if let Some((drafter, wanted)) = self.choose(&ask, decoding) {
                 self.wanted[drafter][index] = wanted;
                 chosen[drafter] = true;

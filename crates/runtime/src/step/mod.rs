@@ -27,6 +27,7 @@ mod sessions;
 mod statistics;
 mod step_loop;
 mod thread;
+mod tuning;
 
 pub(crate) use self::adapters::RequestAdapters;
 pub use self::events::RequestEvent;
@@ -39,3 +40,5 @@ pub(crate) use self::statistics::StepCounters;
 pub use self::statistics::StepStatistics;
 pub(crate) use self::step_loop::StepLoop;
 pub(crate) use self::thread::StepThread;
+pub(crate) use self::tuning::Tuning;
+pub use self::tuning::{TuningOptions, TuningStatus};

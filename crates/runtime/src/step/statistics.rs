@@ -70,14 +70,16 @@ impl StepCounters {
         }
     }
 
-    /// Records a step whose tokens have been counted since its begin.
-    pub(super) fn end_step(&self, begun: StepRecord, duration: Duration) {
-        self.history.push(StepRecord {
+    /// Records a step whose tokens have been counted since its begin; returns its record.
+    pub(super) fn end_step(&self, begun: StepRecord, duration: Duration) -> StepRecord {
+        let record = StepRecord {
             duration,
             prefill_tokens: self.prefill_tokens.load(Relaxed) as usize - begun.prefill_tokens,
             decode_tokens: self.decode_tokens.load(Relaxed) as usize - begun.decode_tokens,
             ..begun
-        });
+        };
+        self.history.push(record);
+        record
     }
 
     /// The steps from a number on, as far as they are kept.

@@ -89,6 +89,9 @@ fn run(core: &Core, commands: &Receiver<Command>, loads: Sender<Command>) {
             // Without the thread nobody waits.
             send: Arc::new(move |loaded: Loaded| drop(loads.send(Command::Loaded(Box::new(loaded))))),
         });
+    if let Some(tuning) = &core.tuning {
+        steps = steps.with_tuning(tuning);
+    }
     loop {
         let received = if steps.is_idle() {
             commands.recv().map_err(|_| TryRecvError::Disconnected)

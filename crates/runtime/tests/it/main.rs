@@ -31,4 +31,5 @@ mod structured;
 mod tenants;
 #[cfg(feature = "structured-output")]
 mod tools;
+mod tuning;
 mod usage;

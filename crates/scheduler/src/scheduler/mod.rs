@@ -98,6 +98,13 @@ impl Scheduler {
         self.queue.tenants.set_weight(at, weight);
     }
 
+    /// Changes the largest number of sequences and of tokens in a step from the next one on; at
+    /// least 1 each. Running requests go on, also where they are more now.
+    pub fn set_limits(&mut self, max_running: usize, step_tokens: usize) {
+        self.config.max_running = max_running.max(1);
+        self.config.step_tokens = step_tokens.max(1);
+    }
+
     /// Takes a request into the queue.
     ///
     /// # Errors

@@ -120,3 +120,23 @@ fn decodes_take_turns_where_the_budget_is_short() {
     }
     assert_eq!(counts, [10; 10]);
 }
+
+#[test]
+fn limits_change_from_the_next_step_on() {
+    let mut scheduler = Scheduler::new(config(|config| {
+        (config.max_running, config.step_tokens, config.headroom) = (6, 64, 0.0);
+    }));
+    for id in 0..10 {
+        scheduler.submit(Duration::ZERO, request(id, 20, 50)).expect("a place in the queue");
+    }
+    assert_eq!(admit_all(&mut scheduler, Duration::ZERO, usize::MAX).len(), 6);
+    let tokens = |step: &[Work]| step.iter().map(|work| work.tokens).sum::<usize>();
+    assert_eq!(tokens(&compute(&mut scheduler)), 64);
+    // Running requests go on, in smaller steps; no other starts.
+    scheduler.set_limits(2, 8);
+    assert!(admit_all(&mut scheduler, Duration::ZERO, usize::MAX).is_empty());
+    assert_eq!((scheduler.running(), tokens(&compute(&mut scheduler))), (6, 8));
+    scheduler.set_limits(8, 0);
+    assert_eq!(admit_all(&mut scheduler, Duration::ZERO, usize::MAX).len(), 2);
+    assert_eq!(tokens(&compute(&mut scheduler)), 1);
+}

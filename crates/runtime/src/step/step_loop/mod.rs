@@ -7,6 +7,7 @@ mod prompt_rows;
 mod sampling;
 #[cfg(test)]
 mod tests;
+mod tuned;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,6 +27,7 @@ use self::sampling::{Task, sample_all};
 use super::executor::{Executor, Outcome, SequenceId, Step};
 use super::request::{Request, Sampled};
 use super::statistics::StepCounters;
+use super::tuning::StepTuner;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::request::FinishReason;
@@ -68,6 +70,7 @@ pub(crate) struct StepLoop<'c, X> {
     epoch: Instant,
     counters: Arc<StepCounters>,
     speculator: Speculator<'c>,
+    tuner: Option<StepTuner<'c>>,
     scratch: Scratch<'c>,
 }
 
@@ -108,6 +111,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     ) -> Self {
         Self {
             speculator: Speculator::off(),
+            tuner: None,
             executor,
             pool,
             codec,
@@ -204,6 +208,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             self.admit();
         }
         let mut scratch = std::mem::take(&mut self.scratch);
+        self.apply_settings();
         self.scheduler.plan(self.now(), &mut scratch.work);
         self.bound_prompt_rows(&mut scratch.work);
         self.wake_readers(&scratch.work);
@@ -216,8 +221,10 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             let time = started.elapsed();
             self.scheduler.observe(&scratch.work, time);
             self.observe_drafts(&scratch, time);
+            let sampling = self.sampling(&scratch);
             self.settle(&mut scratch);
-            self.counters.end_step(record, time);
+            let record = self.counters.end_step(record, time);
+            self.tune(sampling, record);
         }
         self.scratch = scratch;
         let suspended = self.suspended.len();
