@@ -288,6 +288,15 @@ impl Bank {
         Ok(self.store.read()?.items(tenant)?.into_iter().map(|stored| stored.item).collect())
     }
 
+    /// All items of the tenant with the unit embeddings of their queries, ascending by id.
+    ///
+    /// # Errors
+    /// [`Error::Database`], [`Error::Record`].
+    pub fn items_with_queries(&self, tenant: &str) -> Result<Vec<(Item, Vec<f32>)>> {
+        let stored = self.store.read()?.items(tenant)?;
+        Ok(stored.into_iter().map(|stored| (stored.item, stored.query)).collect())
+    }
+
     /// Trajectories that an item was learned from, ascending.
     ///
     /// # Errors
@@ -379,6 +388,16 @@ impl Bank {
     pub fn uplift(&self, tenant: &str) -> Result<Option<Uplift>> {
         let arms = self.store.read()?.arms(tenant)?;
         Ok(Uplift::new(arms.with.trials(), arms.without.trials()))
+    }
+
+    /// Outcomes of a tenant's requests for which an item matched: with memory, and of the control
+    /// arm.
+    ///
+    /// # Errors
+    /// [`Error::Database`].
+    pub fn outcomes(&self, tenant: &str) -> Result<(Counts, Counts)> {
+        let arms = self.store.read()?.arms(tenant)?;
+        Ok((arms.with, arms.without))
     }
 
     /// Bytes of the tenant's index in memory, by its buffers.

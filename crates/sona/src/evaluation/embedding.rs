@@ -24,6 +24,8 @@ pub struct EmbeddingReport {
     pub cases: usize,
     /// Share of test texts whose nearest train text is of the same agent.
     pub nearest_accuracy: f64,
+    /// Share of test texts with one of the same agent among the three nearest train texts.
+    pub top3_accuracy: f64,
     /// Mean reciprocal rank of the first train text of the same agent.
     pub mrr: f64,
     /// Mean NDCG of the ten nearest train texts.
@@ -35,6 +37,8 @@ pub struct EmbeddingReport {
     /// Share of test texts nearer to the mean of their agent than to that of the agent that they
     /// are most easily mistaken for.
     pub hard_negative_accuracy: f64,
+    /// Mean difference of these two similarities.
+    pub hard_negative_margin: f64,
     /// Durations of embedding a text.
     pub latency: Option<Latency>,
 }
@@ -67,11 +71,13 @@ pub fn evaluate_embedding(set: &DataSet, embed: &impl Embed) -> Result<Embedding
         dim,
         cases: set.cases.len(),
         nearest_accuracy: 0.0,
+        top3_accuracy: 0.0,
         mrr: 0.0,
         ndcg_at_10: 0.0,
         purity: 0.0,
         silhouette: 0.0,
         hard_negative_accuracy: 0.0,
+        hard_negative_margin: 0.0,
         latency: None,
     };
     let (mut all, mut all_classes) = (train.clone(), classes.clone());
@@ -87,19 +93,23 @@ pub fn evaluate_embedding(set: &DataSet, embed: &impl Embed) -> Result<Embedding
         let ranking: Vec<usize> = order.iter().map(|&item| classes[item]).collect();
         let gains: Vec<f64> = ranking.iter().map(|&class| f64::from(u8::from(class == agent))).collect();
         report.nearest_accuracy += gains.first().copied().unwrap_or(0.0);
+        report.top3_accuracy += f64::from(u8::from(ranking.iter().take(3).any(|&class| class == agent)));
         report.mrr += reciprocal_rank(&ranking, agent);
         report.ndcg_at_10 += ndcg(&gains, &gains, K);
-        let is_nearer = dot(&means[agent], &query) > dot(&means[not], &query);
-        report.hard_negative_accuracy += f64::from(u8::from(is_nearer));
+        let margin = f64::from(dot(&means[agent], &query) - dot(&means[not], &query));
+        report.hard_negative_accuracy += f64::from(u8::from(margin > 0.0));
+        report.hard_negative_margin += margin;
         all.push(query);
         all_classes.push(agent);
     }
     let count = set.cases.len().max(1) as f64;
     for sum in [
         &mut report.nearest_accuracy,
+        &mut report.top3_accuracy,
         &mut report.mrr,
         &mut report.ndcg_at_10,
         &mut report.hard_negative_accuracy,
+        &mut report.hard_negative_margin,
     ] {
         *sum /= count;
     }

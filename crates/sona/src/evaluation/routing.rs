@@ -7,10 +7,13 @@ use serde::Serialize;
 
 use super::data::{DataSet, Difficulty, Form};
 use super::embedding::unit;
-use super::metrics::{Latency, ndcg, reciprocal_rank};
+use super::metrics::{Latency, ndcg};
 use crate::error::Result;
 use crate::model::Embed;
-use crate::routing::{ExactScan, Route, SemanticRouter, SemanticSettings};
+use crate::routing::{ExactScan, Ranked, Route, SemanticRouter, SemanticSettings};
+
+/// Depth of NDCG and of the accuracy among the best-ranked routes.
+const TOP: usize = 3;
 
 /// Right ones among some cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -26,8 +29,11 @@ pub struct Share {
 pub struct RoutingReport {
     /// Test texts.
     pub cases: usize,
-    /// Share of test texts whose best-ranked route is the right one.
+    /// Share of test texts whose best-ranked route is the right one. A route with an equal score
+    /// counts as ranked above the right one, here and below.
     pub accuracy: f64,
+    /// Share of test texts whose right route is among the three best-ranked ones.
+    pub top3_accuracy: f64,
     /// Mean reciprocal rank of the right route.
     pub mrr: f64,
     /// Mean NDCG of the three best-ranked routes.
@@ -35,6 +41,8 @@ pub struct RoutingReport {
     /// Share of test texts whose right route is ranked above the one that they are most easily
     /// mistaken for.
     pub hard_negative_accuracy: f64,
+    /// Mean of the right route's score minus that of the other one.
+    pub hard_negative_margin: f64,
     /// Share of test texts that got a route: not below its threshold, not ambiguous.
     pub coverage: f64,
     /// Share of right routes among these.
@@ -65,13 +73,15 @@ pub fn evaluate_routing(
     let mut embeddings = Vec::new();
     let router = teach(set, embed, settings, &mut embeddings)?;
     let mut durations = Vec::new();
-    let mut sums = [0.0; 6];
+    let mut sums = [0.0; 8];
     let mut report = RoutingReport {
         cases: set.cases.len(),
         accuracy: 0.0,
+        top3_accuracy: 0.0,
         mrr: 0.0,
         ndcg_at_3: 0.0,
         hard_negative_accuracy: 0.0,
+        hard_negative_margin: 0.0,
         coverage: 0.0,
         accuracy_of_routed: 0.0,
         outside_rejected: None,
@@ -87,17 +97,21 @@ pub fn evaluate_routing(
         let routed = router.route(&embedding, &case.text)?;
         durations.push(start.elapsed());
         let (Some(agent), Some(not)) = (set.agent(&case.agent), set.agent(&case.not)) else { continue };
-        let ranking: Vec<usize> = routed.ranked.iter().map(|ranked| ranked.route).collect();
-        let gains: Vec<f64> = ranking.iter().map(|&route| f64::from(u8::from(route == agent))).collect();
-        let is_right = ranking.first() == Some(&agent);
-        let is_above = reciprocal_rank(&ranking, agent) > reciprocal_rank(&ranking, not);
+        let rank = rank(&routed.ranked, agent);
+        let margin = f64::from(score(&routed.ranked, agent) - score(&routed.ranked, not));
+        let is_right = rank == 1;
+        let mut gains = vec![0.0; set.agents.len()];
+        gains[rank - 1] = 1.0;
+        let one = |holds: bool| f64::from(u8::from(holds));
         let values = [
-            f64::from(u8::from(is_right)),
-            reciprocal_rank(&ranking, agent),
-            ndcg(&gains, &[1.0], 3),
-            f64::from(u8::from(is_above)),
-            f64::from(u8::from(routed.route.is_ok())),
-            f64::from(u8::from(routed.route == Ok(agent))),
+            one(is_right),
+            one(rank <= TOP),
+            1.0 / rank as f64,
+            ndcg(&gains, &[1.0], TOP),
+            one(margin > 0.0),
+            margin,
+            one(routed.route.is_ok()),
+            one(routed.route == Ok(agent)),
         ];
         sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
         let shares = [
@@ -110,10 +124,11 @@ pub fn evaluate_routing(
             share.right += usize::from(is_right);
         }
     }
-    let [right, ranks, gains, above, routed, right_routed] = sums;
+    let [right, top, ranks, gains, above, margins, routed, right_routed] = sums;
     let count = set.cases.len().max(1) as f64;
     (report.accuracy, report.mrr, report.ndcg_at_3) = (right / count, ranks / count, gains / count);
-    (report.hard_negative_accuracy, report.coverage) = (above / count, routed / count);
+    (report.top3_accuracy, report.coverage) = (top / count, routed / count);
+    (report.hard_negative_accuracy, report.hard_negative_margin) = (above / count, margins / count);
     report.accuracy_of_routed = if routed > 0.0 { right_routed / routed } else { 0.0 };
     let mut rejected = 0;
     for text in &set.outside_test {
@@ -124,6 +139,16 @@ pub fn evaluate_routing(
     report.outside_rejected = (outside > 0).then(|| rejected as f64 / outside as f64);
     (report.latency, report.embedding_latency) = (Latency::of(durations), Latency::of(embeddings));
     Ok(report)
+}
+
+fn score(ranked: &[Ranked], route: usize) -> f32 {
+    ranked.iter().find(|ranked| ranked.route == route).map_or(f32::NEG_INFINITY, |ranked| ranked.score)
+}
+
+/// Rank of a route from 1; routes with an equal score are before it.
+fn rank(ranked: &[Ranked], route: usize) -> usize {
+    let own = score(ranked, route);
+    1 + ranked.iter().filter(|other| other.route != route && other.score >= own).count()
 }
 
 fn teach(

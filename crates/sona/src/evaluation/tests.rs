@@ -47,6 +47,7 @@ fn reports_follow_from_the_embeddings() {
     let report = evaluate_routing(&set, &Oracle { set: &set, wrong: 0 }, &settings).unwrap();
     assert_eq!((report.accuracy, report.mrr, report.ndcg_at_3), (1.0, 1.0, 1.0));
     assert_eq!((report.hard_negative_accuracy, report.coverage), (1.0, 1.0));
+    assert!(report.top3_accuracy == 1.0 && report.hard_negative_margin > 0.9, "{report:?}");
     assert_eq!((report.accuracy_of_routed, report.outside_rejected), (1.0, Some(1.0)));
     assert!(report.by_agent.values().all(|share| *share == Share { right: 8, cases: 8 }));
     assert!(report.latency.is_some() && report.embedding_latency.is_some());
@@ -63,6 +64,27 @@ fn reports_follow_from_the_embeddings() {
     let wrong = evaluate_embedding(&set, &Oracle { set: &set, wrong: 26 }).unwrap();
     assert_eq!((wrong.nearest_accuracy, wrong.hard_negative_accuracy), (0.75, 0.75));
     assert!(wrong.silhouette < report.silhouette && wrong.purity < 1.0);
+}
+
+/// An embedding that tells nothing, so that keywords alone decide.
+struct Same;
+
+impl Embed for Same {
+    fn embed(&self, _: &str) -> Result<Vec<f32>> {
+        Ok(vec![1.0])
+    }
+}
+
+#[test]
+fn ties_count_against_the_right_route() {
+    let set = DataSet::built_in().unwrap();
+    let settings = SemanticSettings { keyword_weight: 0.0, ..SemanticSettings::default() };
+    let report = evaluate_routing(&set, &Same, &settings).unwrap();
+    assert_eq!((report.accuracy, report.top3_accuracy, report.hard_negative_margin), (0.0, 0.0, 0.0));
+    assert!((report.mrr - 1.0 / 13.0).abs() < 1e-12, "{}", report.mrr);
+    let keywords = evaluate_routing(&set, &Same, &SemanticSettings::default()).unwrap();
+    println!("{keywords:#?}");
+    assert!(keywords.accuracy > 1.0 / 13.0 && keywords.top3_accuracy >= keywords.accuracy);
 }
 
 #[test]

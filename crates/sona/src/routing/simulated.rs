@@ -162,7 +162,7 @@ impl World {
     /// Serves requests with a router, which learns from each, and sums the regret.
     ///
     /// # Errors
-    /// Those of [`Router::choose`] and [`Router::learn`], for a router of other sizes.
+    /// Errors of [`Router::choose`] and [`Router::learn`], for a router of other sizes.
     pub fn serve(&mut self, router: &mut Router, requests: usize) -> Result<Regret> {
         let mut regret = Regret::default();
         let mut earned = vec![0.0; self.arms];
