@@ -82,6 +82,16 @@ impl fmt::Display for Device {
     }
 }
 
+/// Adapter and settings of a GPU.
+#[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+pub(super) struct Wanted {
+    /// Index of the adapter; `None` = the best GPU.
+    pub(super) index: Option<usize>,
+    pub(super) sequences: Option<usize>,
+    /// Folder of compiled kernels.
+    pub(super) cache: Option<PathBuf>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ruvllm::{EngineOptions, GpuAdapter, GpuAdapterKind, GpuBackend, GpuOptions, gpu_adapters};
 
+use super::choice::Wanted;
 use super::error::DeviceError;
 use super::loaded::{GpuFacts, GpuModel, Loaded};
 use crate::args::ModelArgs;
@@ -26,13 +27,10 @@ pub(crate) fn gpu_options(index: Option<usize>) -> GpuOptions {
 ///
 /// # Errors
 /// An absent adapter; a model that cannot be opened or that the backend does not support.
-pub(super) fn open(
-    model: &ModelArgs,
-    options: &EngineOptions,
-    index: Option<usize>,
-    cache: Option<PathBuf>,
-) -> Result<Loaded> {
-    let (load_time, backend) = backend(model, options, index, cache)?;
+pub(super) fn open(model: &ModelArgs, options: &EngineOptions, wanted: Wanted) -> Result<Loaded> {
+    let Wanted { index, sequences, cache } = wanted;
+    let gpu = GpuOptions { sequences: sequences.unwrap_or(1), ..gpu_options(index) };
+    let (load_time, backend) = load(model, options, gpu, (index, cache))?;
     let facts = GpuFacts {
         adapter: backend.adapter(),
         weights_bytes: backend.weight_bytes(),
@@ -116,6 +114,15 @@ pub(crate) fn backend(
     index: Option<usize>,
     cache_dir: Option<PathBuf>,
 ) -> Result<(Duration, GpuBackend)> {
+    load(model, options, gpu_options(index), (index, cache_dir))
+}
+
+fn load(
+    model: &ModelArgs,
+    options: &EngineOptions,
+    gpu: GpuOptions,
+    (index, cache_dir): (Option<usize>, Option<PathBuf>),
+) -> Result<(Duration, GpuBackend)> {
     let choice = offer::model(model.model.as_deref())?;
     let start = Instant::now();
     let gpu_options = GpuOptions {
@@ -123,7 +130,7 @@ pub(crate) fn backend(
         tokenizer: options.tokenizer.clone(),
         prefill_chunk: options.prefill_chunk,
         cache_dir,
-        ..gpu_options(index)
+        ..gpu
     };
     let backend = GpuBackend::load(&choice.source(), &gpu_options).map_err(|error| explain(error, index))?;
     Ok((start.elapsed(), backend))

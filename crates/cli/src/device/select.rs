@@ -2,7 +2,7 @@
 
 use ruvllm::{EngineOptions, KvPolicy, PrefixCaching, PressurePolicy};
 
-use super::choice::{Device, DeviceArgs};
+use super::choice::{Device, DeviceArgs, Wanted};
 use super::cpu::engine;
 use super::error::{DeviceError, Refused};
 #[cfg(feature = "gpu")]
@@ -17,6 +17,9 @@ use crate::output;
 pub(crate) struct Defaults {
     /// Context length on a GPU, which reserves it at start; the CPU allocates as sequences grow.
     pub(crate) gpu_context: Option<usize>,
+    /// Sequences that are decoded together on a GPU, which reserves a context for each; `None` =
+    /// one.
+    pub(crate) gpu_sequences: Option<usize>,
     /// KV-cache policy on the CPU.
     pub(crate) cpu_kv: Option<KvPolicy>,
     /// True if each request names its adapter, so that none becomes the engine's default.
@@ -50,7 +53,8 @@ impl DeviceArgs {
         let gpu = |index| {
             refused(&options, adapters)?;
             let context = options.context.or(defaults.gpu_context);
-            open(model, &options.clone().with_context(context), index, self.gpu_cache())
+            let wanted = Wanted { index, sequences: defaults.gpu_sequences, cache: self.gpu_cache() };
+            open(model, &options.clone().with_context(context), wanted)
         };
         match self.device {
             Device::Cpu => {}
@@ -72,7 +76,7 @@ impl DeviceArgs {
 }
 
 #[cfg(not(feature = "gpu"))]
-fn open(_: &ModelArgs, _: &EngineOptions, _: Option<usize>, _: Option<std::path::PathBuf>) -> Result<Loaded> {
+fn open(_: &ModelArgs, _: &EngineOptions, _: Wanted) -> Result<Loaded> {
     Err(DeviceError::NotBuilt.into())
 }
 

@@ -76,3 +76,42 @@ fn bench_has_the_fields_of_the_cpu_and_names_the_gpu() {
         assert_eq!((&result["depth"], &result["kv"]), (&8.into(), &"f16".into()));
     }
 }
+
+#[test]
+fn parallel_requests_are_measured_on_the_gpu() {
+    let Some(gpu) = gpu() else { return };
+    let arguments = ["bench", "--parallel", "1,3", "-p", "12", "-n", "4", "-r", "1", "--device", &gpu];
+    let document = run(&[&arguments[..], &["--json"]].concat()).json();
+    assert!(document.get("isa").is_none() && document["gpu"]["adapter"].is_string(), "{document}");
+    let results = document["parallel"].as_array().unwrap();
+    for (result, parallel) in results.iter().zip([1, 3]) {
+        assert_eq!((&result["parallel"], &result["requests"]), (&parallel.into(), &parallel.into()));
+        assert_eq!((&result["threads"], &result["kv"]), (&1.into(), &"f16".into()));
+        assert!(result["tokens_per_s"].as_f64().unwrap() > 0.0, "{result}");
+    }
+    run(&[&arguments[..], &["--shared-prefix", "8"]].concat())
+        .fails_with(2, &["--shared-prefix", "no prefix cache", "--device cpu"]);
+    run(&[&arguments[..], &["--speculation", "2"]].concat())
+        .fails_with(2, &["--speculation", "no drafts", "--device cpu"]);
+}
+
+#[test]
+fn choices_are_generated_together_and_are_those_of_their_seeds() {
+    let Some(gpu) = gpu() else { return };
+    let arguments = ["generate", "--json", "-n", "6", "--context", "64", "--device", &gpu];
+    let text = |more: &[&str]| run(&[&arguments[..], more, &["Once upon a time"]].concat()).json();
+    let all = text(&["--n", "3", "--seed", "5"]);
+    let choices = all["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 3);
+    for (choice, seed) in choices.iter().zip(["5", "6", "7"]) {
+        let alone = text(&["--seed", seed]);
+        assert_eq!((&choice["tokens"], &choice["text"]), (&alone["tokens"], &alone["text"]), "seed {seed}");
+        assert_eq!(choice["seed"].to_string(), seed);
+    }
+    let shown =
+        ["generate", "-n", "4", "--context", "64", "--seed", "5", "--n", "2", "--device", &gpu, "Once"];
+    let shown = run(&shown);
+    let first = shown.text().find("--- choice 1 of 2 ---").unwrap();
+    assert!(shown.text().find("--- choice 2 of 2 ---").unwrap() > first, "{}", shown.text());
+    run(&[&arguments[..], &["--best-of", "2", "Once"]].concat()).fails_with(2, &["--best-of", "CPU only"]);
+}

@@ -165,7 +165,7 @@ fn flags_of_choices_that_do_not_go_together_are_refused() {
         (&["--n", "129"], ["--n", "1 to 128"]),
         (&["--best-of", "129"], ["--best-of", "1 to 128"]),
         (&["--logprobs", "129"], ["--logprobs", "0 to 128"]),
-        (&["--n", "2", "--device", "gpu"], ["generate --n", "CPU only"]),
+        (&["--best-of", "2", "--device", "gpu"], ["generate --best-of", "CPU only"]),
     ] {
         run(&[&["generate"], flags, &[PROMPT]].concat()).fails_with(2, &pieces);
         run(&[&["generate", "--json"], flags, &[PROMPT]].concat()).fails_with(2, &pieces);

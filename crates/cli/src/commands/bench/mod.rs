@@ -28,7 +28,9 @@ Drafts are off there unless --draft or --speculation asks for them; the prompts 
 foretell.
 
 With --device gpu each test has a run more, which is not counted; tg copies all logits to the host, as sampling needs
-them, greedy 4 bytes per token. Results there have 1 thread and no CPU time; -t has no effect.
+them, greedy 4 bytes per token. Results there have 1 thread and no CPU time; -t has no effect. --parallel computes a
+pass with a row for each request in every step, with --shared-prefix and drafts refused; with a count above 16 all
+counts use the kernels for many rows.
 
 JSON: {version, commit, model: {name, fingerprint}, isa, parallel: [{parallel, prompt_tokens, shared_prefix,
 new_tokens, requests, threads, kv, tokens_per_s, decode_tokens_per_s, ttft_ms: {p50, p95, p99}, itl_ms: {p50,
@@ -43,7 +45,8 @@ Examples:
   ruvllm bench
   ruvllm bench --model model.gguf -p 512 -n 64 -t 1,2 --json
   ruvllm bench --model model.gguf --parallel 1,4,16 -p 256 -n 64 --shared-prefix 128
-  ruvllm bench --model model.gguf --device gpu -p 512 -n 64 -g 64 -d 4096";
+  ruvllm bench --model model.gguf --device gpu -p 512 -n 64 -g 64 -d 4096
+  ruvllm bench --model model.gguf --device gpu --parallel 1,4,16 -p 128 -n 128";
 
 /// Measure speed and memory
 #[derive(Debug, Args)]

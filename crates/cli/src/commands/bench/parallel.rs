@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{BenchArgs, Document};
 use crate::commands::setup::Setup;
-use crate::device::Defaults;
+use crate::device::{Defaults, Device, Loaded};
 use crate::error::{Error, Result};
 use crate::output;
 use crate::progress::Progress;
@@ -56,15 +56,15 @@ impl From<Percentiles> for PercentilesDocument {
 }
 
 impl ParallelDocument {
-    fn new(result: &ParallelResult, options: &ParallelOptions, engine: &Engine) -> Self {
+    fn new(result: &ParallelResult, options: &ParallelOptions, model: &Loaded) -> Self {
         Self {
             parallel: result.parallel,
             prompt_tokens: options.prompt_tokens,
             shared_prefix: options.shared_prefix,
             new_tokens: options.new_tokens,
             requests: result.requests,
-            threads: engine.threads(),
-            kv: engine.kv_policy().to_string(),
+            threads: model.engine().map_or(1, Engine::threads),
+            kv: model.backend().kv_policy().to_string(),
             tokens_per_s: output::rounded(result.tokens_per_s),
             decode_tokens_per_s: result.decode_tokens_per_s.map(output::rounded),
             ttft_ms: result.ttft_ms.into(),
@@ -80,12 +80,12 @@ impl ParallelDocument {
     }
 }
 
-/// Measures, on the CPU.
+/// Measures on the device.
 ///
 /// # Errors
-/// No tokens to measure; a model that cannot be loaded; those of the requests.
+/// No tokens to measure; a setting that a GPU does not have; a model that cannot be loaded; errors
+/// of the requests.
 pub(super) fn measure(args: &BenchArgs) -> Result<Document> {
-    args.device.cpu_only("bench --parallel")?;
     let first = |tokens: &[usize]| tokens.first().copied().filter(|&tokens| tokens > 0);
     let (Some(prompt_tokens), Some(new_tokens)) = (first(&args.prompt), first(&args.generate)) else {
         return Err(Error::NothingToMeasure);
@@ -97,6 +97,7 @@ pub(super) fn measure(args: &BenchArgs) -> Result<Document> {
         .with_shared_prefix(args.shared_prefix)
         .with_runs(args.runs)
         .with_speculation(args.speculation.setting());
+    check_device(args, matches!(args.device.device, Device::Gpu(_)))?;
     let caching = if args.shared_prefix > 0 { PrefixCaching::Memory } else { PrefixCaching::Off };
     let engine_options = args
         .engine_options()
@@ -104,15 +105,38 @@ pub(super) fn measure(args: &BenchArgs) -> Result<Document> {
         .with_prefixes(caching)
         .with_prefill_chunk(args.batch);
     let engine_options = args.speculation.apply(engine_options, &args.model)?;
-    let model = args.device.load(&args.model, &args.adapters, engine_options, Defaults::default())?;
-    let Some(engine) = model.engine() else { return Err(Error::NothingToMeasure) };
-    warn_of_memory(engine, &options);
+    let defaults = Defaults {
+        gpu_context: Some(prompt_tokens.saturating_add(new_tokens)),
+        gpu_sequences: args.parallel.iter().max().copied(),
+        ..Defaults::default()
+    };
+    let model = args.device.load(&args.model, &args.adapters, engine_options, defaults)?;
+    match model.engine() {
+        Some(engine) => warn_of_memory(engine, &options),
+        None => check_device(args, true)?,
+    }
     let mut progress = Progress::steps("measuring");
-    let results =
-        engine.bench_parallel(&options, &mut |done, total| progress.update(done as u64, total as u64))?;
+    let results = model
+        .backend()
+        .bench_parallel(&options, &mut |done, total| progress.update(done as u64, total as u64))?;
     drop(progress);
-    let parallel = results.iter().map(|result| ParallelDocument::new(result, &options, engine)).collect();
+    let parallel = results.iter().map(|result| ParallelDocument::new(result, &options, &model)).collect();
     Ok(Document::new(Setup::new(&args.model, &model)?, Vec::new(), parallel, &model))
+}
+
+/// Rejects settings that a GPU does not have.
+fn check_device(args: &BenchArgs, is_gpu: bool) -> Result<()> {
+    let conflict = |flag, lacks: &str| {
+        let reason = format!("a GPU {lacks}; leave it out, or measure with --device cpu");
+        Err(Error::Conflict { flag, reason })
+    };
+    if is_gpu && args.shared_prefix > 0 {
+        return conflict("--shared-prefix", "has no prefix cache");
+    }
+    if is_gpu && args.speculation.setting() != Speculation::Off {
+        return conflict("--speculation", "computes no drafts");
+    }
+    Ok(())
 }
 
 /// Warns of requests that will wait for memory, which is then part of the measurement.

@@ -1,7 +1,10 @@
 //! Choices of one prompt: flags, generation and output.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::ControlFlow;
+
 use clap::Args;
-use ruvllm::{CancelToken, Completion, Engine, GenerateRequest, TextCodec};
+use ruvllm::{CancelToken, Completion, Engine, GenerateRequest, InferenceBackend, TextCodec};
 
 use crate::args;
 use crate::device::{Device, DeviceArgs, DeviceError, Loaded};
@@ -25,6 +28,12 @@ pub(super) struct ChoiceArgs {
     #[arg(long, value_name = "N", value_parser = args::logprobs)]
     pub(super) logprobs: Option<usize>,
 }
+
+/// Command with the flag that ranks choices.
+const RANKED: &str = "generate --best-of";
+
+/// Largest number of contexts that a GPU reserves for choices.
+const MOST_GPU_CONTEXTS: usize = 4;
 
 /// Number of choices, and of those that they are the best of.
 #[derive(Debug, Clone, Copy)]
@@ -63,12 +72,17 @@ impl Choices {
         self.best_of.is_some()
     }
 
-    /// Rejects a GPU for several choices, before the model is loaded.
+    /// Rejects a GPU for ranked choices, before the model is loaded.
     ///
     /// # Errors
     /// [`DeviceError::CpuOnly`].
     pub(super) fn check_device(self, device: &DeviceArgs) -> Result<()> {
-        if self.is_one() { Ok(()) } else { device.cpu_only(self.command()) }
+        if self.are_ranked() { device.cpu_only(RANKED) } else { Ok(()) }
+    }
+
+    /// Contexts that a GPU reserves: choices for which that is not enough wait for others.
+    pub(super) fn gpu_sequences(self) -> usize {
+        self.n.min(MOST_GPU_CONTEXTS)
     }
 
     /// True if the request is generated once, by any backend.
@@ -76,15 +90,10 @@ impl Choices {
         self.n == 1 && self.best_of.is_none()
     }
 
-    /// Command with the flag that asks for several choices.
-    fn command(self) -> &'static str {
-        if self.are_ranked() { "generate --best-of" } else { "generate --n" }
-    }
-
     /// Generates the choices and shows them one after the other.
     ///
     /// # Errors
-    /// [`DeviceError::CpuOnly`] for several on a GPU; those of the engine.
+    /// [`DeviceError::CpuOnly`] for ranked ones on a GPU; those of the engine or backend.
     pub(super) fn generate(
         self,
         model: &Loaded,
@@ -100,12 +109,11 @@ impl Choices {
             shown.end(filter, &completion)?;
             return Ok(vec![completion]);
         }
-        let Some(engine) = model.engine() else {
-            return Err(DeviceError::CpuOnly { command: self.command(), device: Device::Auto }.into());
-        };
-        match best_of {
-            Some(best_of) => best(engine, request, (n, best_of), cancel, shown),
-            None => each(engine, request, n, cancel, shown),
+        match (model.engine(), best_of) {
+            (Some(engine), Some(best_of)) => best(engine, request, (n, best_of), cancel, shown),
+            (Some(engine), None) => each(engine, request, n, cancel, shown),
+            (None, None) => together(model.backend(), request, n, cancel, shown),
+            (None, Some(_)) => Err(DeviceError::CpuOnly { command: RANKED, device: Device::Auto }.into()),
         }
     }
 }
@@ -132,6 +140,49 @@ fn each(
         let completion = handle.finish()?;
         shown.end(filter, &completion)?;
         completions.push(completion);
+    }
+    Ok(completions)
+}
+
+/// Generates choices at once as requests of their own, on any backend. The first one is streamed,
+/// the others are shown after it.
+fn together(
+    backend: &dyn InferenceBackend,
+    request: &GenerateRequest,
+    n: usize,
+    cancel: &CancelToken,
+    shown: &mut Shown<'_>,
+) -> Result<Vec<Completion>> {
+    let first = request.sampling.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() >> 32);
+    let choice = |index: u64| {
+        let sampling = request.sampling.clone().with_seed(Some(first.wrapping_add(index)));
+        request.clone().with_sampling(sampling)
+    };
+    let requests: Vec<GenerateRequest> = (0..n as u64).map(choice).collect();
+    shown.begin(&format!("choice 1 of {n}"));
+    let mut filter = shown.filter()?;
+    let mut is_read = true;
+    let results = backend.generate_many(&requests, cancel, &mut |index, text| {
+        if index == 0 {
+            is_read = filter.push(text, &mut |text| shown.sink.push(text)).is_continue();
+        }
+        // If the reader is gone, all choices end.
+        if is_read { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    let completions = results.into_iter().collect::<Result<Vec<Completion>, _>>()?;
+    let mut first = Some(filter);
+    for (completion, number) in completions.iter().zip(1..).take_while(|_| is_read) {
+        let filter = match first.take() {
+            Some(filter) => filter,
+            None => {
+                shown.begin(&format!("choice {number} of {n}"));
+                let mut filter = shown.filter()?;
+                // Without a reader the results are those of the document.
+                let _ = filter.push(&completion.text, &mut |text| shown.sink.push(text));
+                filter
+            }
+        };
+        shown.end(filter, completion)?;
     }
     Ok(completions)
 }

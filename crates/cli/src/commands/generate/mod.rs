@@ -73,7 +73,8 @@ the same, token for token, and sooner there. Where drafts do not pay they are le
 
 With --device gpu (a build with the feature `gpu`) a GPU computes: its tokens may differ from the CPU's where two are
 about equally likely. --threads and --isa have no effect on it; flags that it does not have are refused. With --device
-auto the CPU computes what no GPU here can, and standard error says why.
+auto the CPU computes what no GPU here can, and standard error says why. On a GPU --n computes the prompt of each
+choice; --best-of runs on the CPU only.
 
 Ctrl-C stops the generation; what was generated stays, and the exit code is 130. A second Ctrl-C ends the program
 at once.";
@@ -139,7 +140,8 @@ pub(super) fn answer(
     json: bool,
 ) -> Result<ExitCode> {
     choices.check_device(&generation.compute.device)?;
-    let model = load::generator(generation, Defaults::default(), None)?;
+    let defaults = Defaults { gpu_sequences: Some(choices.gpu_sequences()), ..Defaults::default() };
+    let model = load::generator(generation, defaults, None)?;
     let codec = model.backend().codec();
     let breakers = generation.sampling.breakers();
     request.sampling = args::with_breakers(request.sampling, &breakers, codec.tokenizer())?;
