@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{CLIPPY_REST, Steps, adr_step, clippy, counted, cross_test_step, docs, form_steps, test_steps};
+use crate::example::CANDLE;
 use crate::extent::Extent;
 use crate::platforms::Platform;
 use crate::process::CommandLine;
@@ -134,6 +135,7 @@ fn peers(workspace: &Workspace, steps: &mut Steps, args: &Full) -> Result<()> {
     steps.run("second opinion", "cargo xtask second-opinion", || {
         second_opinion::second_opinion(workspace).map(ok)
     })?;
+    steps.run(CANDLE.step, &CANDLE.command(workspace).display(), || CANDLE.check(workspace))?;
     let tool = |arguments: &[&Path]| {
         CommandLine::cargo(workspace).args(["xtask"]).args(arguments.iter().map(|word| word.as_os_str()))
     };
