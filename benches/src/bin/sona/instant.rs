@@ -1,6 +1,6 @@
 //! The instant loop on a domain's text, read once, and the time of its updates.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ruvllm::crates::sona::LearningStore;
 use ruvllm::crates::sona::instant::{InstantLearner, Lesson, Observations, Settings as Learning};
@@ -9,7 +9,9 @@ use ruvllm::crates::sona::store::StoreOptions;
 use ruvllm::{Engine, LearnedAdapter, LearningOptions, ScaledAdapter, Tenant};
 use serde_json::{Value, json};
 
-use super::{CANDIDATES, Domain, Result, Settings, WINDOW, change, encode, engine, percent, perplexity};
+use super::{
+    CANDIDATES, Domain, Result, Settings, WINDOW, change, encode, engine, percent, percentiles, perplexity,
+};
 
 /// Ordinary texts that the model writes, and their tokens.
 const ORDINARY: (u64, usize) = (16, 128);
@@ -114,15 +116,6 @@ fn update_times(settings: &Settings, domain: &Domain) -> Result<Value> {
     }
     println!();
     Ok(Value::Array(found))
-}
-
-/// Median and 99th percentile in milliseconds.
-fn percentiles(times: &mut [Duration]) -> [f64; 2] {
-    times.sort_unstable();
-    [0.5, 0.99].map(|share| {
-        let index = ((times.len().max(1) - 1) as f64 * share) as usize;
-        times.get(index).copied().unwrap_or(Duration::ZERO).as_secs_f64() * 1e3
-    })
 }
 
 /// Texts that the model writes itself, observed.

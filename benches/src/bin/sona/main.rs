@@ -3,23 +3,28 @@
 //!
 //! ```text
 //! sona MODEL.gguf --general FILE [--domain NAME=TRAIN.txt:TEST.txt]...
-//!     [--tools TRAIN.jsonl:TEST.jsonl] [--parts instant,tools,ratings,deep]
+//!     [--tools TRAIN.jsonl:TEST.jsonl] [--parts instant,tools,ratings,deep,cost,tuning]
 //!     [--steps 200] [--measured 20480] [--seeds 1] [--json FILE]
 //! ```
 //!
 //! `instant`: the training text is streamed once as corrected answers; perplexity of the domain's
 //! test text and of the general text before and after; time of updates. `ratings`: samples are
 //! rated by one property of their text. `tools`: exact calls of tools that were not taught, after
-//! corrected calls. `deep`: fine-tuning by back-propagation. Settings are those of the library.
+//! corrected calls. `deep`: fine-tuning by back-propagation. `cost`: decode with learning beside
+//! decode without. `tuning`: a load that shifts, with fixed settings and with the tuner. Settings
+//! are those of the library.
 
+mod cost;
 mod deep;
 mod instant;
 mod ratings;
 mod tools;
+mod tuning;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use ruvllm::crates::text::tokenizer::EncodeOptions;
 use ruvllm::{Engine, EngineOptions, KvPolicy, TokenId};
@@ -28,7 +33,7 @@ use serde_json::{Value, json};
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Parts of the measurement.
-const PARTS: [&str; 4] = ["instant", "tools", "ratings", "deep"];
+const PARTS: [&str; 6] = ["instant", "tools", "ratings", "deep", "cost", "tuning"];
 /// Tokens of a window of training and of measuring.
 const WINDOW: usize = 512;
 /// Tokens kept at each position.
@@ -133,6 +138,12 @@ fn run(settings: &Settings) -> Result<()> {
     if settings.has("deep") {
         document.insert("deep".to_owned(), deep::run(settings)?);
     }
+    if settings.has("cost") {
+        document.insert("cost".to_owned(), cost::run(settings)?);
+    }
+    if settings.has("tuning") {
+        document.insert("tuning".to_owned(), tuning::run(settings)?);
+    }
     if let Some(path) = &settings.json {
         std::fs::write(path, serde_json::to_string_pretty(&Value::Object(document))? + "\n")?;
     }
@@ -154,6 +165,21 @@ fn encode(engine: &Engine, path: &Path) -> Result<Vec<TokenId>> {
 fn perplexity(engine: &Engine, tokens: &[TokenId], measured: usize) -> Result<f64> {
     let go_on = &mut |_, _| ControlFlow::Continue(());
     Ok(engine.perplexity(tokens, WINDOW, Some(measured), go_on)?.perplexity)
+}
+
+/// Median and 99th percentile in milliseconds.
+fn percentiles(times: &mut [Duration]) -> [f64; 2] {
+    times.sort_unstable();
+    [0.5, 0.99].map(|share| {
+        let index = ((times.len().max(1) - 1) as f64 * share) as usize;
+        times.get(index).copied().unwrap_or(Duration::ZERO).as_secs_f64() * 1e3
+    })
+}
+
+/// Middle value, the upper one of two; 0 without any.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// Relative change in percent.
