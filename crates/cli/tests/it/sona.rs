@@ -149,3 +149,85 @@ fn fine_tuning_lowers_held_out_perplexity_and_resumes() {
     run(home, &bad).fails_with(1, &["lines.jsonl:1", "prompt"]);
     assert!(!out.exists());
 }
+
+/// Sentences of one form; equal numbers give equal sentences.
+fn sentence(number: usize) -> String {
+    let colours = ["red", "blue", "green", "white", "black", "yellow", "grey"];
+    let places = ["Lisse", "Haren", "Brielle", "Vlist", "Ommen", "Zwolle", "Ede", "Weesp", "Goes"];
+    format!(
+        "In the harbour of {} the {} ferry number {number} leaves at nine.",
+        places[number % places.len()],
+        colours[number % colours.len()]
+    )
+}
+
+#[test]
+fn a_figure_has_all_steps_and_a_split_has_no_duplicates() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let (data, out, figure) = (home.join("data.jsonl"), home.join("ferry"), home.join("ferry.svg"));
+    // 40 distinct texts, 10 of them twice.
+    let line = |number: usize| format!("{}\n", serde_json::json!({"text": sentence(number % 40)}));
+    fs::write(&data, (0..50).map(line).collect::<String>()).unwrap();
+    let train = |rest: &[&str]| {
+        let paths = ["sona", "train", "--data", argument(&data), "--out", argument(&out)];
+        let flags = ["--plot", argument(&figure), "--batch", "2", "--rank", "2"];
+        run(home, &[&paths[..], &flags, rest].concat())
+    };
+    let document = train(&["--split", "0.3", "--dedup", "exact", "--steps", "4", "--json"]).json();
+    let examples = &document["examples"];
+    let count = |name: &str| examples[name].as_u64().unwrap();
+    assert_eq!((count("duplicates"), count("near_duplicates")), (10, 0), "{document}");
+    assert_eq!(count("trained") + count("held_out"), 40);
+    assert!(count("held_out") > 0);
+    let svg = fs::read_to_string(&figure).unwrap();
+    assert_eq!(svg.matches("<polyline").count(), 2, "training and validation: {svg}");
+    assert_eq!(svg.matches("<circle").count(), 4 + 1, "4 steps, validated behind the last");
+    assert!(svg.contains("optimizer step") && svg.contains("cross-entropy (nats per token)"));
+    let text = train(&["--steps", "1", "--force", "--dedup", "near", "--split", "0.3"]).text();
+    assert!(text.contains("held out, removed 10 equal and "), "{text}");
+    train(&["--split", "0.3", "--test", argument(&data), "--force"]).fails_with(2, &["--split", "--test"]);
+    train(&["--split", "1.5", "--force"]).fails_with(2, &["--split"]);
+    train(&["--test", argument(&data), "--dedup", "exact", "--force"]).fails_with(1, &["nothing is left"]);
+}
+
+#[test]
+fn preferences_and_pairs_are_learned() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let data = home.join("data.jsonl");
+    let train = |rest: &[&str]| {
+        let (out, paths) = (home.join("out"), ["sona", "train", "--data", argument(&data), "--force"]);
+        let flags = ["--out", argument(&out), "--batch", "4", "--rank", "2", "--split", "0.3"];
+        run(home, &[&paths[..], &flags, rest].concat())
+    };
+    let preference = |number: usize| {
+        let (prompt, chosen) = (sentence(number), " It is on time!");
+        format!("{}\n", serde_json::json!({"prompt": prompt, "chosen": chosen, "rejected": " It is late."}))
+    };
+    fs::write(&data, (0..20).map(preference).collect::<String>()).unwrap();
+    let document = train(&["--loss", "preference", "--steps", "6", "--rate", "1e-3", "--json"]).json();
+    let held_out = |document: &serde_json::Value, name: &str, when: &str| {
+        document["held_out"][name][when].as_f64().unwrap_or_else(|| panic!("{name} {when}: {document}"))
+    };
+    assert!(held_out(&document, "loss", "after") < held_out(&document, "loss", "before"), "{document}");
+    assert_eq!(held_out(&document, "accuracy", "after"), 1.0, "{document}");
+    train(&["--loss", "contrastive"]).fails_with(1, &["data.jsonl:1", "positive"]);
+    let general = home.join("general.txt");
+    fs::write(&general, sentence(1)).unwrap();
+    train(&["--loss", "preference", "--replay", argument(&general)]).fails_with(2, &["--replay"]);
+
+    let pair = |number: usize| {
+        let positive = format!("Ferry {number}: {}", sentence(number));
+        format!("{}\n", serde_json::json!({"query": sentence(number), "positive": positive}))
+    };
+    fs::write(&data, (0..20).map(pair).collect::<String>()).unwrap();
+    let document = train(&["--loss", "contrastive", "--steps", "4", "--json"]).json();
+    for name in ["recall_at_1", "mrr"] {
+        assert!((0.0..=1.0).contains(&held_out(&document, name, "after")), "{document}");
+    }
+    let last = document["loss"].as_f64().unwrap();
+    assert!(last < 4_f64.ln(), "better than chance among four: {document}");
+    train(&["--loss", "preference"]).fails_with(1, &["data.jsonl:1", "chosen"]);
+    train(&["--loss", "contrastive", "--temperature", "0"]).fails_with(2, &["--temperature"]);
+}

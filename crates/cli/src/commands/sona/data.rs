@@ -6,15 +6,20 @@ use ruvllm_models::Checkpoint;
 use ruvllm_text::TokenId;
 use ruvllm_text::chat::{ChatTemplate, Message};
 use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
-use ruvllm_training::Sequence;
+use ruvllm_training::{Pair, Preference, Sequence};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::train::Example as Prepared;
 use crate::error::{Error, Result};
 use crate::input;
 
 const EXPECTED: &str = "expected {\"text\": ...}, {\"prompt\": ..., \"answer\": ...} or \
                         {\"messages\": [...], \"tools\": [...]}";
+
+const PREFERENCE: &str = "expected {\"prompt\": ..., \"chosen\": ..., \"rejected\": ...}";
+const PAIR: &str = "expected {\"query\": ..., \"positive\": ...}, and if there is one \"negative\": ...";
 
 /// Encodes the lines and texts of a file for a model.
 pub(super) struct Encoder {
@@ -35,6 +40,22 @@ struct Example {
     tools: Option<Value>,
 }
 
+/// A line of preferences.
+#[derive(Deserialize)]
+struct PreferenceLine {
+    prompt: String,
+    chosen: String,
+    rejected: String,
+}
+
+/// A line of pairs.
+#[derive(Deserialize)]
+struct PairLine {
+    query: String,
+    positive: String,
+    negative: Option<String>,
+}
+
 impl Encoder {
     /// Encoder with the tokenizer and the chat template of a model.
     ///
@@ -50,30 +71,88 @@ impl Encoder {
     ///
     /// # Errors
     /// A file that cannot be read, a line of another form, no sequence at all.
-    pub(super) fn sequences(&self, path: &Path) -> Result<Vec<Sequence>> {
-        let text = input::file_text(path)?;
-        let origin = path.display().to_string();
-        let mut all = Vec::new();
-        if path.extension().is_some_and(|extension| extension == "txt") {
-            let tokens = self.encode(&text)?;
-            all.extend(tokens.chunks(self.window).filter(|window| window.len() > 1).map(Sequence::new));
-        } else {
-            for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
-                let place = format!("{origin}:{number}");
-                let Ok(example) = serde_json::from_str(line) else {
-                    return Err(Error::Input { origin: place, reason: EXPECTED.to_owned() });
-                };
-                all.push(self.sequence(example, &place)?);
+    pub(super) fn sequences(&self, path: &Path) -> Result<Vec<Prepared<Sequence>>> {
+        if !path.extension().is_some_and(|extension| extension == "txt") {
+            return Self::lines(path, EXPECTED, |line, place| {
+                let value = serde_json::to_string(&line).unwrap_or_default();
+                let example = serde_json::from_value(line);
+                let example = example.map_err(|_| refused(place, EXPECTED.to_owned()))?;
+                Ok(Prepared { text: value, value: self.sequence(example, place)? })
+            });
+        }
+        let tokens = self.encode(&input::file_text(path)?)?;
+        let windows = tokens.chunks(self.window).filter(|window| window.len() > 1);
+        // Words of the text of a window are its tokens: no window is decoded for that.
+        let text = |window: &[TokenId]| window.iter().map(|t| format!("{t} ")).collect::<String>();
+        let all: Vec<_> =
+            windows.map(|window| Prepared { text: text(window), value: Sequence::new(window) }).collect();
+        if all.is_empty() { Err(nothing(path)) } else { Ok(all) }
+    }
+
+    /// Preferences of a file of JSON lines.
+    ///
+    /// # Errors
+    /// As [`sequences`](Self::sequences).
+    pub(super) fn preferences(&self, path: &Path) -> Result<Vec<Prepared<Preference>>> {
+        Self::lines(path, PREFERENCE, |line: PreferenceLine, place| {
+            if line.chosen == line.rejected {
+                return Err(refused(place, "the chosen answer is the rejected one".to_owned()));
             }
+            let prompt = self.encode(&line.prompt)?;
+            let answer = |text: &str| -> Result<Sequence> {
+                let answer: Vec<_> = self.encode(text)?.into_iter().chain(self.tokenizer.eos()).collect();
+                Ok(Sequence::with_prompt(&prompt, &answer))
+            };
+            let value = Preference { chosen: answer(&line.chosen)?, rejected: answer(&line.rejected)? };
+            if value.chosen.n_scored() == 0 || value.rejected.n_scored() == 0 {
+                return Err(refused(place, "an answer has no token that the model predicts".to_owned()));
+            }
+            let text = format!("{} {} {}", line.prompt, line.chosen, line.rejected);
+            Ok(Prepared { text, value })
+        })
+    }
+
+    /// Queries with their texts, of a file of JSON lines.
+    ///
+    /// # Errors
+    /// As [`sequences`](Self::sequences).
+    pub(super) fn pairs(&self, path: &Path) -> Result<Vec<Prepared<Pair>>> {
+        Self::lines(path, PAIR, |line: PairLine, place| {
+            let encode = |text: &String| -> Result<Sequence> {
+                let tokens = self.encode(text)?;
+                if tokens.is_empty() {
+                    return Err(refused(place, "a text is empty".to_owned()));
+                }
+                Ok(Sequence::new(tokens))
+            };
+            let value = Pair {
+                query: encode(&line.query)?,
+                positive: encode(&line.positive)?,
+                negative: line.negative.as_ref().map(encode).transpose()?,
+            };
+            let text = format!("{} {} {}", line.query, line.positive, line.negative.unwrap_or_default());
+            Ok(Prepared { text, value })
+        })
+    }
+
+    /// Examples of a file of JSON lines, empty lines left out.
+    fn lines<L: DeserializeOwned, T>(
+        path: &Path,
+        expected: &str,
+        example: impl Fn(L, &str) -> Result<Prepared<T>>,
+    ) -> Result<Vec<Prepared<T>>> {
+        let text = input::file_text(path)?;
+        let mut all = Vec::new();
+        for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+            let place = format!("{}:{number}", path.display());
+            let line = serde_json::from_str(line).map_err(|_| refused(&place, expected.to_owned()))?;
+            all.push(example(line, &place)?);
         }
-        if all.is_empty() {
-            return Err(Error::Input { origin, reason: "it has nothing to learn from".to_owned() });
-        }
-        Ok(all)
+        if all.is_empty() { Err(nothing(path)) } else { Ok(all) }
     }
 
     fn sequence(&self, example: Example, place: &str) -> Result<Sequence> {
-        let refused = |reason: String| Error::Input { origin: place.to_owned(), reason };
+        let refused = |reason: String| refused(place, reason);
         match example {
             Example { text: Some(text), prompt: None, answer: None, messages: None, .. } => {
                 Ok(Sequence::new(self.encode(&text)?))
@@ -102,4 +181,12 @@ impl Encoder {
         let tokens = self.tokenizer.encode(text, options);
         tokens.map_err(|source| Error::Tokens { what: "cannot encode the data", source })
     }
+}
+
+fn refused(place: &str, reason: String) -> Error {
+    Error::Input { origin: place.to_owned(), reason }
+}
+
+fn nothing(path: &Path) -> Error {
+    refused(&path.display().to_string(), "it has nothing to learn from".to_owned())
 }

@@ -1,0 +1,367 @@
+//! `ruvllm sona train`: LoRA fine-tuning by back-propagation.
+
+mod dataset;
+mod plot;
+mod report;
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use ruvllm_adapters::export::FactorType;
+use ruvllm_models::{Compute, Model, Pooling};
+use ruvllm_training::{
+    Backprop, BackpropOptions, Contrastive, CrossEntropy, Lora, LoraConfig, Objective, Outcome, Pair,
+    Preferences, Schedule, Sequence, TrainConfig, Trainer, mean_loss, retrieval,
+};
+
+pub(super) use self::dataset::Example;
+use self::dataset::{Counts, Dedup};
+use self::report::{Change, Document, Measured};
+use super::data::Encoder;
+use crate::args::{ModelArgs, positive};
+use crate::commands::offer;
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::signal;
+
+const HELP: &str = "\
+DATA is a plain text (.txt: windows of --window tokens) or JSON lines of {text}, {prompt, answer} or {messages, tools}:
+a conversation, in which the messages of the assistant are taught, tool calls too. Prompts are not taught. With --loss
+preference the lines are {prompt, chosen, rejected} (DPO), with --loss contrastive {query, positive, negative}, the
+last one optional: mean-pooled embeddings, the other texts of a batch are negatives too (InfoNCE).
+
+--test measures held-out data of the same form before and after, and keeps the best factors instead of the last;
+--split holds out a share of DATA instead, chosen by a hash of each text, so that equal texts are on one side.
+--dedup removes training examples that occur twice or are held out.
+--replay mixes windows of a general text into the data, so that less of the general is forgotten: --share of them.
+
+OUT is a PEFT folder, which --adapter takes. The state of a run is saved beside it every 20 steps, as OUT.state; the
+same command with --resume goes on from it with the same bits. Ctrl-C saves it too. The figure of --plot has all steps,
+those before --resume too.
+
+JSON: {output, loss_function, steps, outcome, tokens, tokens_per_second, loss, examples, perplexity_before,
+perplexity_after, held_out}. examples is {trained, held_out, duplicates, near_duplicates}. outcome is finished,
+early_stop or stopped. Perplexities are those of text, held_out is {NAME: {before, after}} of the other losses; both
+are null without held-out data.
+
+Examples:
+  ruvllm sona train --data law.txt --test held-out.txt --out law-lora --plot law.svg
+  ruvllm sona train --data answers.jsonl --split 0.1 --dedup near --replay stories.txt --out answers-lora
+  ruvllm sona train --loss preference --data pairs.jsonl --split 0.1 --rate 1e-4 --out polite-lora
+  ruvllm sona train --loss contrastive --data pairs.jsonl --split 0.1 --batch 16 --out search-lora
+  ruvllm eval perplexity --adapter law-lora --file held-out.txt";
+
+/// Optimizer steps between two saved states.
+const SAVE_EVERY: u64 = 20;
+
+/// Fine-tune a LoRA adapter on a text or on prompts with answers
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct TrainArgs {
+    /// Training data: .txt, or JSON lines; `-` reads JSON lines from standard input
+    #[arg(long, value_name = "DATA")]
+    data: PathBuf,
+
+    /// Folder of the adapter
+    #[arg(long, short, value_name = "OUT")]
+    out: PathBuf,
+
+    /// Loss
+    #[arg(long, value_name = "LOSS", default_value = "text")]
+    loss: Loss,
+
+    /// KL weight of --loss preference: the larger, the closer to the model
+    #[arg(long, value_name = "B", default_value = "0.1", value_parser = above_zero)]
+    beta: f64,
+
+    /// Temperature of --loss contrastive
+    #[arg(long, value_name = "T", default_value = "0.05", value_parser = above_zero)]
+    temperature: f64,
+
+    /// Held-out data
+    #[arg(long, value_name = "DATA")]
+    test: Option<PathBuf>,
+
+    /// Share of DATA that is held out
+    #[arg(long, value_name = "SHARE", conflicts_with = "test", value_parser = share)]
+    split: Option<f32>,
+
+    /// Duplicates that are removed
+    #[arg(long, value_name = "KIND", default_value = "off")]
+    dedup: Dedup,
+
+    /// Figure of the losses by step (SVG); an older one is replaced
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+
+    /// General text that is mixed into the data
+    #[arg(long, value_name = "DATA")]
+    replay: Option<PathBuf>,
+
+    /// Share of --replay in the data
+    #[arg(long, value_name = "SHARE", default_value = "0.1", requires = "replay", value_parser = share)]
+    share: f32,
+
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// Rank of the factors
+    #[arg(long, value_name = "N", default_value = "8", value_parser = positive)]
+    rank: usize,
+
+    /// Optimizer steps
+    #[arg(long, value_name = "N", default_value = "200")]
+    steps: u64,
+
+    /// Sequences of a step
+    #[arg(long, value_name = "N", default_value = "8", value_parser = positive)]
+    batch: usize,
+
+    /// Tokens of a window of plain text
+    #[arg(long, value_name = "N", default_value = "256", value_parser = positive)]
+    window: usize,
+
+    /// Peak learning rate
+    #[arg(long, value_name = "RATE", default_value = "1.5e-3")]
+    rate: f32,
+
+    /// Seed of the factors and of the order of the data
+    #[arg(long, value_name = "N", default_value = "0")]
+    seed: u64,
+
+    /// Number of threads [default: one for each core]
+    #[arg(long, short, value_name = "N", value_parser = positive)]
+    threads: Option<usize>,
+
+    /// Go on from the saved state of the same run
+    #[arg(long)]
+    resume: bool,
+
+    /// Replace OUT if it exists
+    #[arg(long)]
+    force: bool,
+}
+
+/// Loss functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Loss {
+    /// Cross-entropy of texts and answers
+    Text,
+    /// Direct preference optimization (DPO)
+    Preference,
+    /// InfoNCE of embeddings
+    Contrastive,
+}
+
+/// Embeddings of `ruvllm embed` and of the server are means, too.
+const POOLING: Pooling = Pooling::Mean;
+
+pub(crate) fn run(args: &TrainArgs, json: bool) -> Result<ExitCode> {
+    if args.out.exists() && !args.force {
+        return Err(Error::OutputExists { path: args.out.clone() });
+    }
+    if args.replay.is_some() && args.loss != Loss::Text {
+        let reason = "only --loss text reads general text; leave it out".to_owned();
+        return Err(Error::Conflict { flag: "--replay", reason });
+    }
+    let choice = offer::model(args.model.model.as_deref())?;
+    let checkpoint = choice.open()?;
+    let failed = |source| Error::Model { model: choice.name(), source };
+    let mut loading = Progress::bytes(format!("loading {}", choice.name()));
+    let model = Model::load(&*checkpoint, &mut |step| loading.update(step.bytes_done, step.bytes_total));
+    drop(loading);
+    let model = model.map_err(failed)?;
+    let encoder = Encoder::new(&*checkpoint, args.window)
+        .map_err(|source| Error::Tokenizer { model: choice.name(), source })?;
+    let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into));
+    let compute = Compute::new(threads)?;
+    let mut backprop = Backprop::new(&model, &compute, BackpropOptions::default())?;
+    let (trained, counts, measured) = match args.loss {
+        Loss::Text => text(args, &encoder, &mut backprop),
+        Loss::Preference => preference(args, &encoder, &mut backprop),
+        Loss::Contrastive => contrastive(args, &encoder, &mut backprop),
+    }?;
+    let outcome = trained.outcome;
+    report::write(&Document::new(args, trained, counts, measured), json)?;
+    Ok(if outcome == Outcome::Stopped { signal::exit_code() } else { ExitCode::SUCCESS })
+}
+
+/// Cross-entropy; perplexity of held-out data.
+fn text(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) -> Result<Run> {
+    let (mut data, test, mut counts) = examples(args, |path| encoder.sequences(path))?;
+    if let Some(path) = &args.replay {
+        let general = encoder.sequences(path)?.into_iter().map(|example| example.value).collect();
+        mix(&mut data, general, args.share);
+        counts.trained = data.len();
+    }
+    let perplexity = |backprop: &mut Backprop<'_>, lora: Option<&Lora>| -> Result<Option<f64>> {
+        if test.is_empty() { Ok(None) } else { Ok(Some(mean_loss(backprop, lora, &test, args.batch)?.exp())) }
+    };
+    let objective = Box::new(CrossEntropy::new(backprop, &data, &test)?);
+    let before = perplexity(backprop, None)?;
+    let (lora, trained) = train(args, backprop, objective)?;
+    let after = perplexity(backprop, Some(&lora))?;
+    Ok((trained, counts, Measured { perplexity: Change::of(before, after), ..Measured::default() }))
+}
+
+/// DPO; loss and shares of held-out pairs.
+fn preference(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) -> Result<Run> {
+    let (data, test, counts) = examples(args, |path| encoder.preferences(path))?;
+    let objective = |backprop: &Backprop<'_>| Preferences::new(backprop, &data, &test, args.beta);
+    let mut first = objective(backprop)?;
+    let before = first.measure(backprop, None, args.batch)?;
+    let (lora, trained) = train(args, backprop, Box::new(first))?;
+    let after = objective(backprop)?.measure(backprop, Some(&lora), args.batch)?;
+    let mut measured = Measured::default();
+    if let (Some(before), Some(after)) = (before, after) {
+        measured.add("loss", before.loss, after.loss);
+        measured.add("margin", before.margin, after.margin);
+        measured.add("accuracy", before.accuracy, after.accuracy);
+        measured.add("chosen_likelier", before.preferred, after.preferred);
+    }
+    Ok((trained, counts, measured))
+}
+
+/// `InfoNCE`; retrieval among the held-out texts.
+fn contrastive(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) -> Result<Run> {
+    let (data, test, counts): (Vec<Pair>, Vec<Pair>, _) = examples(args, |path| encoder.pairs(path))?;
+    let objective = Contrastive::new(backprop, &data, &test, args.temperature, POOLING)?;
+    let quality = |backprop: &mut Backprop<'_>, lora: &Lora| {
+        let found = (!test.is_empty()).then(|| retrieval(backprop, lora, &test, POOLING, args.batch));
+        found.transpose()
+    };
+    // New factors change nothing: they are the model alone.
+    let before = quality(backprop, &new_lora(args, backprop)?)?;
+    let (lora, trained) = train(args, backprop, Box::new(objective))?;
+    let after = quality(backprop, &lora)?;
+    let mut measured = Measured::default();
+    if let (Some(before), Some(after)) = (before, after) {
+        measured.add("recall_at_1", before.recall_at_1, after.recall_at_1);
+        measured.add("mrr", before.mrr, after.mrr);
+    }
+    Ok((trained, counts, measured))
+}
+
+/// Training data and held-out data of the flags, without duplicates.
+fn examples<T>(
+    args: &TrainArgs,
+    read: impl Fn(&Path) -> Result<Vec<Example<T>>>,
+) -> Result<(Vec<T>, Vec<T>, Counts)> {
+    let mut data = read(&args.data)?;
+    let mut test = args.test.as_deref().map(&read).transpose()?.unwrap_or_default();
+    if let Some(share) = args.split {
+        (data, test) = dataset::split(data, share);
+    }
+    let mut counts = dataset::remove_duplicates(&mut test, &mut data, args.dedup);
+    let nothing = |reason: &str| {
+        Err(Error::Input { origin: args.data.display().to_string(), reason: reason.to_owned() })
+    };
+    if data.is_empty() {
+        return nothing(
+            "all of it is held out or a duplicate of held-out data; nothing is left to learn from",
+        );
+    }
+    if test.is_empty() && args.split.is_some_and(|share| share > 0.0) {
+        return nothing("--split held nothing out of so few examples; raise it, or name --test");
+    }
+    (counts.trained, counts.held_out) = (data.len(), test.len());
+    let values = |list: Vec<Example<T>>| list.into_iter().map(|example| example.value).collect();
+    Ok((values(data), values(test), counts))
+}
+
+fn new_lora(args: &TrainArgs, backprop: &Backprop<'_>) -> Result<Lora> {
+    let alpha = 2.0 * args.rank as f32;
+    let config = LoraConfig { rank: args.rank, alpha, seed: args.seed, ..LoraConfig::default() };
+    Ok(Lora::new(backprop.model().adapter_base(), &config)?)
+}
+
+/// A run, its data and its held-out measurements.
+type Run = (Trained, Counts, Measured);
+
+/// Facts about a run.
+struct Trained {
+    outcome: Outcome,
+    steps: u64,
+    tokens: usize,
+    seconds: f64,
+    loss: Option<f64>,
+}
+
+/// Trains, and writes the adapter and the figure.
+fn train<'t>(
+    args: &TrainArgs,
+    backprop: &'t mut Backprop<'_>,
+    objective: Box<dyn Objective + 't>,
+) -> Result<(Lora, Trained)> {
+    let config = TrainConfig {
+        rate: args.rate,
+        steps: args.steps,
+        batch: args.batch,
+        seed: args.seed,
+        schedule: Schedule::Cosine { floor: 0.0 },
+        ..TrainConfig::default()
+    };
+    let lora = new_lora(args, backprop)?;
+    let mut trainer = Trainer::with_objective(backprop, lora, objective, config)?;
+    let trained = steps(args, &mut trainer)?;
+    if let Some(path) = &args.plot {
+        plot::write(path, trainer.label(), trainer.history())?;
+    }
+    let lora = trainer.into_lora();
+    lora.write(&args.out, FactorType::F16, args.force)?;
+    Ok((lora, trained))
+}
+
+/// Does the steps, and saves the state from time to time and when a signal stops it.
+fn steps(args: &TrainArgs, trainer: &mut Trainer<'_, '_>) -> Result<Trained> {
+    let mut state = args.out.clone().into_os_string();
+    state.push(".state");
+    let state = PathBuf::from(state);
+    if args.resume {
+        trainer.resume(&state)?;
+    }
+    let cancel = signal::cancel_on_interrupt();
+    let mut progress = Progress::steps("training");
+    let started = std::time::Instant::now();
+    let (mut tokens, mut loss, mut failed) = (0, None, None);
+    let outcome = trainer.run(&mut |trainer, report| {
+        tokens += report.tokens;
+        loss = Some(report.loss);
+        progress.update(report.step, args.steps);
+        let stops = cancel.is_cancelled();
+        if stops || report.step.is_multiple_of(SAVE_EVERY) {
+            failed = trainer.save(&state).err();
+        }
+        if stops || failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    if outcome != Outcome::Stopped {
+        // The state of a run that has ended is of no use.
+        let _ = std::fs::remove_file(&state);
+    }
+    Ok(Trained { outcome, steps: trainer.steps(), tokens, seconds, loss })
+}
+
+/// Adds a share of general sequences, spread over their text.
+fn mix(data: &mut Vec<Sequence>, general: Vec<Sequence>, share: f32) {
+    let wanted = (data.len() as f32 * share / (1.0 - share)).round() as usize;
+    let stride = (general.len() / wanted.max(1)).max(1);
+    data.extend(general.into_iter().step_by(stride).take(wanted));
+}
+
+/// Parses a share: at least 0, below 1.
+fn share(text: &str) -> Result<f32, String> {
+    let value = text.parse().ok().filter(|share| (0.0..1.0).contains(share));
+    value.ok_or_else(|| "expected a number from 0 to below 1".to_owned())
+}
+
+/// Parses a positive number.
+fn above_zero(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value: &f64| *value > 0.0 && value.is_finite());
+    value.ok_or_else(|| "expected a positive number".to_owned())
+}
