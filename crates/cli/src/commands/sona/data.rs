@@ -72,7 +72,7 @@ impl Encoder {
     /// # Errors
     /// A file that cannot be read, a line of another form, no sequence at all.
     pub(super) fn sequences(&self, path: &Path) -> Result<Vec<Prepared<Sequence>>> {
-        if !path.extension().is_some_and(|extension| extension == "txt") {
+        if path.extension().is_none_or(|extension| extension != "txt") {
             return Self::lines(path, EXPECTED, |line, place| {
                 let value = serde_json::to_string(&line).unwrap_or_default();
                 let example = serde_json::from_value(line);

@@ -151,7 +151,7 @@ enum Loss {
     Text,
     /// Direct preference optimization (DPO)
     Preference,
-    /// InfoNCE of embeddings
+    /// Contrastive loss of embeddings
     Contrastive,
 }
 
