@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use parking_lot::Mutex;
+use ruvllm::{EngineOptions, TuningOptions};
 use ruvllm_witness::PrivateKey;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::sleep;
@@ -12,7 +13,7 @@ use tokio::time::sleep;
 use tonic_health::server::HealthReporter;
 
 use crate::app::{App, RequestLimits};
-use crate::config::Config;
+use crate::config::{Config, Tuning};
 use crate::error::Error;
 use crate::gate::Gate;
 #[cfg(feature = "grpc")]
@@ -24,14 +25,24 @@ use crate::router::{layered, router};
 use crate::telemetry::Metrics;
 use crate::witness::Witness;
 
-/// Time between two looks at the failures of prefix folders.
-const PREFIX_INTERVAL: Duration = Duration::from_secs(10);
+/// Time between two looks at failures of prefix folders and decisions of tuners.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Time between two looks at the number of connections.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Threads of the server itself; models compute in those of their engines.
 const THREADS: usize = 2;
+
+/// The models with settings that follow the load, if the configuration says so.
+fn tuned(mut models: Vec<ModelEntry>, tuning: &Tuning) -> Vec<ModelEntry> {
+    for model in models.iter_mut().filter(|_| tuning.enabled) {
+        let EngineOptions { scheduling, prefill_chunk, tuning: own, .. } = &mut model.options;
+        let options = TuningOptions::fitting(scheduling, *prefill_chunk).with_drafts(tuning.drafts);
+        own.get_or_insert(options);
+    }
+    models
+}
 
 /// A server that is bound to its address.
 pub struct Server {
@@ -53,6 +64,7 @@ impl Server {
     /// # Errors
     /// [`Error`].
     pub fn bind(config: Config, models: Vec<ModelEntry>) -> Result<Self, Error> {
+        let models = tuned(models, &config.tuning);
         let models = ModelSet::new(models, config.memory_limit.map(|limit| limit.0))
             .with_sessions(config.folders.sessions.clone())
             .with_learning(config.learning.folder.clone());
@@ -88,7 +100,7 @@ impl Server {
         let models = Arc::clone(&app.models);
         server.runtime.spawn(async move { models.save_sessions(interval).await });
         let models = Arc::clone(&app.models);
-        server.runtime.spawn(async move { models.log_prefix_failures(PREFIX_INTERVAL).await });
+        server.runtime.spawn(async move { models.log_engines(LOG_INTERVAL).await });
         Ok(Self {
             witness,
             #[cfg(feature = "grpc")]

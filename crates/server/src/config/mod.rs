@@ -18,7 +18,7 @@ use self::layers::Layers;
 pub use self::layers::{ConfigError, Setting};
 pub use self::sections::{
     Cors, Folders, FullQueue, Grpc, KeyFiles, Learning, Limits, Listen, Log, LogFormat, LogLevel, Metrics,
-    Model, Tenant, Tls, Witness,
+    Model, Tenant, Tls, Tuning, Witness,
 };
 pub use self::values::{Bytes, Seconds};
 
@@ -46,6 +46,8 @@ pub struct Config {
     pub witness: Witness,
     /// Learning from feedback.
     pub learning: Learning,
+    /// Settings of step loops that follow the load.
+    pub tuning: Tuning,
     /// Models.
     pub models: Vec<Model>,
     /// Folders that requests can reach.

@@ -143,6 +143,16 @@ pub struct Learning {
     pub folder: Option<PathBuf>,
 }
 
+/// `[tuning]`: settings of each model's step loop that follow the load.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tuning {
+    /// Moves the largest batch and prefill chunk by measured gains; decisions are logged.
+    pub enabled: bool,
+    /// Moves the longest draft of speculative decoding too.
+    pub drafts: bool,
+}
+
 /// `[cors]`: origins whose pages may call the server from a browser.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -96,7 +96,7 @@ impl LoadedModel {
 
     /// Logs failures of the prefix folder since the last call, such as a full disk: one line with
     /// their number. No request failed because of them.
-    pub(super) fn log_prefix_failures(&self) {
+    fn log_prefix_failures(&self) {
         let warnings = self.embedder.engine().map(Engine::take_prefix_warnings).unwrap_or_default();
         if let Some(first) = warnings.first() {
             tracing::warn!(
@@ -104,6 +104,28 @@ impl LoadedModel {
                 failures = warnings.len(),
                 error = first.as_str(),
                 "files of the prefix cache failed"
+            );
+        }
+    }
+
+    /// Logs what the engine has to say since the last call.
+    pub(super) fn log_engine(&self) {
+        self.log_prefix_failures();
+        self.log_tuning();
+    }
+
+    /// Logs decisions of the tuner since the last call, each with its reason.
+    fn log_tuning(&self) {
+        let changes = self.embedder.engine().map(Engine::take_tuning_changes).unwrap_or_default();
+        for change in changes {
+            let settings = change.settings;
+            tracing::info!(
+                model = &*self.name,
+                decision = %change,
+                batch = settings.max_batch,
+                prefill_chunk = settings.prefill_chunk,
+                draft = settings.draft_tokens,
+                "settings follow the load"
             );
         }
     }
@@ -228,6 +250,6 @@ fn restore_sessions(engine: &Engine, sessions: &Path) -> Result<PathBuf, ruvllm:
 impl Drop for LoadedModel {
     fn drop(&mut self) {
         self.save_sessions();
-        self.log_prefix_failures();
+        self.log_engine();
     }
 }

@@ -269,11 +269,12 @@ impl ModelSet {
         }
     }
 
-    /// Logs failures of prefix folders, of all models in memory, every `interval`.
-    pub(crate) async fn log_prefix_failures(&self, interval: Duration) {
+    /// Logs failures of prefix folders and decisions of tuners, of all models in memory, every
+    /// `interval`.
+    pub(crate) async fn log_engines(&self, interval: Duration) {
         loop {
             tokio::time::sleep(interval).await;
-            self.loaded().iter().for_each(|model| model.log_prefix_failures());
+            self.loaded().iter().for_each(|model| model.log_engine());
         }
     }
 
