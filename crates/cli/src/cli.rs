@@ -128,6 +128,9 @@ impl Cli {
             Command::Detokenize(args) => detokenize::run(&args, json)?,
             Command::Template(args) => template::run(&args, json)?,
             Command::Eval(eval::EvalCommand::Logits(args)) => eval::logits::run(&args, json)?,
+            Command::Eval(eval::EvalCommand::Routing(args)) => eval::agents::routing(&args, json)?,
+            Command::Eval(eval::EvalCommand::Embedding(args)) => eval::agents::embedding(&args, json)?,
+            Command::Eval(eval::EvalCommand::Full(args)) => eval::agents::full(&args, json)?,
             Command::Bench(args) => bench::run(&args, json)?,
             Command::Pull(args) => store::pull::run(&args, json)?,
             Command::List(args) => store::list::run(&args, json)?,
@@ -142,6 +145,7 @@ impl Cli {
             }
             Command::Sona(sona::SonaCommand::Feedback(args)) => return sona::feedback::run(&args, json),
             Command::Sona(sona::SonaCommand::Train(args)) => return sona::train::run(&args, json),
+            Command::Sona(sona::SonaCommand::Bank(command)) => sona::bank::run(&command, json)?,
             Command::Sona(sona::SonaCommand::Status(args)) => sona::status::run(&args, json)?,
             Command::Sona(sona::SonaCommand::Export(args)) => sona::export::run(&args, json)?,
             Command::Sona(sona::SonaCommand::Forget(args)) => sona::forget::run(&args, json)?,

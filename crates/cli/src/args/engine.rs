@@ -107,6 +107,12 @@ pub(crate) struct CpuArgs {
 }
 
 impl CpuArgs {
+    /// A model with the defaults of the other flags; `None` = the one without `--model`.
+    pub(crate) fn of_model(model: Option<PathBuf>) -> Self {
+        let loading = LoadingArgs { quantize: None, no_mmap: false, mlock: false };
+        Self { model: ModelArgs { model }, loading, threads: None }
+    }
+
     /// Engine options of these flags.
     pub(crate) fn options(&self) -> EngineOptions {
         self.loading.options().with_threads(self.threads)

@@ -27,5 +27,6 @@ pub(crate) mod show;
 pub(crate) mod sona;
 pub(crate) mod store;
 pub(crate) mod template;
+mod text_embedder;
 pub(crate) mod tokenize;
 pub(crate) mod witness;

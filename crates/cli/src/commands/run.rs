@@ -9,6 +9,7 @@ use clap::Args;
 use super::chat::{self, ChatArgs};
 use super::generate::{self, Choices};
 use super::offer;
+use super::sona::bank::recall::RecallArgs;
 use crate::error::{Error, Result};
 
 /// Text below the flags.
@@ -39,6 +40,9 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     chat: ChatArgs,
+
+    #[command(flatten)]
+    recall: RecallArgs,
 }
 
 pub(crate) fn run(mut args: RunArgs, json: bool) -> Result<ExitCode> {
@@ -46,6 +50,7 @@ pub(crate) fn run(mut args: RunArgs, json: bool) -> Result<ExitCode> {
     args.chat.generation.model.model = Some(args.run_model);
     let ChatArgs { ref system, max_tokens, ref generation, .. } = args.chat;
     if args.words.is_empty() && io::stdin().is_terminal() {
+        args.recall.refuse("items belong to one answer, not to a conversation; give the prompt")?;
         return chat::run(&args.chat, json);
     }
     if args.chat.session.is_some() {
@@ -55,7 +60,9 @@ pub(crate) fn run(mut args: RunArgs, json: bool) -> Result<ExitCode> {
     let words = (!args.words.is_empty()).then(|| args.words.join(" "));
     let language = generation.output.language(words.is_some())?;
     let tools = generation.tools.read(words.is_some())?;
-    let prompt = generate::message(system.as_deref(), generate::text_of(words.as_deref())?)?;
+    let text = generate::text_of(words.as_deref())?;
+    let system = args.recall.system(system.as_deref(), &text)?;
+    let prompt = generate::message(system.as_deref(), text)?;
     let request = generate::request_for(prompt, max_tokens.0, generation, language, tools.as_ref());
     generate::answer(request, tools.as_ref(), Choices::ONE, generation, json)
 }

@@ -85,6 +85,7 @@ fn every_command_has_a_manual_page() {
                 "ruvllm-key.1",
                 "ruvllm-session.1",
                 "ruvllm-sona.1",
+                "ruvllm-sona-bank.1",
                 "ruvllm-witness.1",
             ]
             .map(str::to_owned),

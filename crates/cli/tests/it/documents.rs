@@ -41,7 +41,15 @@ fn every_command_has_a_schema() {
     };
     for command in commands(&[]) {
         match command.as_str() {
-            group @ ("adapter" | "eval" | "key" | "session" | "sona" | "witness") => commands(&[group])
+            "sona" => {
+                let has = |name: String| assert!(schemas.contains_key(&name), "{name} has no schema");
+                commands(&["sona"])
+                    .iter()
+                    .filter(|name| *name != "bank")
+                    .for_each(|name| has(format!("sona-{name}")));
+                commands(&["sona", "bank"]).iter().for_each(|name| has(format!("sona-bank-{name}")));
+            }
+            group @ ("adapter" | "eval" | "key" | "session" | "witness") => commands(&[group])
                 .iter()
                 .for_each(|name| assert!(schemas.contains_key(&format!("{group}-{name}")), "{name}")),
             // `chat` or `generate` with a model that it pulls first.

@@ -36,6 +36,9 @@ pub(crate) fn check_as(name: &str, document: &Value) {
 fn name_of(arguments: &[String], document: &Value) -> Option<String> {
     let mut words = arguments.iter().filter(|word| !word.starts_with('-')).map(String::as_str);
     let name = match words.next()? {
+        "sona" if arguments.get(1).is_some_and(|word| word == "bank") => {
+            return Some(format!("sona-bank-{}", arguments.get(2)?));
+        }
         group @ ("adapter" | "eval" | "key" | "session" | "sona" | "witness") => {
             return Some(format!("{group}-{}", words.next()?));
         }

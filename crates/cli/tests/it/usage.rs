@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 48] = [
+pub(crate) const COMMANDS: [&[&str]; 61] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -14,6 +14,9 @@ pub(crate) const COMMANDS: [&[&str]; 48] = [
     &["eval", "passkey"],
     &["eval", "tools"],
     &["eval", "logits"],
+    &["eval", "routing"],
+    &["eval", "embedding"],
+    &["eval", "full"],
     &["bench"],
     &["convert"],
     &["quantize"],
@@ -34,6 +37,16 @@ pub(crate) const COMMANDS: [&[&str]; 48] = [
     &["session", "fork"],
     &["session", "rm"],
     &["sona", "feedback"],
+    &["sona", "bank", "add"],
+    &["sona", "bank", "learn"],
+    &["sona", "bank", "list"],
+    &["sona", "bank", "show"],
+    &["sona", "bank", "search"],
+    &["sona", "bank", "outcome"],
+    &["sona", "bank", "status"],
+    &["sona", "bank", "remove"],
+    &["sona", "bank", "export"],
+    &["sona", "bank", "import"],
     &["sona", "status"],
     &["sona", "train"],
     &["sona", "export"],

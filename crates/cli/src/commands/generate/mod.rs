@@ -16,6 +16,7 @@ use self::choices::{ChoiceArgs, Shown};
 use self::document::{Contents, Document};
 pub(super) use self::document::{GenerationTimings, SpeculationDocument};
 use super::load;
+use super::sona::bank::recall::RecallArgs;
 use crate::args::{self, GenerationArgs, OrDefault, OutputLanguage};
 use crate::device::Defaults;
 use crate::error::{Error, Result};
@@ -45,6 +46,7 @@ Examples:
   ruvllm generate --adapter poet=poet-lora@0.8 \"The sea\"
   ruvllm generate --n 3 --logprobs 2 \"The capital of France is\"
   ruvllm generate --chat --tools tools.json \"Weather in Rome?\"
+  ruvllm generate --chat --bank work \"Add up the bills of March\"
   ruvllm generate --json-schema person.json \"Ann is 31 years old. As JSON:\"
 
 With --json-schema, --grammar, --regex, --choices or --json-object only tokens that fit are sampled. Output that ends
@@ -120,6 +122,9 @@ pub(crate) struct GenerateArgs {
 
     #[command(flatten)]
     choices: ChoiceArgs,
+
+    #[command(flatten)]
+    recall: RecallArgs,
 }
 
 pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
@@ -200,8 +205,13 @@ fn request(args: &GenerateArgs) -> Result<(GenerateRequest, Option<Tools>)> {
         Some(path) => without_line_end(input::file_text(path)?),
         None => text_of(argument)?,
     };
-    let prompt =
-        if args.chat { message(args.system.as_deref(), text)? } else { Prompt::Text(not_empty(text)?) };
+    let prompt = if args.chat {
+        let system = args.recall.system(args.system.as_deref(), &text)?;
+        message(system.as_deref(), text)?
+    } else {
+        args.recall.refuse("items stand in the system message of a conversation; add --chat")?;
+        Prompt::Text(not_empty(text)?)
+    };
     Ok((request_for(prompt, args.max_tokens.0, &args.generation, language, tools.as_ref()), tools))
 }
 

@@ -12,6 +12,7 @@ use ruvllm_hub::Store;
 use crate::adapter_store;
 use crate::args::CpuArgs;
 use crate::commands::load;
+pub(super) use crate::commands::text_embedder::learning;
 use crate::error::{Error, Result};
 use crate::user_folders;
 
@@ -78,10 +79,6 @@ impl Learned {
         adapter_store::store()?.add(&self.name, current.base(), &[part], SOURCE, true)?;
         Ok(())
     }
-}
-
-pub(super) fn learning(source: ruvllm::crates::sona::Error) -> Error {
-    ruvllm::Error::Learning { source }.into()
 }
 
 /// A digest as hexadecimal digits.

@@ -1,5 +1,6 @@
 //! `ruvllm sona`: adapters that learn from feedback, and fine-tuning.
 
+pub(crate) mod bank;
 mod data;
 pub(crate) mod export;
 pub(crate) mod feedback;
@@ -17,6 +18,8 @@ use clap::Subcommand;
 #[derive(Debug, Subcommand)]
 pub(crate) enum SonaCommand {
     Feedback(feedback::FeedbackArgs),
+    #[command(subcommand)]
+    Bank(bank::BankCommand),
     Status(status::StatusArgs),
     Train(train::TrainArgs),
     Export(export::ExportArgs),
