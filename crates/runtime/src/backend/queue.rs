@@ -123,9 +123,9 @@ enum Command {
 
 /// Requests to a backend from any thread, computed together in a thread of their own.
 ///
-/// Does for any backend what an [`Engine`](crate::Engine) does for the CPU: requests join those that
-/// run, up to 64, and wait for a place and for memory ([`InferenceBackend::kv_room`]). Each is served
-/// as by [`InferenceBackend::generate_many`]. Dropping the queue ends the requests.
+/// Does for any backend what an [`Engine`](crate::Engine) does for the CPU: requests join those
+/// that run, up to 64, and wait for a place and for memory ([`InferenceBackend::kv_room`]). Each is
+/// served as by [`InferenceBackend::generate_many`]. Dropping the queue ends the requests.
 ///
 /// # Example
 /// ```no_run

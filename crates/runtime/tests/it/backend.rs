@@ -158,7 +158,7 @@ fn any_backend_is_cancelled_between_passes_and_after_a_piece() {
 #[test]
 fn several_requests_run_at_once_on_any_backend() {
     let parrot = Parrot::saying("one two");
-    let requests = [prompt_of(6), prompt_of(30), prompt_of(9)];
+    let requests = [prompt_of(6), prompt_of(30), prompt_of(10)];
     let mut texts = [const { String::new() }; 3];
     let results = parrot.generate_many(&requests, &CancelToken::new(), &mut |index, text| {
         texts[index].push_str(text);
