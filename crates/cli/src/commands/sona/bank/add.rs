@@ -25,7 +25,7 @@ Examples:
 
 /// Add an item by hand
 #[derive(Debug, Args)]
-#[command(after_help = HELP)]
+#[command(after_help = HELP, override_usage = "ruvllm sona bank add [OPTIONS] <LESSON> <NAME>")]
 pub(crate) struct AddArgs {
     #[command(flatten)]
     bank: BankArgs,
