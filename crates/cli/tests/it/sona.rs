@@ -184,7 +184,7 @@ fn a_figure_has_all_steps_and_a_split_has_no_duplicates() {
     assert_eq!(svg.matches("<polyline").count(), 2, "training and validation: {svg}");
     assert_eq!(svg.matches("<circle").count(), 4 + 1, "4 steps, validated behind the last");
     assert!(svg.contains("optimizer step") && svg.contains("cross-entropy (nats per token)"));
-    let text = train(&["--steps", "1", "--force", "--dedup", "near", "--split", "0.3"]).text();
+    let text = train(&["--steps", "1", "--force", "--dedup", "near", "--split", "0.3"]).text().to_owned();
     assert!(text.contains("held out, removed 10 equal and "), "{text}");
     train(&["--split", "0.3", "--test", argument(&data), "--force"]).fails_with(2, &["--split", "--test"]);
     train(&["--split", "1.5", "--force"]).fails_with(2, &["--split"]);
