@@ -63,11 +63,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let head = Arc::new(Head { kernels, weights });
         for tokens in TOKENS {
             let mut learner = InstantLearner::new(head.clone(), Settings::default(), CANDIDATES)?;
-            let ordinary = observe(&*head, &mut random, ORDINARY)?;
+            let ordinary = observe(&head, &mut random, ORDINARY)?;
             ordinary.iter().try_for_each(|position| learner.observe_ordinary(position))?;
             let mut times = Vec::new();
             for _ in 0..LESSONS {
-                let observations = observe(&*head, &mut random, tokens)?;
+                let observations = observe(&head, &mut random, tokens)?;
                 let start = Instant::now();
                 learner.learn(&observations, Lesson::Corrected)?;
                 times.push(start.elapsed());

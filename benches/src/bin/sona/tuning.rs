@@ -186,7 +186,7 @@ fn serve(engine: &Engine, phase: &Phase, text: &[TokenId]) -> Result<Vec<Vec<Tok
     };
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..phase.clients).map(|_| scope.spawn(client)).collect();
-        let ended = clients.into_iter().map(|client| client.join());
+        let ended = clients.into_iter().map(std::thread::ScopedJoinHandle::join);
         ended.collect::<std::result::Result<Vec<_>, _>>()
     })
     .map_err(|_| "a client panicked")?
