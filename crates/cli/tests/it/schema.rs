@@ -77,8 +77,12 @@ fn validate(schema: &Value, value: &Value, place: &str) -> Result<(), String> {
             }
             other => panic!("the validator does not know the keyword {other}"),
         };
-        // Limits apply only to values of their type.
-        let applies = keyword != "minimum" || value.is_number();
+        // Limits and required members apply only to values of their type.
+        let applies = match keyword.as_str() {
+            "minimum" => value.is_number(),
+            "required" => value.is_object(),
+            _ => true,
+        };
         if let Some(fault) = fault.filter(|_| applies) {
             return Err(format!("{place} {fault}: {value}"));
         }
@@ -125,16 +129,21 @@ fn the_validator_finds_faults() {
             "n": {"type": "integer", "minimum": 0},
             "kind": {"type": ["string", "null"], "enum": ["a", null]},
             "list": {"type": "array", "items": {"type": "number"}},
-            "map": {"type": "object", "additionalProperties": {"type": "boolean"}}
+            "map": {"type": "object", "additionalProperties": {"type": "boolean"}},
+            "pair": {"type": ["object", "null"], "required": ["first"]}
         },
         "required": ["n"],
         "additionalProperties": false
     });
     let fault = |value: Value| validate(&schema, &value, "it").err();
-    assert_eq!(fault(json!({"n": 1, "kind": null, "list": [1, 2.5], "map": {"x": true}})), None);
+    assert_eq!(
+        fault(json!({"n": 1, "kind": null, "list": [1, 2.5], "map": {"x": true}, "pair": null})),
+        None
+    );
     for (value, expected) in [
         (json!([]), "it is not of type"),
         (json!({}), "it lacks n"),
+        (json!({"n": 1, "pair": {}}), "it.pair lacks first"),
         (json!({"n": -1}), "it.n is below 0"),
         (json!({"n": 1.5}), "it.n is not of type"),
         (json!({"n": 1, "kind": "b"}), "it.kind is none of"),
