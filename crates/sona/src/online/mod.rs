@@ -7,8 +7,8 @@
 //!                                                    └─ harmful: back to the last clean one, quarantine
 //! ```
 //!
-//! Harm is a rise of the loss at ordinary text, or at texts that are rated down before they are
-//! learned: ratings then go against text that the adapter has long ceased to write.
+//! Harm is a rise of the loss at ordinary text, or at rated texts before they are learned: ratings
+//! then go against all text of a kind that the adapter has long ceased to write.
 //!
 //! The log comes first: a process that is killed at any moment goes on with the state that its log
 //! says, bit by bit. Engines implement [`ObservedModel`].
@@ -97,8 +97,7 @@ pub enum Standing {
     Quarantined {
         /// Wall clock in milliseconds since 1970.
         since_ms: u64,
-        /// Lower 95 % bound of the rise of the loss at ordinary text, or at texts that were rated
-        /// down, in nats.
+        /// Lower 95 % bound of the rise of the loss at ordinary text, or at rated texts, in nats.
         harm: f64,
     },
 }
@@ -157,8 +156,8 @@ pub struct OnlineLearner {
     ordinary: u64,
     /// Lessons since the gate has judged.
     unjudged: u64,
-    /// Losses at those of them that were rated below 0, before they were learned.
-    rated_down: Vec<LossPair>,
+    /// Losses at those of them that were ratings, before they were learned.
+    rated: Vec<LossPair>,
     standing: Standing,
     /// Held-out ordinary positions; empty until the gate needs them.
     held_out: Vec<Observations>,
@@ -194,7 +193,7 @@ impl OnlineLearner {
             lessons: 0,
             ordinary: 0,
             unjudged: 0,
-            rated_down: Vec::new(),
+            rated: Vec::new(),
             standing: Standing::Learning,
             held_out: Vec::new(),
             harm: None,
@@ -237,7 +236,7 @@ impl OnlineLearner {
         let sequence = self.append(&event, trajectories)?;
         let update = self.learner.learn(&observations, text.lesson)?;
         (self.through, self.lessons, self.unjudged) = (sequence, self.lessons + 1, self.unjudged + 1);
-        self.rated_down.extend(rated_down(text.lesson, &update));
+        self.rated.extend(rated(text.lesson, &update));
         let judged = if self.unjudged >= self.options.gate_lessons { self.judge(model)? } else { None };
         Ok(Taught::Learned { sequence, update, judged })
     }
@@ -286,7 +285,7 @@ impl OnlineLearner {
         Ok(report)
     }
 
-    /// Judges the current state at held-out ordinary text and at what was rated down since the last
+    /// Judges the current state at held-out ordinary text and at what was rated since the last
     /// judgement: saves a snapshot of it, or goes back to the last clean one. The report is that of
     /// the texts which decided.
     ///
@@ -295,10 +294,10 @@ impl OnlineLearner {
     /// [fault](OnlineStatus::fault).
     pub fn judge(&mut self, model: &dyn ObservedModel) -> Result<Option<GateReport>> {
         let ordinary = self.measure(model)?;
-        let rated_down = self.options.rated_down.judge(&self.rated_down)?;
+        let rated = self.options.rated.judge(&self.rated)?;
         let mut kind = SnapshotKind::Clean;
         let mut decided = None;
-        for (report, is_needed) in [(&ordinary, true), (&rated_down, false)] {
+        for (report, is_needed) in [(&ordinary, true), (&rated, false)] {
             match report.as_ref().map(|report| &report.verdict) {
                 Some(Verdict::TaskWorse { lower, .. }) => {
                     self.quarantine(*lower, model)?;
@@ -324,7 +323,7 @@ impl OnlineLearner {
         self.fault = saved.err().map(|error| error.to_string());
         if self.fault.is_none() {
             self.unjudged = 0;
-            self.rated_down.clear();
+            self.rated.clear();
         }
     }
 
@@ -454,7 +453,7 @@ impl OnlineLearner {
     pub fn reload(&mut self, model: &dyn ObservedModel) -> Result<()> {
         self.learner.restore(&self.fresh)?;
         (self.standing, self.unjudged, self.harm) = (Standing::Learning, 0, None);
-        self.rated_down.clear();
+        self.rated.clear();
         let start = self.store.replay_start(&self.tenant, &self.adapter, SnapshotKind::Tentative)?;
         if let Some(info) = &start.snapshot {
             let snapshot = self.store.snapshot(&self.tenant, &self.adapter, info.version)?;
@@ -481,7 +480,7 @@ impl OnlineLearner {
             self.through = event.sequence;
             if let Some((lesson, update)) = self.apply(&mut learner, event, model)? {
                 self.unjudged += 1;
-                self.rated_down.extend(rated_down(lesson, &update));
+                self.rated.extend(rated(lesson, &update));
             }
         }
         self.learner = learner;
@@ -556,11 +555,10 @@ impl std::fmt::Debug for OnlineLearner {
     }
 }
 
-/// Losses at a text that is rated below 0, under the base model and before the lesson.
-fn rated_down(lesson: Lesson, update: &Update) -> Option<LossPair> {
-    let Lesson::Rated(rating) = lesson else { return None };
+/// Losses at a text that is rated, under the base model and before the lesson.
+fn rated(lesson: Lesson, update: &Update) -> Option<LossPair> {
     let (before, after) = (-update.base_log_probability, -update.log_probability_before);
-    (rating.value() < 0.0).then_some(LossPair { task: 0, before, after })
+    matches!(lesson, Lesson::Rated(_)).then_some(LossPair { task: 0, before, after })
 }
 
 fn digest(learner: &InstantLearner) -> [u8; 32] {

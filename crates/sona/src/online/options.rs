@@ -11,10 +11,10 @@ pub struct OnlineOptions {
     pub gate_lessons: u64,
     /// Judgement of the loss at held-out ordinary text.
     pub gate: Gate,
-    /// Judgement of texts that are rated below 0: loss before the lesson beside that under the base
-    /// model. Answers of the adapter itself are likely under it; ratings against text that it has
-    /// long ceased to write are poisoned.
-    pub rated_down: Gate,
+    /// Judgement of texts that are rated: loss before the lesson beside that under the base model.
+    /// A preference makes some of them likelier and others less; ratings against all text of a kind
+    /// that the adapter has long ceased to write are poisoned.
+    pub rated: Gate,
     /// Ordinary texts to hold on to from the first lesson on.
     pub ordinary_texts: u64,
     /// Ordinary texts that are added with each judgement.
@@ -34,7 +34,7 @@ impl Default for OnlineOptions {
         Self {
             gate_lessons: 16,
             gate: Gate::default(),
-            rated_down: Gate { tolerance: 0.25, min_examples: 8 },
+            rated: Gate { tolerance: 0.5, min_examples: 8 },
             ordinary_texts: 16,
             fresh_texts: 4,
             held_out_texts: 5,
@@ -46,7 +46,7 @@ impl Default for OnlineOptions {
 impl OnlineOptions {
     pub(super) fn check(&self) -> Result<()> {
         self.gate.check()?;
-        self.rated_down.check()?;
+        self.rated.check()?;
         let positive = [
             ("gate_lessons", self.gate_lessons),
             ("ordinary_texts", self.ordinary_texts),

@@ -240,19 +240,19 @@ fn ratings_against_text_that_is_no_longer_written_are_noticed() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(&folder);
     let steady = Settings { rating_rate: 40.0, rating_clip: 10.0, largest_step: 1.0, ..settings() };
-    let options = |rated_down| OnlineOptions { rated_down, gate_lessons: 8, ..OnlineOptions::default() };
-    let lessons_until_noticed = |tenant: &str, rated_down: Gate| {
+    let options = |of_rated| OnlineOptions { rated: of_rated, gate_lessons: 8, ..OnlineOptions::default() };
+    let lessons_until_noticed = |tenant: &str, of_rated: Gate| {
         let toy = Toy::new();
         let learner = InstantLearner::new(Arc::new(toy.clone()), steady.clone(), CANDIDATES).unwrap();
         let gate = Gate { tolerance: 10.0, ..Gate::default() };
-        let options = OnlineOptions { gate, ..options(rated_down) };
+        let options = OnlineOptions { gate, ..options(of_rated) };
         let mut learner =
             OnlineLearner::open(learner, store.clone(), (tenant, "default"), options, &toy).unwrap();
         let noticed = (0..64)
             .find(|&number| learner.teach(&toy, &rated(number, -1.0), &[]).unwrap() == Taught::Quarantined);
         (noticed, learner)
     };
-    let gate = OnlineOptions::default().rated_down;
+    let gate = OnlineOptions::default().rated;
     let (noticed, learner) = lessons_until_noticed("poisoned", gate);
     // Eight lessons are the first judgement.
     assert!(noticed.is_some_and(|number| number >= 8), "{noticed:?}: {:?}", learner.status());
