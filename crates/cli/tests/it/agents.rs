@@ -72,8 +72,9 @@ fn sets_that_teach_what_they_test_are_refused() {
     let mut set = small_set();
     set["cases"][0]["text"] = "Bake a loaf of bread".into();
     fs::write(&data, set.to_string()).unwrap();
-    run(&["eval", "routing", "--data", argument(&data)]).fails_with(1, &["data set", "occurs twice"]);
+    run(&["eval", "routing", "--data", argument(&data)])
+        .fails_with(1, &["cases.json: data set", "occurs twice"]);
     fs::write(&data, "[]").unwrap();
-    run(&["eval", "full", "--data", argument(&data)]).fails_with(1, &["data set"]);
+    run(&["eval", "full", "--data", argument(&data)]).fails_with(1, &["cases.json: data set", "--help"]);
     run(&["eval", "embedding", "--data", "absent.json"]).fails_with(1, &["absent.json"]);
 }

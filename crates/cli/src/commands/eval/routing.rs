@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::args::CpuArgs;
 use crate::commands::text_embedder::{TextEmbedder, learning};
 use crate::default_model::ModelChoice;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::{input, output};
 
 /// Values of an embedding of hashed words.
@@ -80,10 +80,12 @@ impl Embed for Constant {
 /// A file that is no set of cases, a model that cannot be loaded or embeds nothing.
 pub(super) fn run(args: &CasesArgs, parts: Parts, json: bool) -> Result<()> {
     let set = match &args.data {
-        Some(path) => DataSet::from_json(&input::file_text(path)?),
-        None => DataSet::built_in(),
-    }
-    .map_err(learning)?;
+        Some(path) => DataSet::from_json(&input::file_text(path)?).map_err(|error| Error::Input {
+            origin: path.display().to_string(),
+            reason: format!("{error}; the form is in `ruvllm eval routing --help`"),
+        })?,
+        None => DataSet::built_in().map_err(learning)?,
+    };
     let model = TextEmbedder::load(&args.cpu)?;
     let words = HashedWords { dimension: WORDS };
     let document = Document {
