@@ -29,4 +29,4 @@ pub use crate::objective::{
 pub use crate::optimizer::{Adam, AdamConfig, Schedule, clip, gradient_norm};
 pub use crate::pass::{Backprop, BackpropOptions, LogProbabilities, Pass};
 pub use crate::preference::{Preference, PreferenceLoss, preference_gradients, preference_loss, reference};
-pub use crate::trainer::{Outcome, Point, StepReport, TrainConfig, Trainer};
+pub use crate::trainer::{Curriculum, Outcome, Point, StepReport, TrainConfig, Trainer};

@@ -5,6 +5,7 @@
 //! transposed: `[rank, outputs]`. Gradients, moments and Fisher information have the same layout.
 
 mod factors;
+mod loaded;
 mod transfer;
 
 use std::ops::Range;

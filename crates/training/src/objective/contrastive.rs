@@ -180,7 +180,7 @@ impl Objective for Contrastive<'_> {
             let lengths = pairs.iter().flat_map(|pair| pair.sequences()).map(|s| s.tokens.len());
             tokens += lengths.sum::<usize>();
         }
-        Ok(BatchLoss { loss, tokens })
+        Ok(BatchLoss { loss, tokens, reward: None })
     }
 
     fn validate(&mut self, backprop: &mut Backprop<'_>, lora: &Lora, per_pass: usize) -> Result<Option<f64>> {
@@ -194,6 +194,19 @@ impl Objective for Contrastive<'_> {
             loss += share * self.of_pass(backprop, lora, pairs, share, None)?;
         }
         Ok(Some(loss))
+    }
+
+    /// Cosine distance of query and positive: the loss itself depends on the other pairs of a pass.
+    fn difficulty(&mut self, backprop: &mut Backprop<'_>, lora: &Lora, per_pass: usize) -> Result<Vec<f64>> {
+        let mut distances = Vec::with_capacity(self.data.len());
+        for pairs in self.data.chunks(per_pass.max(1)) {
+            let sequences: Vec<&Sequence> =
+                pairs.iter().flat_map(|pair| [&pair.query, &pair.positive]).collect();
+            let pooled = backprop.forward(lora, &sequences)?.pooled(self.pooling);
+            let found = Embeddings::new(&pooled, sequences.len());
+            distances.extend((0..pairs.len()).map(|pair| 1.0 - found.dot(2 * pair, 2 * pair + 1)));
+        }
+        Ok(distances)
     }
 
     fn settings(&self) -> String {

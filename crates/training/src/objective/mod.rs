@@ -35,6 +35,8 @@ pub struct BatchLoss {
     pub loss: f64,
     /// Tokens computed.
     pub tokens: usize,
+    /// Mean reward of sampled answers; `None` for objectives that sample none.
+    pub reward: Option<f64>,
 }
 
 /// A loss over numbered examples.
@@ -66,6 +68,14 @@ pub trait Objective {
     /// # Errors
     /// As [`add_gradients`](Self::add_gradients).
     fn validate(&mut self, backprop: &mut Backprop<'_>, lora: &Lora, per_pass: usize) -> Result<Option<f64>>;
+
+    /// Difficulty of each training example under the model alone, for a
+    /// [`Curriculum`](crate::Curriculum): the larger, the harder. `lora` are new factors, which
+    /// change nothing.
+    ///
+    /// # Errors
+    /// As [`add_gradients`](Self::add_gradients).
+    fn difficulty(&mut self, backprop: &mut Backprop<'_>, lora: &Lora, per_pass: usize) -> Result<Vec<f64>>;
 
     /// Settings of the loss, as text: a state of other settings is refused.
     fn settings(&self) -> String;

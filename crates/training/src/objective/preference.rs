@@ -78,6 +78,19 @@ impl<'d> Preferences<'d> {
     }
 }
 
+impl Preferences<'_> {
+    /// Log-probabilities of both answers of some pairs under the model alone.
+    fn references_of(&mut self, backprop: &mut Backprop<'_>, examples: &[usize]) -> Result<Vec<[f64; 2]>> {
+        if examples.iter().any(|&index| self.references[index].is_none()) {
+            let pairs: Vec<&Preference> = examples.iter().map(|&index| &self.data[index]).collect();
+            for (&index, found) in examples.iter().zip(reference(backprop, &pairs)?) {
+                self.references[index] = Some(found);
+            }
+        }
+        Ok(examples.iter().filter_map(|&index| self.references[index]).collect())
+    }
+}
+
 impl Objective for Preferences<'_> {
     fn label(&self) -> &'static str {
         "DPO loss (nats per pair)"
@@ -97,13 +110,7 @@ impl Objective for Preferences<'_> {
         let (mut total, mut tokens) = (PreferenceLoss::default(), 0);
         for examples in batch.examples.chunks(batch.per_pass) {
             let pairs: Vec<&Preference> = examples.iter().map(|&index| &self.data[index]).collect();
-            if examples.iter().any(|&index| self.references[index].is_none()) {
-                for (&index, found) in examples.iter().zip(reference(backprop, &pairs)?) {
-                    self.references[index] = Some(found);
-                }
-            }
-            let references: Vec<[f64; 2]> =
-                examples.iter().filter_map(|&index| self.references[index]).collect();
+            let references = self.references_of(backprop, examples)?;
             let share = pairs.len() as f64 / batch.examples.len() as f64;
             let part =
                 add_preference_gradients(backprop, lora, &pairs, &references, self.beta, share, gradients)?;
@@ -111,11 +118,22 @@ impl Objective for Preferences<'_> {
             let of = |pair: &&Preference| pair.chosen.tokens.len() + pair.rejected.tokens.len();
             tokens += pairs.iter().map(of).sum::<usize>();
         }
-        Ok(BatchLoss { loss: total.loss, tokens })
+        Ok(BatchLoss { loss: total.loss, tokens, reward: None })
     }
 
     fn validate(&mut self, backprop: &mut Backprop<'_>, lora: &Lora, per_pass: usize) -> Result<Option<f64>> {
         Ok(self.measure(backprop, Some(lora), per_pass)?.map(|found| found.loss))
+    }
+
+    /// Log-odds of the rejected answer against the chosen one.
+    fn difficulty(&mut self, backprop: &mut Backprop<'_>, _: &Lora, per_pass: usize) -> Result<Vec<f64>> {
+        let all: Vec<usize> = (0..self.data.len()).collect();
+        let mut odds = Vec::with_capacity(all.len());
+        for examples in all.chunks(per_pass.max(1)) {
+            let references = self.references_of(backprop, examples)?;
+            odds.extend(references.into_iter().map(|[chosen, rejected]| rejected - chosen));
+        }
+        Ok(odds)
     }
 
     fn settings(&self) -> String {

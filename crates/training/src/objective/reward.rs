@@ -44,6 +44,36 @@ pub trait Rollout {
     fn data_digest(&self) -> [u8; 32];
 }
 
+/// A roll-out that outlives its objective.
+impl<R: Rollout + ?Sized> Rollout for &mut R {
+    fn n_prompts(&self) -> usize {
+        (**self).n_prompts()
+    }
+
+    fn n_held_out(&self) -> usize {
+        (**self).n_held_out()
+    }
+
+    fn sample(
+        &mut self,
+        lora: &Lora,
+        prompts: &[usize],
+        is_held_out: bool,
+        count: usize,
+        seed: u64,
+    ) -> Result<Vec<Answer>> {
+        (**self).sample(lora, prompts, is_held_out, count, seed)
+    }
+
+    fn settings(&self) -> String {
+        (**self).settings()
+    }
+
+    fn data_digest(&self) -> [u8; 32] {
+        (**self).data_digest()
+    }
+}
+
 /// Settings of [`GroupRelative`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RewardConfig {
@@ -54,6 +84,12 @@ pub struct RewardConfig {
     /// Seed of the answers.
     pub seed: u64,
 }
+
+/// Tells seeds of measurements from those of validation.
+const MEASURED: u64 = 0x6d65_6173_7572_6564;
+
+/// Tells seeds of a curriculum from those of validation.
+const RANKED: u64 = 0x7261_6e6b_6564_0000;
 
 /// GRPO with one optimizer step per batch of samples.
 ///
@@ -91,16 +127,23 @@ impl<R: Rollout> GroupRelative<R> {
         Ok(Self { rollout, config })
     }
 
-    /// Mean reward of one answer to each held-out prompt; `None` without any.
+    /// Mean reward of a group of answers to each held-out prompt; `None` without any.
+    ///
+    /// The answers are others than those of validation: the factors that a run keeps are chosen by
+    /// the rewards of those, which are therefore too high.
     ///
     /// # Errors
     /// Errors of the roll-out.
     pub fn measure(&mut self, lora: &Lora) -> Result<Option<f64>> {
+        self.held_out(lora, !self.config.seed ^ MEASURED)
+    }
+
+    fn held_out(&mut self, lora: &Lora, seed: u64) -> Result<Option<f64>> {
         let prompts: Vec<usize> = (0..self.rollout.n_held_out()).collect();
         if prompts.is_empty() {
             return Ok(None);
         }
-        let answers = self.rollout.sample(lora, &prompts, true, 1, !self.config.seed)?;
+        let answers = self.rollout.sample(lora, &prompts, true, self.config.group, seed)?;
         Ok(Some(answers.iter().map(|answer| answer.reward).sum::<f64>() / answers.len().max(1) as f64))
     }
 }
@@ -129,13 +172,14 @@ impl<R: Rollout> Objective for GroupRelative<R> {
             return Err(Error::Length { what: "the answers", expected, found });
         }
         let n = answers.len() as f64;
-        let mut loss = 0.0;
+        let mut reward = 0.0;
         let mut weights = Vec::with_capacity(answers.len());
         for group in answers.chunks(group) {
             let rewards: Vec<f64> = group.iter().map(|answer| answer.reward).collect();
-            loss -= rewards.iter().sum::<f64>() / n;
+            reward += rewards.iter().sum::<f64>() / n;
             weights.extend(advantages(&rewards));
         }
+        let mut loss = -reward;
         let per_pass = batch.per_pass.max(1);
         for (answers, weights) in answers.chunks(per_pass).zip(weights.chunks(per_pass)) {
             let sequences: Vec<&Sequence> = answers.iter().map(|answer| &answer.sequence).collect();
@@ -158,11 +202,21 @@ impl<R: Rollout> Objective for GroupRelative<R> {
             pass.backward(&coefficients, gradients)?;
         }
         let tokens = answers.iter().map(|answer| answer.sequence.tokens.len()).sum();
-        Ok(BatchLoss { loss, tokens })
+        Ok(BatchLoss { loss, tokens, reward: Some(reward) })
     }
 
     fn validate(&mut self, _: &mut Backprop<'_>, lora: &Lora, _: usize) -> Result<Option<f64>> {
-        Ok(self.measure(lora)?.map(|reward| -reward))
+        Ok(self.held_out(lora, !self.config.seed)?.map(|reward| -reward))
+    }
+
+    /// Negative mean reward of a group of answers to each prompt.
+    fn difficulty(&mut self, _: &mut Backprop<'_>, lora: &Lora, _: usize) -> Result<Vec<f64>> {
+        let RewardConfig { group, seed, .. } = self.config;
+        let prompts: Vec<usize> = (0..self.rollout.n_prompts()).collect();
+        let answers = self.rollout.sample(lora, &prompts, false, group, !seed ^ RANKED)?;
+        let mean =
+            |group: &[Answer]| group.iter().map(|answer| answer.reward).sum::<f64>() / group.len() as f64;
+        Ok(answers.chunks(group).map(|group| -mean(group)).collect())
     }
 
     fn settings(&self) -> String {

@@ -59,7 +59,7 @@ impl Objective for CrossEntropy<'_> {
             pass.backward(&vec![coefficient; scored.tokens().len()], gradients)?;
         }
         let tokens = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
-        Ok(BatchLoss { loss: loss / n_scored.max(1) as f64, tokens })
+        Ok(BatchLoss { loss: loss / n_scored.max(1) as f64, tokens, reward: None })
     }
 
     fn validate(&mut self, backprop: &mut Backprop<'_>, lora: &Lora, per_pass: usize) -> Result<Option<f64>> {
@@ -67,6 +67,18 @@ impl Objective for CrossEntropy<'_> {
             return Ok(None);
         }
         mean_loss(backprop, Some(lora), self.validation, per_pass).map(Some)
+    }
+
+    /// Mean loss per scored token.
+    fn difficulty(&mut self, backprop: &mut Backprop<'_>, _: &Lora, per_pass: usize) -> Result<Vec<f64>> {
+        let mut losses = Vec::with_capacity(self.data.len());
+        for sequences in self.data.chunks(per_pass.max(1)) {
+            let sequences: Vec<&Sequence> = sequences.iter().collect();
+            let scored = backprop.log_probabilities(None, &sequences)?;
+            let means = scored.sums().into_iter().zip(scored.sequences());
+            losses.extend(means.map(|(sum, tokens)| -sum / tokens.len().max(1) as f64));
+        }
+        Ok(losses)
     }
 
     fn settings(&self) -> String {

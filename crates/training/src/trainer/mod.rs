@@ -1,10 +1,13 @@
 //! Fine-tuning: steps of AdamW over an [`Objective`], validation, early stop, and a state that a
 //! later process continues from with the same bits.
 
+mod curriculum;
 mod state;
 
 use std::ops::ControlFlow;
 
+pub use self::curriculum::Curriculum;
+use self::curriculum::Epoch;
 use crate::batch::Sequence;
 use crate::error::{Error, Result};
 use crate::fisher::Penalty;
@@ -12,7 +15,6 @@ use crate::lora::Lora;
 use crate::objective::{Batch, BatchLoss, CrossEntropy, Objective};
 use crate::optimizer::{Adam, AdamConfig, Schedule, clip};
 use crate::pass::Backprop;
-use crate::random::Random;
 
 /// Settings of a [`Trainer`].
 #[derive(Debug, Clone, PartialEq)]
@@ -77,6 +79,8 @@ pub struct StepReport {
     pub rate: f32,
     /// Tokens computed.
     pub tokens: usize,
+    /// Mean reward of the answers sampled for the step.
+    pub reward: Option<f64>,
     /// Mean validation loss after the step, where it was measured.
     pub validation: Option<f64>,
 }
@@ -93,7 +97,8 @@ pub enum Outcome {
     Stopped,
 }
 
-/// Losses of one step, of the whole run: a continued run has those of the steps before, too.
+/// Losses and reward of one step, of the whole run: a continued run has those of the steps before,
+/// too.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Point {
     /// Steps done, this one included.
@@ -102,6 +107,8 @@ pub struct Point {
     pub loss: f64,
     /// Mean validation loss after the step, where it was measured.
     pub validation: Option<f64>,
+    /// Mean reward of the answers sampled for the step, of objectives that sample.
+    pub reward: Option<f64>,
 }
 
 /// Factors with the lowest validation loss so far.
@@ -124,8 +131,8 @@ pub struct Trainer<'t, 'm> {
     since_best: u32,
     gradients: Vec<f32>,
     history: Vec<Point>,
-    /// Order of an epoch.
-    order: Option<(u64, Vec<usize>)>,
+    curriculum: Option<Curriculum>,
+    epoch: Epoch,
 }
 
 impl<'t, 'm> Trainer<'t, 'm> {
@@ -161,7 +168,7 @@ impl<'t, 'm> Trainer<'t, 'm> {
         }
         let adam = Adam::new(config.adam, lora.len())?;
         let gradients = vec![0.0; lora.len()];
-        let (penalty, best, since_best, order, history) = (None, None, 0, None, Vec::new());
+        let (penalty, best, since_best, curriculum, history) = (None, None, 0, None, Vec::new());
         Ok(Self {
             backprop,
             config,
@@ -173,7 +180,8 @@ impl<'t, 'm> Trainer<'t, 'm> {
             since_best,
             gradients,
             history,
-            order,
+            curriculum,
+            epoch: Epoch::default(),
         })
     }
 
@@ -256,7 +264,7 @@ impl<'t, 'm> Trainer<'t, 'm> {
         let chosen = self.examples_of(step);
         let batch = Batch { step, examples: &chosen, per_pass: self.config.batch };
         self.gradients.fill(0.0);
-        let BatchLoss { loss, tokens } =
+        let BatchLoss { loss, tokens, reward } =
             self.objective.add_gradients(self.backprop, &self.lora, &batch, &mut self.gradients)?;
         let penalty =
             self.penalty.as_ref().map_or(0.0, |penalty| penalty.add(self.lora.values(), &mut self.gradients));
@@ -271,8 +279,8 @@ impl<'t, 'm> Trainer<'t, 'm> {
         self.adam.step(self.lora.values_mut(), &self.gradients, rate);
         let validation = self.validate_if_due()?;
         let step = self.steps();
-        self.history.push(Point { step, loss, validation });
-        Ok(StepReport { step, loss, penalty, gradient_norm, rate, tokens, validation })
+        self.history.push(Point { step, loss, validation, reward });
+        Ok(StepReport { step, loss, penalty, gradient_norm, rate, tokens, reward, validation })
     }
 
     fn validate_if_due(&mut self) -> Result<Option<f64>> {
@@ -291,22 +299,6 @@ impl<'t, 'm> Trainer<'t, 'm> {
             self.since_best += 1;
         }
         Ok(Some(loss))
-    }
-
-    /// Examples of a step: each epoch is a permutation that follows from the seed and its number.
-    fn examples_of(&mut self, step: u64) -> Vec<usize> {
-        let n = self.objective.n_examples() as u64;
-        let per_step = (self.config.batch * self.config.accumulate) as u64;
-        let mut chosen = Vec::with_capacity(per_step as usize);
-        for at in step * per_step..(step + 1) * per_step {
-            let epoch = at / n;
-            if self.order.as_ref().is_none_or(|(of, _)| *of != epoch) {
-                let order = Random::stream(self.config.seed, epoch).permutation(n as usize);
-                self.order = Some((epoch, order));
-            }
-            chosen.extend(self.order.as_ref().map(|(_, order)| order[(at % n) as usize]));
-        }
-        chosen
     }
 }
 

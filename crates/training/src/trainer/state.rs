@@ -16,7 +16,7 @@ use super::{Best, Point, Trainer};
 use crate::error::{Error, Result};
 
 /// Version of the format.
-const FORMAT: &str = "ruvllm-training 2";
+const FORMAT: &str = "ruvllm-training 3";
 
 /// Parts of a run that its state belongs to, by their keys in the metadata.
 const PARTS: [(&str, &str); 3] = [("settings", "settings"), ("model", "model or modules"), ("data", "data")];
@@ -54,7 +54,7 @@ impl Trainer<'_, '_> {
         });
         let mut views: Vec<_> = views.collect::<Result<_>>()?;
         let history: Vec<u8> = self.history.iter().flat_map(|point| point.to_bytes()).collect();
-        let shape = vec![self.history.len(), 2];
+        let shape = vec![self.history.len(), Point::VALUES];
         views.push(("history", TensorView::new(Dtype::F64, shape, &history).map_err(invalid)?));
         let file = safetensors::serialize(views, Some(metadata)).map_err(invalid)?;
         write_atomic(path, |mut out| match out.write_all(&file) {
@@ -104,7 +104,7 @@ impl Trainer<'_, '_> {
         let (values, means, squares) = (array("values")?, array("means")?, array("squares")?);
         let history = tensors.tensor("history").map_err(invalid)?;
         let history: Vec<Point> = (1..)
-            .zip(history.data().as_chunks::<16>().0)
+            .zip(history.data().as_chunks::<{ 8 * Point::VALUES }>().0)
             .map(|(step, b)| Point::from_bytes(step, b))
             .collect();
         if history.len() as u64 != steps {
@@ -132,7 +132,10 @@ impl Trainer<'_, '_> {
 
     /// Checksums of settings, of model and modules, and of the data.
     fn digests(&self) -> [String; 3] {
-        let settings = format!("{:?} {}", self.config, self.objective.settings());
+        let mut settings = format!("{:?} {}", self.config, self.objective.settings());
+        if let Some(curriculum) = &self.curriculum {
+            settings += &format!(" curriculum {}", curriculum.digest());
+        }
         let modules: Vec<_> = self.lora.modules().collect();
         let model = format!("{:?} {} {} {modules:?}", self.lora.base(), self.lora.rank(), self.lora.scale());
         let data = self.objective.data_digest();
@@ -141,21 +144,27 @@ impl Trainer<'_, '_> {
 }
 
 impl Point {
-    /// Both losses; NaN stands for no validation.
-    fn to_bytes(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.loss.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.validation.unwrap_or(f64::NAN).to_le_bytes());
+    /// Numbers of a step in the file.
+    const VALUES: usize = 3;
+
+    /// Loss, validation loss and reward; NaN stands for one that was not measured.
+    fn to_bytes(self) -> [u8; 8 * Self::VALUES] {
+        let values = [Some(self.loss), self.validation, self.reward];
+        let mut bytes = [0; 8 * Self::VALUES];
+        for (bytes, value) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(values) {
+            *bytes = value.unwrap_or(f64::NAN).to_le_bytes();
+        }
         bytes
     }
 
-    fn from_bytes(step: u64, bytes: &[u8; 16]) -> Self {
-        let [loss, validation] =
-            [0, 8].map(|at| f64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte])));
-        Self { step, loss, validation: Some(validation).filter(|loss| !loss.is_nan()) }
+    fn from_bytes(step: u64, bytes: &[u8; 8 * Self::VALUES]) -> Self {
+        let [loss, validation, reward] =
+            [0, 8, 16].map(|at| f64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte])));
+        let measured = |value: f64| Some(value).filter(|value| !value.is_nan());
+        Self { step, loss, validation: measured(validation), reward: measured(reward) }
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
