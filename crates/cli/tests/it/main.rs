@@ -48,6 +48,9 @@ mod serve;
 mod server;
 mod sessions;
 mod sona;
+mod sona_curriculum;
+#[cfg(unix)]
+mod sona_reward;
 mod store;
 mod template;
 mod terminal_output;

@@ -9,9 +9,9 @@ use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 use ruvllm_training::{Pair, Preference, Sequence};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::train::Example as Prepared;
+use super::train::{Example as Prepared, Level};
 use crate::error::{Error, Result};
 use crate::input;
 
@@ -19,6 +19,7 @@ const EXPECTED: &str = "expected {\"text\": ...}, {\"prompt\": ..., \"answer\": 
                         {\"messages\": [...], \"tools\": [...]}";
 
 const PREFERENCE: &str = "expected {\"prompt\": ..., \"chosen\": ..., \"rejected\": ...}";
+const PROMPT: &str = "expected {\"prompt\": ...}, with any other fields for the command of --reward";
 const PAIR: &str = "expected {\"query\": ..., \"positive\": ...}, and if there is one \"negative\": ...";
 
 /// Encodes the lines and texts of a file for a model.
@@ -56,6 +57,12 @@ struct PairLine {
     negative: Option<String>,
 }
 
+/// A prompt, and the line of its data.
+pub(super) struct RewardPrompt {
+    pub(super) tokens: Vec<TokenId>,
+    pub(super) line: Map<String, Value>,
+}
+
 impl Encoder {
     /// Encoder with the tokenizer and the chat template of a model.
     ///
@@ -77,15 +84,14 @@ impl Encoder {
                 let value = serde_json::to_string(&line).unwrap_or_default();
                 let example = serde_json::from_value(line);
                 let example = example.map_err(|_| refused(place, EXPECTED.to_owned()))?;
-                Ok(Prepared { text: value, value: self.sequence(example, place)? })
+                Ok(Prepared::new(value, self.sequence(example, place)?))
             });
         }
         let tokens = self.encode(&input::file_text(path)?)?;
         let windows = tokens.chunks(self.window).filter(|window| window.len() > 1);
         // Words of the text of a window are its tokens: no window is decoded for that.
         let text = |window: &[TokenId]| window.iter().map(|t| format!("{t} ")).collect::<String>();
-        let all: Vec<_> =
-            windows.map(|window| Prepared { text: text(window), value: Sequence::new(window) }).collect();
+        let all: Vec<_> = windows.map(|window| Prepared::new(text(window), Sequence::new(window))).collect();
         if all.is_empty() { Err(nothing(path)) } else { Ok(all) }
     }
 
@@ -108,7 +114,30 @@ impl Encoder {
                 return Err(refused(place, "an answer has no token that the model predicts".to_owned()));
             }
             let text = format!("{} {} {}", line.prompt, line.chosen, line.rejected);
-            Ok(Prepared { text, value })
+            Ok(Prepared::new(text, value))
+        })
+    }
+
+    /// Prompts of a file of JSON lines, of at most `limit` tokens, as inference reads them: with
+    /// BOS where the model wants it.
+    ///
+    /// # Errors
+    /// As [`sequences`](Self::sequences).
+    pub(super) fn prompts(&self, path: &Path, limit: usize) -> Result<Vec<Prepared<RewardPrompt>>> {
+        Self::lines(path, PROMPT, |line: Map<String, Value>, place| {
+            let Some(text) = line.get("prompt").and_then(Value::as_str) else {
+                return Err(refused(place, PROMPT.to_owned()));
+            };
+            let text = text.to_owned();
+            let tokens = self.encode_as(&text, EncodeOptions { add_special: true, parse_special: false })?;
+            let n = tokens.len();
+            if n == 0 || n > limit {
+                let reason = format!(
+                    "the prompt has {n} tokens; the context has room for 1 to {limit} beside --max-tokens"
+                );
+                return Err(refused(place, reason));
+            }
+            Ok(Prepared::new(text, RewardPrompt { tokens, line }))
         })
     }
 
@@ -131,7 +160,7 @@ impl Encoder {
                 negative: line.negative.as_ref().map(encode).transpose()?,
             };
             let text = format!("{} {} {}", line.query, line.positive, line.negative.unwrap_or_default());
-            Ok(Prepared { text, value })
+            Ok(Prepared::new(text, value))
         })
     }
 
@@ -145,8 +174,11 @@ impl Encoder {
         let mut all = Vec::new();
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
             let place = format!("{}:{number}", path.display());
-            let line = serde_json::from_str(line).map_err(|_| refused(&place, expected.to_owned()))?;
-            all.push(example(line, &place)?);
+            let wrong = |_| refused(&place, expected.to_owned());
+            let line: Value = serde_json::from_str(line).map_err(wrong)?;
+            let level = Level::new(place.clone(), &line);
+            let line = serde_json::from_value(line).map_err(wrong)?;
+            all.push(example(line, &place)?.with_level(level));
         }
         if all.is_empty() { Err(nothing(path)) } else { Ok(all) }
     }
@@ -177,7 +209,10 @@ impl Encoder {
     }
 
     fn encode(&self, text: &str) -> Result<Vec<TokenId>> {
-        let options = EncodeOptions { add_special: false, parse_special: false };
+        self.encode_as(text, EncodeOptions { add_special: false, parse_special: false })
+    }
+
+    fn encode_as(&self, text: &str, options: EncodeOptions) -> Result<Vec<TokenId>> {
         let tokens = self.tokenizer.encode(text, options);
         tokens.map_err(|source| Error::Tokens { what: "cannot encode the data", source })
     }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use clap::ValueEnum;
 use serde::Serialize;
+use serde_json::Value;
 
 /// Words of a shingle.
 const SHINGLE: usize = 5;
@@ -27,8 +28,41 @@ pub(super) enum Dedup {
 
 /// A training example and the text that identifies it.
 pub(in super::super) struct Example<T> {
-    pub(in super::super) text: String,
+    text: String,
     pub(in super::super) value: T,
+    level: Level,
+}
+
+/// Fields of a line that place its example in a curriculum; none for windows of a text.
+#[derive(Debug, Default)]
+pub(in super::super) struct Level {
+    /// File and number of the line.
+    pub(super) place: String,
+    pub(super) phase: Option<Value>,
+    pub(super) difficulty: Option<Value>,
+}
+
+impl<T> Example<T> {
+    pub(in super::super) fn new(text: String, value: T) -> Self {
+        Self { text, value, level: Level::default() }
+    }
+
+    /// The example with the level of its line.
+    pub(in super::super) fn with_level(self, level: Level) -> Self {
+        Self { level, ..self }
+    }
+
+    pub(super) fn into_parts(self) -> (T, Level) {
+        (self.value, self.level)
+    }
+}
+
+impl Level {
+    /// Level of a line; its other fields are ignored.
+    pub(in super::super) fn new(place: String, line: &Value) -> Self {
+        let [phase, difficulty] = ["phase", "difficulty"].map(|name| line.get(name).cloned());
+        Self { place, phase, difficulty }
+    }
 }
 
 /// Numbers of examples.
@@ -158,7 +192,7 @@ mod tests {
     use super::*;
 
     fn examples(texts: &[String]) -> Vec<Example<usize>> {
-        texts.iter().enumerate().map(|(value, text)| Example { text: text.clone(), value }).collect()
+        texts.iter().enumerate().map(|(value, text)| Example::new(text.clone(), value)).collect()
     }
 
     #[test]

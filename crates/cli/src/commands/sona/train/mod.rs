@@ -1,27 +1,32 @@
 //! `ruvllm sona train`: LoRA fine-tuning by back-propagation.
 
+mod curriculum;
 mod dataset;
 mod plot;
 mod report;
+mod reward;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use ruvllm::EngineOptions;
 use ruvllm_adapters::export::FactorType;
 use ruvllm_models::{Compute, Model, Pooling};
 use ruvllm_training::{
-    Backprop, BackpropOptions, Contrastive, CrossEntropy, Lora, LoraConfig, Objective, Outcome, Pair,
-    Preferences, Schedule, Sequence, TrainConfig, Trainer, mean_loss, retrieval,
+    Backprop, BackpropOptions, Contrastive, CrossEntropy, Lora, LoraConfig, Objective, Outcome, Preferences,
+    Schedule, Sequence, TrainConfig, Trainer, mean_loss, retrieval,
 };
 
-pub(super) use self::dataset::Example;
+use self::curriculum::{CurriculumArgs, Phases};
 use self::dataset::{Counts, Dedup};
+pub(super) use self::dataset::{Example, Level};
 use self::report::{Change, Document, Measured};
+use self::reward::RewardArgs;
 use super::data::Encoder;
 use crate::args::{ModelArgs, positive};
-use crate::commands::offer;
+use crate::commands::{load, offer};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::signal;
@@ -32,18 +37,25 @@ a conversation, in which the messages of the assistant are taught, tool calls to
 preference the lines are {prompt, chosen, rejected} (DPO), with --loss contrastive {query, positive, negative}, the
 last one optional: mean-pooled embeddings, the other texts of a batch are negatives too (InfoNCE).
 
+With --loss reward the lines are {prompt} and any other fields (GRPO): --group answers to each of --batch prompts are
+sampled from the factors of the step, at temperature 1. COMMAND, started once and without a shell, reads an answer per
+line, the fields of its data line with {answer}, and writes {reward} or a plain number per line, flushed; the larger,
+the better. An answer of the data line comes as {reference}. Equal commands and seeds give equal factors.
+
 --test measures held-out data of the same form before and after, and keeps the best factors instead of the last;
 --split holds out a share of DATA instead, chosen by a hash of each text, so that equal texts are on one side.
 --dedup removes training examples that occur twice or are held out.
+--curriculum trains on the easy examples first: phase k of --phases on the examples of phases 1 to k. The order is that of
+a field phase or difficulty of the lines (numbers), else of the model's own loss.
 --replay mixes windows of a general text into the data, so that less of the general is forgotten: --share of them.
 
 OUT is a PEFT folder, which --adapter takes. The state of a run is saved beside it every 20 steps, as OUT.state; the
 same command with --resume goes on from it with the same bits. Ctrl-C saves it too. The figure of --plot has all steps,
 those before --resume too.
 
-JSON: {output, loss_function, steps, outcome, tokens, tokens_per_second, loss, examples, perplexity_before,
-perplexity_after, held_out}. examples is {trained, held_out, duplicates, near_duplicates}. outcome is finished,
-early_stop or stopped. Perplexities are those of text, held_out is {NAME: {before, after}} of the other losses; both
+JSON: {output, loss_function, steps, outcome, tokens, tokens_per_second, loss, examples, curriculum, perplexity_before,
+perplexity_after, held_out}. examples is {trained, held_out, duplicates, near_duplicates}. curriculum is null or {by,
+examples}, the latter by phase. outcome is finished, early_stop or stopped. Perplexities are those of text, held_out is {NAME: {before, after}} of the other losses; both
 are null without held-out data.
 
 Examples:
@@ -51,6 +63,7 @@ Examples:
   ruvllm sona train --data answers.jsonl --split 0.1 --dedup near --replay stories.txt --out answers-lora
   ruvllm sona train --loss preference --data pairs.jsonl --split 0.1 --rate 1e-4 --out polite-lora
   ruvllm sona train --loss contrastive --data pairs.jsonl --split 0.1 --batch 16 --out search-lora
+  ruvllm sona train --loss reward --reward './rate.py --strict' --data prompts.jsonl --split 0.1 --out short-lora
   ruvllm eval perplexity --adapter law-lora --file held-out.txt";
 
 /// Optimizer steps between two saved states.
@@ -72,9 +85,12 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "LOSS", default_value = "text")]
     loss: Loss,
 
-    /// KL weight of --loss preference: the larger, the closer to the model
-    #[arg(long, value_name = "B", default_value = "0.1", value_parser = above_zero)]
-    beta: f64,
+    /// KL weight: the larger, the closer to the model [default: 0.1; 0.04 with --loss reward]
+    #[arg(long, value_name = "B", value_parser = above_zero)]
+    beta: Option<f64>,
+
+    #[command(flatten)]
+    rewards: RewardArgs,
 
     /// Temperature of --loss contrastive
     #[arg(long, value_name = "T", default_value = "0.05", value_parser = above_zero)]
@@ -92,7 +108,10 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "KIND", default_value = "off")]
     dedup: Dedup,
 
-    /// Figure of the losses by step (SVG); an older one is replaced
+    #[command(flatten)]
+    curriculum: CurriculumArgs,
+
+    /// Figure of losses and rewards by step (SVG); an older one is replaced
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
 
@@ -115,7 +134,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "N", default_value = "200")]
     steps: u64,
 
-    /// Sequences of a step
+    /// Sequences of a step; prompts with --loss reward
     #[arg(long, value_name = "N", default_value = "8", value_parser = positive)]
     batch: usize,
 
@@ -127,7 +146,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "RATE", default_value = "1.5e-3")]
     rate: f32,
 
-    /// Seed of the factors and of the order of the data
+    /// Seed of the factors, of the order of the data and of sampled answers
     #[arg(long, value_name = "N", default_value = "0")]
     seed: u64,
 
@@ -153,7 +172,12 @@ enum Loss {
     Preference,
     /// Contrastive loss of embeddings
     Contrastive,
+    /// Rewards of sampled answers (GRPO)
+    Reward,
 }
+
+/// Default KL weight of --loss preference.
+const BETA: f64 = 0.1;
 
 /// Embeddings of `ruvllm embed` and of the server are means, too.
 const POOLING: Pooling = Pooling::Mean;
@@ -166,22 +190,32 @@ pub(crate) fn run(args: &TrainArgs, json: bool) -> Result<ExitCode> {
         let reason = "only --loss text reads general text; leave it out".to_owned();
         return Err(Error::Conflict { flag: "--replay", reason });
     }
+    if args.rewards.reward.is_some() && args.loss != Loss::Reward {
+        let reason = "only --loss reward rates answers; name that loss, or leave the command out".to_owned();
+        return Err(Error::Conflict { flag: "--reward", reason });
+    }
     let choice = offer::model(args.model.model.as_deref())?;
     let checkpoint = choice.open()?;
-    let failed = |source| Error::Model { model: choice.name(), source };
-    let mut loading = Progress::bytes(format!("loading {}", choice.name()));
-    let model = Model::load(&*checkpoint, &mut |step| loading.update(step.bytes_done, step.bytes_total));
-    drop(loading);
-    let model = model.map_err(failed)?;
     let encoder = Encoder::new(&*checkpoint, args.window)
         .map_err(|source| Error::Tokenizer { model: choice.name(), source })?;
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into));
     let compute = Compute::new(threads)?;
-    let mut backprop = Backprop::new(&model, &compute, BackpropOptions::default())?;
-    let (trained, counts, measured) = match args.loss {
-        Loss::Text => text(args, &encoder, &mut backprop),
-        Loss::Preference => preference(args, &encoder, &mut backprop),
-        Loss::Contrastive => contrastive(args, &encoder, &mut backprop),
+    let (trained, counts, measured) = if args.loss == Loss::Reward {
+        let engine = load::engine(&args.model, EngineOptions::default().with_threads(threads))?;
+        let mut backprop = Backprop::new(engine.model(), &compute, BackpropOptions::default())?;
+        reward::run(args, &encoder, &engine, &mut backprop)
+    } else {
+        let failed = |source| Error::Model { model: choice.name(), source };
+        let mut loading = Progress::bytes(format!("loading {}", choice.name()));
+        let model = Model::load(&*checkpoint, &mut |step| loading.update(step.bytes_done, step.bytes_total));
+        drop(loading);
+        let model = model.map_err(failed)?;
+        let mut backprop = Backprop::new(&model, &compute, BackpropOptions::default())?;
+        match args.loss {
+            Loss::Preference => preference(args, &encoder, &mut backprop),
+            Loss::Contrastive => contrastive(args, &encoder, &mut backprop),
+            Loss::Text | Loss::Reward => text(args, &encoder, &mut backprop),
+        }
     }?;
     let outcome = trained.outcome;
     report::write(&Document::new(args, trained, counts, measured), json)?;
@@ -190,7 +224,7 @@ pub(crate) fn run(args: &TrainArgs, json: bool) -> Result<ExitCode> {
 
 /// Cross-entropy; perplexity of held-out data.
 fn text(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) -> Result<Run> {
-    let (mut data, test, mut counts) = examples(args, |path| encoder.sequences(path))?;
+    let Examples { mut data, levels, test, mut counts } = examples(args, |path| encoder.sequences(path))?;
     if let Some(path) = &args.replay {
         let general = encoder.sequences(path)?.into_iter().map(|example| example.value).collect();
         mix(&mut data, general, args.share);
@@ -201,18 +235,19 @@ fn text(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) -> Res
     };
     let objective = Box::new(CrossEntropy::new(backprop, &data, &test)?);
     let before = perplexity(backprop, None)?;
-    let (lora, trained) = train(args, backprop, objective)?;
+    let (lora, trained) = train(args, backprop, objective, &levels)?;
     let after = perplexity(backprop, Some(&lora))?;
     Ok((trained, counts, Measured { perplexity: Change::of(before, after), ..Measured::default() }))
 }
 
 /// DPO; loss and shares of held-out pairs.
 fn preference(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) -> Result<Run> {
-    let (data, test, counts) = examples(args, |path| encoder.preferences(path))?;
-    let objective = |backprop: &Backprop<'_>| Preferences::new(backprop, &data, &test, args.beta);
+    let Examples { data, levels, test, counts } = examples(args, |path| encoder.preferences(path))?;
+    let beta = args.beta.unwrap_or(BETA);
+    let objective = |backprop: &Backprop<'_>| Preferences::new(backprop, &data, &test, beta);
     let mut first = objective(backprop)?;
     let before = first.measure(backprop, None, args.batch)?;
-    let (lora, trained) = train(args, backprop, Box::new(first))?;
+    let (lora, trained) = train(args, backprop, Box::new(first), &levels)?;
     let after = objective(backprop)?.measure(backprop, Some(&lora), args.batch)?;
     let mut measured = Measured::default();
     if let (Some(before), Some(after)) = (before, after) {
@@ -226,7 +261,7 @@ fn preference(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) 
 
 /// `InfoNCE`; retrieval among the held-out texts.
 fn contrastive(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) -> Result<Run> {
-    let (data, test, counts): (Vec<Pair>, Vec<Pair>, _) = examples(args, |path| encoder.pairs(path))?;
+    let Examples { data, levels, test, counts } = examples(args, |path| encoder.pairs(path))?;
     let objective = Contrastive::new(backprop, &data, &test, args.temperature, POOLING)?;
     let quality = |backprop: &mut Backprop<'_>, lora: &Lora| {
         let found = (!test.is_empty()).then(|| retrieval(backprop, lora, &test, POOLING, args.batch));
@@ -234,7 +269,7 @@ fn contrastive(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>)
     };
     // New factors change nothing: they are the model alone.
     let before = quality(backprop, &new_lora(args, backprop)?)?;
-    let (lora, trained) = train(args, backprop, Box::new(objective))?;
+    let (lora, trained) = train(args, backprop, Box::new(objective), &levels)?;
     let after = quality(backprop, &lora)?;
     let mut measured = Measured::default();
     if let (Some(before), Some(after)) = (before, after) {
@@ -244,11 +279,17 @@ fn contrastive(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>)
     Ok((trained, counts, measured))
 }
 
+/// Data of a run.
+struct Examples<T> {
+    data: Vec<T>,
+    /// Levels of the training data.
+    levels: Vec<Level>,
+    test: Vec<T>,
+    counts: Counts,
+}
+
 /// Training data and held-out data of the flags, without duplicates.
-fn examples<T>(
-    args: &TrainArgs,
-    read: impl Fn(&Path) -> Result<Vec<Example<T>>>,
-) -> Result<(Vec<T>, Vec<T>, Counts)> {
+fn examples<T>(args: &TrainArgs, read: impl Fn(&Path) -> Result<Vec<Example<T>>>) -> Result<Examples<T>> {
     let mut data = read(&args.data)?;
     let mut test = args.test.as_deref().map(&read).transpose()?.unwrap_or_default();
     if let Some(share) = args.split {
@@ -267,8 +308,9 @@ fn examples<T>(
         return nothing("--split held nothing out of so few examples; raise it, or name --test");
     }
     (counts.trained, counts.held_out) = (data.len(), test.len());
-    let values = |list: Vec<Example<T>>| list.into_iter().map(|example| example.value).collect();
-    Ok((values(data), values(test), counts))
+    let (data, levels) = data.into_iter().map(Example::into_parts).unzip();
+    let test = test.into_iter().map(|example| example.value).collect();
+    Ok(Examples { data, levels, test, counts })
 }
 
 fn new_lora(args: &TrainArgs, backprop: &Backprop<'_>) -> Result<Lora> {
@@ -287,13 +329,15 @@ struct Trained {
     tokens: usize,
     seconds: f64,
     loss: Option<f64>,
+    curriculum: Option<Phases>,
 }
 
 /// Trains, and writes the adapter and the figure.
 fn train<'t>(
     args: &TrainArgs,
     backprop: &'t mut Backprop<'_>,
-    objective: Box<dyn Objective + 't>,
+    mut objective: Box<dyn Objective + 't>,
+    levels: &[Level],
 ) -> Result<(Lora, Trained)> {
     let config = TrainConfig {
         rate: args.rate,
@@ -304,8 +348,11 @@ fn train<'t>(
         ..TrainConfig::default()
     };
     let lora = new_lora(args, backprop)?;
+    let planned = args.curriculum.plan(levels, || objective.difficulty(backprop, &lora, args.batch))?;
+    let (curriculum, phases) = planned.unzip();
     let mut trainer = Trainer::with_objective(backprop, lora, objective, config)?;
-    let trained = steps(args, &mut trainer)?;
+    trainer.set_curriculum(curriculum)?;
+    let trained = Trained { curriculum: phases, ..steps(args, &mut trainer)? };
     if let Some(path) = &args.plot {
         plot::write(path, trainer.label(), trainer.history())?;
     }
@@ -344,7 +391,7 @@ fn steps(args: &TrainArgs, trainer: &mut Trainer<'_, '_>) -> Result<Trained> {
         // The state of a run that has ended is of no use.
         let _ = std::fs::remove_file(&state);
     }
-    Ok(Trained { outcome, steps: trainer.steps(), tokens, seconds, loss })
+    Ok(Trained { outcome, steps: trainer.steps(), tokens, seconds, loss, curriculum: None })
 }
 
 /// Adds a share of general sequences, spread over their text.

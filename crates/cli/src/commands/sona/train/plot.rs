@@ -1,4 +1,4 @@
-//! Figure of a run: losses by step, as SVG.
+//! Figure of a run: losses and rewards by step, as SVG.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -17,6 +17,7 @@ const TOP: f64 = 44.0;
 const BOTTOM: f64 = 384.0;
 const TRAINING: &str = "#4477aa";
 const VALIDATION: &str = "#cc3311";
+const REWARD: &str = "#228833";
 
 /// Writes the figure, in place of an older one.
 ///
@@ -37,77 +38,135 @@ pub(super) fn write(path: &Path, label: &str, history: &[Point]) -> Result<()> {
     })
 }
 
-/// Figure of the training loss and, where it was measured, the validation loss.
+/// Axes with their curves.
+struct Panel<'l> {
+    label: &'l str,
+    curves: Vec<Curve>,
+}
+
+struct Curve {
+    name: &'static str,
+    colour: &'static str,
+    points: Vec<(f64, f64)>,
+}
+
+impl Curve {
+    /// Curve of the steps that have a value.
+    fn new(
+        name: &'static str,
+        colour: &'static str,
+        history: &[Point],
+        value: impl Fn(&Point) -> Option<f64>,
+    ) -> Self {
+        let points = history.iter().filter_map(|point| Some((point.step as f64, value(point)?))).collect();
+        Self { name, colour, points }
+    }
+}
+
+/// Figure of the training loss and, where they were measured, validation loss and mean reward; the
+/// reward has axes of its own beside those of the losses.
 fn draw(label: &str, history: &[Point]) -> String {
-    let training: Vec<(f64, f64)> = history.iter().map(|point| (point.step as f64, point.loss)).collect();
-    let validation: Vec<(f64, f64)> =
-        history.iter().filter_map(|point| Some((point.step as f64, point.validation?))).collect();
-    let losses = || training.iter().chain(&validation).map(|(_, loss)| *loss);
-    let steps = ticks(0.0, history.last().map_or(1.0, |point| point.step as f64), 8);
-    let lowest = losses().fold(f64::INFINITY, f64::min);
-    let highest = losses().fold(f64::NEG_INFINITY, f64::max);
-    let levels = if lowest.is_finite() { ticks(lowest, highest, 6) } else { vec![0.0, 1.0] };
-    let place = |ticks: &[f64], value: f64, from: f64, to: f64| {
-        let (first, last) = (ticks[0], ticks[ticks.len() - 1]);
-        from + (value - first) / (last - first) * (to - from)
-    };
-    let x = |step: f64| place(&steps, step, LEFT, RIGHT);
-    let y = |loss: f64| place(&levels, loss, BOTTOM, TOP);
+    let losses = vec![
+        Curve::new("training", TRAINING, history, |point| Some(point.loss)),
+        Curve::new("validation", VALIDATION, history, |point| point.validation),
+    ];
+    let mut panels = vec![Panel { label, curves: losses }];
+    let reward = Curve::new("training", REWARD, history, |point| point.reward);
+    if !reward.points.is_empty() {
+        panels.push(Panel { label: "mean reward", curves: vec![reward] });
+    }
+    let width = WIDTH * panels.len() as f64;
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {HEIGHT}\" width=\"{width}\" \
          height=\"{HEIGHT}\" font-family=\"sans-serif\" font-size=\"13\">\n<title>{label} by step</title>\n\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
+         <rect width=\"{width}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
     );
-    let mut line = |text: String| svg += &(text + "\n");
-    for &step in &steps {
-        let at = x(step);
-        line(format!("<path d=\"M{at:.1} {TOP}V{BOTTOM}\" stroke=\"#ddd\"/>"));
-        line(format!("<text x=\"{at:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{step}</text>", BOTTOM + 18.0));
-    }
-    let decimals = decimals(levels[1] - levels[0]);
-    for &level in &levels {
-        let at = y(level);
-        line(format!("<path d=\"M{LEFT} {at:.1}H{RIGHT}\" stroke=\"#ddd\"/>"));
-        line(format!(
-            "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{level:.decimals$}</text>",
-            LEFT - 6.0,
-            at + 4.5
-        ));
-    }
-    line(format!("<path d=\"M{LEFT} {TOP}V{BOTTOM}H{RIGHT}\" fill=\"none\" stroke=\"black\"/>"));
-    let (middle, height) = (f64::midpoint(LEFT, RIGHT), f64::midpoint(TOP, BOTTOM));
-    line(format!(
-        "<text x=\"{middle}\" y=\"{:.0}\" text-anchor=\"middle\">optimizer step</text>",
-        BOTTOM + 42.0
-    ));
-    line(format!(
-        "<text x=\"18\" y=\"{height}\" text-anchor=\"middle\" transform=\"rotate(-90 18 {height})\">{label}</text>"
-    ));
-    for (number, (name, colour, points)) in
-        [("training", TRAINING, &training), ("validation", VALIDATION, &validation)].into_iter().enumerate()
-    {
-        if points.is_empty() {
-            continue;
-        }
-        let at: Vec<_> =
-            points.iter().map(|&(step, loss)| format!("{:.1},{:.1}", x(step), y(loss))).collect();
-        line(format!(
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"/>",
-            at.join(" ")
-        ));
-        // A single point has no line; few points are seen better with marks.
-        if points.len() <= 60 {
-            for &(step, loss) in points {
-                let (x, y) = (x(step), y(loss));
-                line(format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.6\" fill=\"{colour}\"/>"));
-            }
-        }
-        let from = LEFT + 120.0 * number as f64;
-        line(format!("<path d=\"M{from} 24h26\" stroke=\"{colour}\" stroke-width=\"3\"/>"));
-        line(format!("<text x=\"{}\" y=\"28\">{name}</text>", from + 32.0));
+    for (number, panel) in panels.iter().enumerate() {
+        let left = WIDTH * number as f64;
+        svg += &format!("<g transform=\"translate({left} 0)\">\n");
+        panel.draw(&mut svg);
+        svg += "</g>\n";
     }
     svg += "</svg>\n";
     svg
+}
+
+/// A line of the drawing.
+fn line(svg: &mut String, text: &str) {
+    svg.push_str(text);
+    svg.push('\n');
+}
+
+/// Place of a value on an axis from the first tick to the last.
+fn place(ticks: &[f64], value: f64, from: f64, to: f64) -> f64 {
+    let (first, last) = (ticks[0], ticks[ticks.len() - 1]);
+    from + (value - first) / (last - first) * (to - from)
+}
+
+impl Panel<'_> {
+    /// Draws axes, curves and their names.
+    fn draw(&self, svg: &mut String) {
+        let values = || self.curves.iter().flat_map(|curve| &curve.points);
+        let last = values().map(|(step, _)| *step).fold(0.0, f64::max);
+        let steps = ticks(0.0, if last > 0.0 { last } else { 1.0 }, 8);
+        let lowest = values().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
+        let highest = values().map(|(_, value)| *value).fold(f64::NEG_INFINITY, f64::max);
+        let levels = if lowest.is_finite() { ticks(lowest, highest, 6) } else { vec![0.0, 1.0] };
+        self.draw_axes(svg, &steps, &levels);
+        for (number, curve) in self.curves.iter().filter(|curve| !curve.points.is_empty()).enumerate() {
+            curve.draw(svg, &steps, &levels);
+            let (from, colour) = (LEFT + 120.0 * number as f64, curve.colour);
+            line(svg, &format!("<path d=\"M{from} 24h26\" stroke=\"{colour}\" stroke-width=\"3\"/>"));
+            line(svg, &format!("<text x=\"{}\" y=\"28\">{}</text>", from + 32.0, curve.name));
+        }
+    }
+
+    fn draw_axes(&self, svg: &mut String, steps: &[f64], levels: &[f64]) {
+        let label = self.label;
+        for &step in steps {
+            let (at, below) = (place(steps, step, LEFT, RIGHT), BOTTOM + 18.0);
+            line(svg, &format!("<path d=\"M{at:.1} {TOP}V{BOTTOM}\" stroke=\"#ddd\"/>"));
+            line(svg, &format!("<text x=\"{at:.1}\" y=\"{below:.0}\" text-anchor=\"middle\">{step}</text>"));
+        }
+        let decimals = decimals(levels[1] - levels[0]);
+        for &level in levels {
+            let at = place(levels, level, BOTTOM, TOP);
+            line(svg, &format!("<path d=\"M{LEFT} {at:.1}H{RIGHT}\" stroke=\"#ddd\"/>"));
+            let (left, base) = (LEFT - 6.0, at + 4.5);
+            let text = format!("text-anchor=\"end\">{level:.decimals$}</text>");
+            line(svg, &format!("<text x=\"{left:.0}\" y=\"{base:.1}\" {text}"));
+        }
+        line(svg, &format!("<path d=\"M{LEFT} {TOP}V{BOTTOM}H{RIGHT}\" fill=\"none\" stroke=\"black\"/>"));
+        let (middle, height) = (f64::midpoint(LEFT, RIGHT), f64::midpoint(TOP, BOTTOM));
+        let below = BOTTOM + 42.0;
+        line(
+            svg,
+            &format!("<text x=\"{middle}\" y=\"{below:.0}\" text-anchor=\"middle\">optimizer step</text>"),
+        );
+        let turn = format!("text-anchor=\"middle\" transform=\"rotate(-90 18 {height})\"");
+        line(svg, &format!("<text x=\"18\" y=\"{height}\" {turn}>{label}</text>"));
+    }
+}
+
+impl Curve {
+    fn draw(&self, svg: &mut String, steps: &[f64], levels: &[f64]) {
+        let Self { colour, points, .. } = self;
+        let at = |&(step, value): &(f64, f64)| {
+            (place(steps, step, LEFT, RIGHT), place(levels, value, BOTTOM, TOP))
+        };
+        let list: Vec<String> = points.iter().map(at).map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let list = list.join(" ");
+        line(
+            svg,
+            &format!("<polyline points=\"{list}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"/>"),
+        );
+        // A single point has no line; few points are seen better with marks.
+        if points.len() <= 60 {
+            for (x, y) in points.iter().map(at) {
+                line(svg, &format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.6\" fill=\"{colour}\"/>"));
+            }
+        }
+    }
 }
 
 /// Multiples of 1, 2 or 5 times a power of ten around a range: at least two, about `n`.
@@ -172,6 +231,10 @@ mod tests {
             assert!(found.len() >= 2 && found.len() < 12, "{low} {high}: {found:?}");
             assert!(found[0] <= low && found[found.len() - 1] >= high, "{low} {high}: {found:?}");
         }
+        let mut rewarded = [point(1, 0.5, None), point(2, -0.5, None)];
+        (rewarded[0].reward, rewarded[1].reward) = (Some(-0.5), Some(0.5));
+        let svg = draw("x", &rewarded);
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("mean reward").count()), (2, 1));
         let flat = draw("x", &[point(1, 0.5, None)]);
         assert!(flat.contains("<circle") && !flat.contains("NaN") && !flat.contains("inf"));
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use ruvllm_training::Outcome;
 use serde::Serialize;
 
+use super::curriculum::Phases;
 use super::dataset::Counts;
 use super::{Loss, TrainArgs, Trained};
 use crate::error::Result;
@@ -36,6 +37,7 @@ pub(super) struct Document {
     tokens_per_second: f64,
     loss: Option<f64>,
     examples: Counts,
+    curriculum: Option<Phases>,
     perplexity_before: Option<f64>,
     perplexity_after: Option<f64>,
     held_out: Option<BTreeMap<&'static str, Change>>,
@@ -61,6 +63,7 @@ impl Document {
                 Loss::Text => "text",
                 Loss::Preference => "preference",
                 Loss::Contrastive => "contrastive",
+                Loss::Reward => "reward",
             },
             steps: trained.steps,
             outcome: match trained.outcome {
@@ -72,6 +75,7 @@ impl Document {
             tokens_per_second: trained.tokens as f64 / trained.seconds.max(1e-9),
             loss: trained.loss,
             examples,
+            curriculum: trained.curriculum,
             perplexity_before: measured.perplexity.map(|change| change.before),
             perplexity_after: measured.perplexity.map(|change| change.after),
             held_out: Some(measured.others).filter(|others| !others.is_empty()),
@@ -98,6 +102,10 @@ pub(super) fn write(document: &Document, json: bool) -> Result<()> {
     text += &format!("\n{} trained on, {held_out} held out", output::counted(*trained, "example"));
     if duplicates + near_duplicates > 0 {
         text += &format!(", removed {duplicates} equal and {near_duplicates} similar");
+    }
+    if let Some(Phases { by, examples }) = &document.curriculum {
+        let sizes: Vec<String> = examples.iter().map(usize::to_string).collect();
+        text += &format!("\ncurriculum by {by}: phases of {} examples", sizes.join(", "));
     }
     output::write_text(&(text + "\n")).map(|_| ())
 }
