@@ -47,7 +47,7 @@ use crate::error::{Error, Result};
 use crate::options::ModelSource;
 
 /// Largest number of sequences for which decode keeps the products of a single one (GEMV).
-const GEMV_SEQUENCES: usize = 16;
+const GEMV_SEQUENCES: usize = 32;
 
 /// Default limit of the context length: its keys and values are allocated at load.
 const USUAL_CONTEXT: usize = 8192;
@@ -65,7 +65,7 @@ pub struct GpuOptions {
     /// `sequences`.
     pub kv_tokens: Option<usize>,
     /// Largest number of sequences that are meant to be decoded together. Default 1. More can be;
-    /// the number selects the products of decode, for all batches alike: up to 16 those of a single
+    /// the number selects the products of decode, for all batches alike: up to 32 those of a single
     /// sequence, beyond it those of prompts, which are faster for many rows and have other last
     /// bits (ADR-0088).
     pub sequences: usize,
