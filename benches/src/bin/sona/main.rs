@@ -37,7 +37,7 @@ const PARTS: [&str; 6] = ["instant", "tools", "ratings", "deep", "cost", "tuning
 /// Tokens of a window of training and of measuring.
 const WINDOW: usize = 512;
 /// Tokens kept at each position.
-const CANDIDATES: usize = 48;
+const CANDIDATES: usize = 16;
 
 /// A domain: texts to learn from and to measure.
 struct Domain {
