@@ -10,7 +10,7 @@ use ruvllm::{Engine, LearnedAdapter, LearningOptions, ScaledAdapter, Tenant};
 use serde_json::{Value, json};
 
 use super::{
-    CANDIDATES, Domain, Result, Settings, WINDOW, change, encode, engine, percent, percentiles, perplexity,
+    Domain, Result, Settings, WINDOW, candidates, change, encode, engine, percent, percentiles, perplexity,
 };
 
 /// Ordinary texts that the model writes, and their tokens.
@@ -98,13 +98,13 @@ fn update_times(settings: &Settings, domain: &Domain) -> Result<Value> {
     let mut found = Vec::new();
     let (sizes, count) = TIMED;
     for tokens in sizes {
-        let mut learner = engine.instant_learner(Learning::default(), CANDIDATES)?;
+        let mut learner = engine.instant_learner(Learning::default(), candidates())?;
         for text in ordinary_texts(&engine)? {
             text.iter().try_for_each(|position| learner.observe_ordinary(position))?;
         }
         let mut times = Vec::new();
         for window in train.chunks_exact(tokens + 1).take(count) {
-            let observations = engine.observe(window, 1..window.len(), CANDIDATES)?;
+            let observations = engine.observe(window, 1..window.len(), candidates())?;
             let started = Instant::now();
             learner.learn(&observations, Lesson::Corrected)?;
             times.push(started.elapsed());
@@ -123,7 +123,7 @@ fn ordinary_texts(engine: &Engine) -> Result<Vec<Observations>> {
     let (texts, tokens) = ORDINARY;
     let text = |seed| -> Result<Observations> {
         let text = super::ratings::sample(engine, "\n", tokens, seed, None)?.tokens;
-        Ok(engine.observe(&text, 1..text.len().max(1), CANDIDATES)?)
+        Ok(engine.observe(&text, 1..text.len().max(1), candidates())?)
     };
     (0..texts).map(text).collect()
 }
@@ -140,9 +140,9 @@ fn in_context(engine: &Engine, train: &[u32], test: &[u32]) -> Result<[f64; 2]> 
     let mut count = 0;
     for window in test[..test.len().min(MEASURED_IN_CONTEXT)].chunks_exact(WINDOW) {
         let with = [context, window].concat();
-        let alone = losses(engine, &engine.observe(window, 1..window.len(), CANDIDATES)?)?;
+        let alone = losses(engine, &engine.observe(window, 1..window.len(), candidates())?)?;
         let targets = context.len() + 1..with.len();
-        let behind = losses(engine, &engine.observe(&with, targets, CANDIDATES)?)?;
+        let behind = losses(engine, &engine.observe(&with, targets, candidates())?)?;
         sums = [sums[0] + alone, sums[1] + behind];
         count += window.len() - 1;
     }
@@ -151,6 +151,6 @@ fn in_context(engine: &Engine, train: &[u32], test: &[u32]) -> Result<[f64; 2]> 
 
 /// Sum of the losses at all positions of a text, in nats.
 fn losses(engine: &Engine, observations: &Observations) -> Result<f64> {
-    let mut learner: InstantLearner = engine.instant_learner(Learning::default(), CANDIDATES)?;
+    let mut learner: InstantLearner = engine.instant_learner(Learning::default(), candidates())?;
     Ok(-learner.scores(observations)?.iter().map(|score| score.base_log_probability).sum::<f64>())
 }

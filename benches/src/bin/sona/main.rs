@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ruvllm::crates::text::tokenizer::EncodeOptions;
-use ruvllm::{Engine, EngineOptions, KvPolicy, TokenId};
+use ruvllm::{Engine, EngineOptions, KvPolicy, LearningOptions, TokenId};
 use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -36,8 +36,6 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const PARTS: [&str; 6] = ["instant", "tools", "ratings", "deep", "cost", "tuning"];
 /// Tokens of a window of training and of measuring.
 const WINDOW: usize = 512;
-/// Tokens kept at each position.
-const CANDIDATES: usize = 16;
 
 /// A domain: texts to learn from and to measure.
 struct Domain {
@@ -148,6 +146,11 @@ fn run(settings: &Settings) -> Result<()> {
         std::fs::write(path, serde_json::to_string_pretty(&Value::Object(document))? + "\n")?;
     }
     Ok(())
+}
+
+/// Tokens kept at each position, as the library does.
+fn candidates() -> usize {
+    LearningOptions::default().candidates
 }
 
 /// The engine, with exact keys and values.

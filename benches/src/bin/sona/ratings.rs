@@ -5,7 +5,7 @@ use ruvllm::crates::sona::instant::{Lesson, Settings as Learning};
 use ruvllm::{Completion, Engine, GenerateRequest, LearnedAdapter, SamplingParams, Tenant};
 use serde_json::{Value, json};
 
-use super::{CANDIDATES, Result, Settings, encode, engine, instant, percent, perplexity};
+use super::{Result, Settings, candidates, encode, engine, instant, percent, perplexity};
 
 /// Tokens of a sample.
 const TOKENS: usize = 24;
@@ -55,7 +55,7 @@ pub(super) fn run(settings: &Settings) -> Result<Value> {
         for (way, wanted) in [("for", true), ("against", false)] {
             let adapter = format!("{way}-{number}");
             let learned =
-                engine.learned_adapter(&Tenant::root(), &adapter, Learning::default(), CANDIDATES)?;
+                engine.learned_adapter(&Tenant::root(), &adapter, Learning::default(), candidates())?;
             instant::hold_on(&engine, &learned)?;
             teach(&engine, &learned, &adapter, |text| holds(text) == wanted)?;
             let after = share(&samples(&engine, Some(&adapter))?, holds);
@@ -88,7 +88,7 @@ fn teach(
         let rating = Rating::new(if is_wanted(&sample.text) { 1.0 } else { -1.0 })?;
         let prompt = engine.encode_prompt(&ruvllm::Prompt::Text(prompt.to_owned()))?;
         let text = [prompt.as_slice(), &sample.tokens].concat();
-        let observations = engine.observe(&text, prompt.len()..text.len(), CANDIDATES)?;
+        let observations = engine.observe(&text, prompt.len()..text.len(), candidates())?;
         learned.learn(&observations, Lesson::Rated(rating))?;
     }
     Ok(())

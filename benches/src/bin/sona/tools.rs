@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::deep::{Trainable, WINDOWS};
-use super::{CANDIDATES, Result, Settings, change, encode, engine, instant, percent, perplexity};
+use super::{Result, Settings, candidates, change, encode, engine, instant, percent, perplexity};
 
 /// Corrected calls that are taught.
 const TAUGHT: usize = 300;
@@ -86,10 +86,10 @@ type Way = fn(&Settings, &Engine, &[Taught]) -> Result<Arc<Adapter>>;
 
 /// Each call once, by the instant loop.
 fn instantly(_: &Settings, engine: &Engine, calls: &[Taught]) -> Result<Arc<Adapter>> {
-    let learned = engine.learned_adapter(&Tenant::root(), "tools", Learning::default(), CANDIDATES)?;
+    let learned = engine.learned_adapter(&Tenant::root(), "tools", Learning::default(), candidates())?;
     instant::hold_on(engine, &learned)?;
     for (tokens, answer) in calls {
-        let observations = engine.observe(&tokens[..answer.end], answer.clone(), CANDIDATES)?;
+        let observations = engine.observe(&tokens[..answer.end], answer.clone(), candidates())?;
         learned.learn(&observations, Lesson::Corrected)?;
     }
     Ok(learned.current())
