@@ -39,7 +39,7 @@ pub struct LearningOptions {
 
 impl Default for LearningOptions {
     fn default() -> Self {
-        Self { settings: Settings::default(), candidates: 16, online: OnlineOptions::default() }
+        Self { settings: Settings::default(), candidates: 48, online: OnlineOptions::default() }
     }
 }
 

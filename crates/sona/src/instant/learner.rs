@@ -230,8 +230,10 @@ impl InstantLearner {
         self.check(observations)?;
         let Self { head, parameters, scratch: Scratch { pass, table, anchor, .. }, .. } = self;
         let mut scores = Vec::with_capacity(observations.len());
-        for at in observations.iter() {
-            table.trim();
+        for (index, at) in observations.iter().enumerate() {
+            if index % self.settings.positions == 0 {
+                table.clear();
+            }
             anchor.prepare(&**head, table, at);
             pass.forward((&**head, table), parameters, at, anchor);
             scores.push(*anchor.score());
@@ -398,7 +400,7 @@ impl InstantLearner {
     /// Prepares the positions of an update, which its passes share.
     fn prepare(&mut self, observations: &Observations, range: &std::ops::Range<usize>) {
         let Self { head, scratch: Scratch { table, taught, .. }, .. } = self;
-        table.trim();
+        table.clear();
         taught.resize_with(taught.len().max(range.len()), Position::default);
         for (at, position) in range.clone().filter_map(|index| observations.get(index)).zip(taught) {
             position.prepare(&**head, table, at);

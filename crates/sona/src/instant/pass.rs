@@ -2,15 +2,11 @@
 //! position.
 
 use ruvllm_kernels::Kernels;
-use ruvllm_kernels::rows::SelectedRows;
 
 use super::head::OutputHead;
 use super::observation::{DRAWS, Observation};
 use super::parameters::{MAX_RANK, Shape};
 use super::table::RowTable;
-
-/// Components of a factor, as rows.
-const COMPONENTS: [u32; MAX_RANK] = [0, 1, 2, 3];
 
 /// Probabilities at one position.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -177,18 +173,19 @@ impl Pass {
         let Self { shape, kernels, .. } = self;
         let Position { tokens, rows, moved, base_logits, base, base_sum, .. } = position;
         let Position { updated, slopes, shrunk, hidden, score, .. } = position;
-        let factor = |range: std::ops::Range<usize>| {
-            let rank = range.len() / shape.model_dim;
-            SelectedRows::new(&parameters[range], shape.model_dim, &COMPONENTS[..rank])
+        let dim = shape.model_dim;
+        let row = |range: std::ops::Range<usize>, index: usize, width: usize| {
+            &parameters[range.start + index * width..][..width]
         };
         hidden.clear();
         hidden.extend_from_slice(at.hidden);
-        let [by_hidden, by_logits] = shrunk;
-        let (by_hidden, by_logits) =
-            (&mut by_hidden[..shape.hidden_rank], &mut by_logits[..shape.logits_rank]);
-        kernels.dots(at.hidden, factor(shape.hidden_a()), by_hidden);
-        kernels.add_rows(hidden, by_hidden, factor(shape.hidden_b()));
-        kernels.dots(hidden, factor(shape.logits_a()), by_logits);
+        for (component, by) in shrunk[0][..shape.hidden_rank].iter_mut().enumerate() {
+            *by = kernels.dot(row(shape.hidden_a(), component, dim), at.hidden);
+            add_scaled(hidden, *by, row(shape.hidden_b(), component, dim));
+        }
+        for (component, by) in shrunk[1][..shape.logits_rank].iter_mut().enumerate() {
+            *by = kernels.dot(row(shape.logits_a(), component, dim), hidden);
+        }
 
         updated.resize(tokens.len(), 0.0);
         kernels.dots(hidden, table.select(rows), updated);
@@ -196,7 +193,7 @@ impl Pass {
         let places = shape.logits_b();
         for ((&token, logit), moved) in tokens.iter().zip(&mut *updated).zip(&*moved) {
             let mut sum = *logit + head.bias(token);
-            for (component, by) in by_logits.iter().enumerate() {
+            for (component, by) in shrunk[1][..shape.logits_rank].iter().enumerate() {
                 sum += by * parameters[places.start + component * shape.vocab_size + token as usize];
             }
             let (capped, slope) = cap(sum, self.soft_cap);
@@ -250,15 +247,15 @@ impl Pass {
                     sum += g * parameters[column + token as usize];
                 }
                 let a = shape.logits_a().start + component * dim;
-                add_scaled(kernels, &mut gradient.values[a..][..dim], sum, hidden);
-                add_scaled(kernels, hidden_gradient, sum, &parameters[a..][..dim]);
+                add_scaled(&mut gradient.values[a..][..dim], sum, hidden);
+                add_scaled(hidden_gradient, sum, &parameters[a..][..dim]);
             }
         }
         for (component, &by) in shrunk[0][..shape.hidden_rank].iter().enumerate() {
             let (a, b) = (shape.hidden_a().start + component * dim, shape.hidden_b().start + component * dim);
             let back = kernels.dot(&parameters[b..][..dim], hidden_gradient);
-            add_scaled(kernels, &mut gradient.values[b..][..dim], by, hidden_gradient);
-            add_scaled(kernels, &mut gradient.values[a..][..dim], back, at.hidden);
+            add_scaled(&mut gradient.values[b..][..dim], by, hidden_gradient);
+            add_scaled(&mut gradient.values[a..][..dim], back, at.hidden);
         }
     }
 }
@@ -274,6 +271,8 @@ fn cap(logit: f32, cap: Option<f32>) -> (f32, f32) {
     }
 }
 
-fn add_scaled(kernels: &Kernels, sum: &mut [f32], by: f32, values: &[f32]) {
-    kernels.add_rows(sum, &[by], SelectedRows::new(values, values.len(), &[0]));
+fn add_scaled(sum: &mut [f32], by: f32, values: &[f32]) {
+    for (sum, value) in sum.iter_mut().zip(values) {
+        *sum += by * value;
+    }
 }

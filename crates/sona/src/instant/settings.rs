@@ -61,7 +61,7 @@ impl Default for Settings {
             positions: 64,
             steps: 8,
             anchor_weight: 30.0,
-            anchors: 16,
+            anchors: 64,
             kept_anchors: 4096,
             largest_step: 0.05,
             largest_norm: 64.0,

@@ -1,14 +1,11 @@
-//! Rows of the output projection, dequantized once for many updates.
+//! Rows of the output projection, dequantized once for an update.
 
 use ruvllm_kernels::Kernels;
 use ruvllm_kernels::rows::SelectedRows;
 
 use super::head::OutputHead;
 
-/// Bytes of rows that are kept from one update to the next.
-const KEPT_BYTES: usize = 8 << 20;
-
-/// Rows of the tokens that updates need: most are candidates at many positions.
+/// Rows of the tokens that an update needs: most are candidates at many of its positions.
 #[derive(Debug, Clone)]
 pub(super) struct RowTable {
     kernels: Kernels,
@@ -27,11 +24,9 @@ impl RowTable {
         Self { kernels, model_dim, tokens: Vec::new(), rows: vec![0; head.vocab_size()], values: Vec::new() }
     }
 
-    /// Drops all rows if they are more than are kept. Rows taken later have other places then.
-    pub(super) fn trim(&mut self) {
-        if self.tokens.len() * self.model_dim * size_of::<f32>() > KEPT_BYTES {
-            self.tokens.clear();
-        }
+    /// Drops all rows.
+    pub(super) fn clear(&mut self) {
+        self.tokens.clear();
     }
 
     /// Row of a token below the vocabulary size, which is taken from the head if it is new.
