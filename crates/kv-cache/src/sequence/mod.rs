@@ -179,7 +179,8 @@ impl Sequence {
         let needed = self.len.div_ceil(self.store.block_tokens()) - self.released;
         self.blocks.truncate(needed);
         self.tail.truncate(needed - self.blocks.len());
-        self.mass.truncate(self.len / self.store.block_tokens());
+        // Of a block that is cut too: rejected drafts leave no trace.
+        self.mass.truncate(self.len.div_ceil(self.store.block_tokens()));
         Ok(())
     }
 

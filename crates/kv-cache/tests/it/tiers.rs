@@ -170,6 +170,27 @@ fn heavy_hitters_stay_hot() {
 }
 
 #[test]
+fn a_block_that_is_cut_keeps_its_attention() {
+    let pool = pool(16);
+    let store = store("tiered:hot=32,sink=0,keep=1,warm=q8", &pool);
+    let formats_after = |rejected: usize| {
+        let mut checked = Checked::new(&store, 1000);
+        checked.append(&ids(40, 0)).expect("room");
+        checked.sequence.add_mass(&[0.4, 0.6]);
+        checked.append(&ids(rejected, 500)).expect("room");
+        checked.truncate(40);
+        checked.append(&ids(152, 100)).expect("room");
+        checked.sequence.migrate(&kernels(), &ThreadPool::single(), usize::MAX);
+        checked.check();
+        formats(&checked.sequence)
+    };
+    let expected = ["q8", "f16", "q8", "q8", "q8", "f16"];
+    for rejected in [0, 8, 60] {
+        assert_eq!(formats_after(rejected), expected, "{rejected} tokens");
+    }
+}
+
+#[test]
 fn the_border_moves_with_the_error_that_is_measured() {
     let pool = pool(16);
     let threads = ThreadPool::single();

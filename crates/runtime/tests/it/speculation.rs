@@ -92,7 +92,7 @@ fn drafts_change_no_token() {
 fn drafts_change_no_token_of_lossy_policies() {
     let draft = || Some(builtin_model().with_file_name("draft-q8_0.gguf"));
     let requests = requests(5, 130);
-    let some = if is_full_run() { &requests[..] } else { &requests[2..7] };
+    let some = if is_full_run() { &requests[..] } else { &requests[3..8] };
     for kv in ["q8", "tiered:hot=32,warm=kivi4,cold=off", "tiered:hot=32,sink=0,keep=1,warm=q8,cold=off"] {
         compare(&load(builtin_model(), &options(kv, draft())), some, &[8]);
     }
