@@ -44,6 +44,9 @@ pub(crate) struct Core {
     pub(crate) speculation: Speculation,
     /// Real-time settings; `None` keeps those of the options.
     pub(crate) tuning: Option<Tuning>,
+    /// Turns of lessons.
+    #[cfg(feature = "learning")]
+    pub(crate) lessons: crate::learning::LessonTurns,
 }
 
 impl Core {

@@ -179,6 +179,8 @@ impl Engine {
             draft,
             speculation: options.speculation,
             tuning,
+            #[cfg(feature = "learning")]
+            lessons: crate::learning::LessonTurns::default(),
         };
         Ok(Self {
             core: Arc::new(core),

@@ -67,7 +67,7 @@ impl Server {
         let models = tuned(models, &config.tuning);
         let models = ModelSet::new(models, config.memory_limit.map(|limit| limit.0))
             .with_sessions(config.folders.sessions.clone())
-            .with_learning(config.learning.folder.clone());
+            .with_learning(config.learning.clone());
         let mut app = App::new(models, RequestLimits::new(&config));
         if let Some(folder) = &config.folders.adapters {
             app.set_adapter_folder(folder);

@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 use super::{Result, Settings, encode, median, percentiles};
 
 /// Rounds; in each, all conditions take turns.
-const ROUNDS: usize = 11;
-/// Tokens of a prompt and of an answer.
-const TOKENS: (usize, usize) = (64, 256);
+const ROUNDS: usize = 5;
+/// Tokens of a prompt and of an answer: longer than lessons rest.
+const TOKENS: (usize, usize) = (64, 2048);
 /// Lessons of the adapter before the measurement, and their tokens.
 const LESSONS: (usize, usize) = (8, 128);
 

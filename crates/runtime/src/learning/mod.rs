@@ -6,7 +6,11 @@ mod learned;
 mod observe;
 #[cfg(feature = "learning")]
 mod online;
+#[cfg(feature = "learning")]
+mod pace;
 
 pub use self::learned::LearnedAdapter;
 #[cfg(feature = "learning")]
 pub use self::online::{LearningOptions, OnlineAdapter};
+#[cfg(feature = "learning")]
+pub(crate) use self::pace::LessonTurns;

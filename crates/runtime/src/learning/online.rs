@@ -35,11 +35,16 @@ pub struct LearningOptions {
     pub candidates: usize,
     /// Gate and limits.
     pub online: OnlineOptions,
+    /// Largest share of the time that lessons take while requests run, above 0 to 1. Lessons of all
+    /// adapters of an engine take turns; one that comes too early waits. Without requests none
+    /// does.
+    pub share: f64,
 }
 
 impl Default for LearningOptions {
     fn default() -> Self {
-        Self { settings: Settings::default(), candidates: 48, online: OnlineOptions::default() }
+        let (settings, online) = <(Settings, OnlineOptions)>::default();
+        Self { settings, candidates: 48, online, share: 0.01 }
     }
 }
 
@@ -52,6 +57,7 @@ pub struct OnlineAdapter {
     micro: Arc<MicroLora>,
     learner: Mutex<OnlineLearner>,
     candidates: usize,
+    share: f64,
 }
 
 /// The engine as the learner sees it.
@@ -102,7 +108,11 @@ impl Engine {
         store: &LearningStore,
         options: LearningOptions,
     ) -> Result<Arc<OnlineAdapter>> {
-        let LearningOptions { settings, candidates, online } = options;
+        let LearningOptions { settings, candidates, online, share } = options;
+        if !(share > 0.0 && share <= 1.0) {
+            let (value, range) = (share.to_string(), "above 0, at most 1");
+            return Err(learning(SonaError::Setting { name: "share of the time", value, range }));
+        }
         let micro = self.changing_adapter(tenant, &settings)?;
         let learner = self.instant_learner(settings, candidates)?;
         let model = Observed { engine: self, candidates };
@@ -111,7 +121,7 @@ impl Engine {
         let learner = learner.map_err(learning)?;
         publish(&micro, learner.learner())?;
         self.register_changing(tenant, name, &micro)?;
-        Ok(Arc::new(OnlineAdapter { micro, learner: Mutex::new(learner), candidates }))
+        Ok(Arc::new(OnlineAdapter { micro, learner: Mutex::new(learner), candidates, share }))
     }
 }
 
@@ -129,7 +139,7 @@ impl OnlineAdapter {
     /// store. Nothing is learned then. [`Error::Adapter`] without memory for the next version: it
     /// is published with the next lesson.
     pub fn teach(&self, engine: &Engine, text: &TaughtText, of: &[TrajectoryId]) -> Result<Taught> {
-        self.change(engine, |learner, model| learner.teach(model, text, of))
+        self.in_turn(engine, || self.change(engine, |learner, model| learner.teach(model, text, of)))
     }
 
     /// Learns from the latest feedback on a trajectory; `None` if it teaches nothing.
@@ -137,7 +147,8 @@ impl OnlineAdapter {
     /// # Errors
     /// As [`teach`](Self::teach).
     pub fn teach_trajectory(&self, engine: &Engine, stored: &StoredTrajectory) -> Result<Option<Taught>> {
-        self.change(engine, |learner, model| learner.teach_trajectory(model, stored))
+        let teach = || self.change(engine, |learner, model| learner.teach_trajectory(model, stored));
+        self.in_turn(engine, teach)
     }
 
     /// Takes the state that the store says, after data was removed through another adapter of the
@@ -222,6 +233,17 @@ impl OnlineAdapter {
     /// The current version.
     pub fn current(&self) -> Arc<Adapter> {
         self.micro.current()
+    }
+
+    /// Runs a lesson in its turn among those of the engine, in the share of the time that requests
+    /// leave it.
+    fn in_turn<T>(&self, engine: &Engine, lesson: impl FnOnce() -> T) -> T {
+        let core = engine.core();
+        let is_busy = || {
+            let load = core.counters.read();
+            load.running + load.loading + load.waiting > 0
+        };
+        core.lessons.run(self.share, is_busy, lesson)
     }
 
     /// Changes the learner and publishes its parameters, also after a failure: it may have gone

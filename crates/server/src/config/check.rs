@@ -20,6 +20,10 @@ fn require(condition: bool, key: &str, reason: impl FnOnce() -> String) -> Check
 pub(super) fn check(config: &Config) -> Checked {
     check_listen(config)?;
     check_limits(config)?;
+    let share = config.learning.share.unwrap_or(1.0);
+    require(share > 0.0 && share <= 1.0, "learning.share", || {
+        format!("{share} is not above 0 and at most 1, a share of the time")
+    })?;
     for (name, tenant) in &config.tenants {
         check_tenant(&format!("tenants.{name}"), name, tenant)?;
         let has_folder = config.learning.folder.is_some();

@@ -141,6 +141,9 @@ pub struct Tenant {
 pub struct Learning {
     /// Folder of requests, feedback and what was learned; without it nothing learns.
     pub folder: Option<PathBuf>,
+    /// Largest share of the time that lessons of a model take while it answers, above 0 to 1;
+    /// absent: 0.01.
+    pub share: Option<f64>,
 }
 
 /// `[tuning]`: settings of each model's step loop that follow the load.

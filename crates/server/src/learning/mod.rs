@@ -30,6 +30,7 @@ type Adapters = BTreeMap<String, Arc<OnlineAdapter>>;
 pub(crate) struct ModelLearning {
     store: LearningStore,
     recorder: Recorder,
+    options: LearningOptions,
     /// Digest of the weights as hexadecimal digits.
     digest: String,
     /// Adapters of each tenant that was seen, by the tenant's name in the store.
@@ -41,7 +42,11 @@ impl ModelLearning {
     ///
     /// # Errors
     /// [`ruvllm::Error::Learning`] for a store that cannot be used; errors of the weights' digest.
-    pub(crate) fn open(engine: &Engine, folder: &Path) -> Result<Self, ruvllm::Error> {
+    pub(crate) fn open(
+        engine: &Engine,
+        folder: &Path,
+        learning: LearningOptions,
+    ) -> Result<Self, ruvllm::Error> {
         let digest = hex(&engine.fingerprint()?);
         let path = folder.join(format!("{digest}.redb"));
         let failed = |source| ruvllm::Error::Learning { source };
@@ -51,7 +56,7 @@ impl ModelLearning {
         let options = StoreOptions { snapshots: 2, cache_bytes: CACHE_BYTES, ..StoreOptions::default() };
         let store = LearningStore::open(path, options).map_err(failed)?;
         let recorder = Recorder::start(store.clone(), RecorderOptions::default()).map_err(failed)?;
-        Ok(Self { store, recorder, digest, tenants: Mutex::default() })
+        Ok(Self { store, recorder, options: learning, digest, tenants: Mutex::default() })
     }
 
     /// The store.
@@ -174,7 +179,7 @@ impl ModelLearning {
         tenant: &Tenant,
         name: &str,
     ) -> Result<Arc<OnlineAdapter>, ruvllm::Error> {
-        engine.online_adapter(tenant, name, &self.store, LearningOptions::default())
+        engine.online_adapter(tenant, name, &self.store, self.options.clone())
     }
 }
 

@@ -7,7 +7,7 @@ use axum::Router;
 use serde_json::{Value, json};
 
 use crate::app::{App, RequestLimits};
-use crate::config::{Config, Tenant};
+use crate::config::{Config, Learning, Tenant};
 use crate::gate::Gate;
 use crate::models::{ModelEntry, ModelSet};
 use crate::router::router;
@@ -19,7 +19,8 @@ const PROMPT: &str = "The name of the cat is";
 fn server(folder: &Path, tenant: Tenant) -> Router {
     let options = ruvllm::EngineOptions::default().with_threads(1).with_kv_budget(256 << 20);
     let models = ModelSet::new(vec![ModelEntry::new("base", built_in(), options)], None);
-    let app = App::new(models.with_learning(Some(folder.to_owned())), RequestLimits::default());
+    let learning = Learning { folder: Some(folder.to_owned()), ..Learning::default() };
+    let app = App::new(models.with_learning(learning), RequestLimits::default());
     let mut config = Config::default();
     config.tenants.insert("default".to_owned(), tenant);
     router(Arc::new(app), Arc::new(Gate::new(&config).unwrap()))

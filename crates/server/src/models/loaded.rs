@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ruvllm::crates::adapters::CompactFile;
 use ruvllm::{
-    Embedder, EmbeddingRequest, Embeddings, Engine, LoadProgress, Precision, Prompt, Sessions, Tenant,
-    TokenId,
+    Embedder, EmbeddingRequest, Embeddings, Engine, LearningOptions, LoadProgress, Precision, Prompt,
+    Sessions, Tenant, TokenId,
 };
 use tokio::sync::Mutex;
 
 use super::ModelEntry;
 use crate::api_error::{ApiError, with_sources};
+use crate::config::Learning;
 use crate::hex::hex;
 use crate::learning::ModelLearning;
 
@@ -41,7 +42,7 @@ impl LoadedModel {
     pub(super) fn load(
         entry: &ModelEntry,
         adapters: &[(String, PathBuf)],
-        (sessions, learning): (Option<&Path>, Option<&Path>),
+        (sessions, learning): (Option<&Path>, &Learning),
     ) -> Result<Self, ruvllm::Error> {
         let embedder = Embedder::load(&entry.source, &entry.options, &mut |_: LoadProgress<'_>| ())?;
         let (mut bytes, mut folder, mut learns) = (super::expected_bytes(entry), None, None);
@@ -56,7 +57,7 @@ impl LoadedModel {
             if let Some(sessions) = sessions {
                 folder = Some(restore_sessions(engine, sessions)?);
             }
-            learns = learning.and_then(|folder| open_learning(entry, engine, folder));
+            learns = open_learning(entry, engine, learning);
         }
         let name = entry.name.as_str().into();
         let model = Self {
@@ -224,9 +225,11 @@ impl LoadedModel {
     }
 }
 
-/// Opens the learning of a model; a fault is logged.
-fn open_learning(entry: &ModelEntry, engine: &Engine, folder: &Path) -> Option<ModelLearning> {
-    let opened = ModelLearning::open(engine, folder);
+/// Opens the learning of a model, if it has a folder; a fault is logged.
+fn open_learning(entry: &ModelEntry, engine: &Engine, learning: &Learning) -> Option<ModelLearning> {
+    let mut options = LearningOptions::default();
+    options.share = learning.share.unwrap_or(options.share);
+    let opened = ModelLearning::open(engine, learning.folder.as_deref()?, options);
     let fault = |error: &ruvllm::Error| {
         tracing::error!(model = entry.name, error = with_sources(error), "the model learns nothing");
     };

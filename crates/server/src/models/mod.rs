@@ -15,6 +15,7 @@ use ruvllm::{EngineOptions, ModelSource};
 
 pub(crate) use self::loaded::LoadedModel;
 use crate::api_error::{ApiError, with_sources};
+use crate::config::Learning;
 
 /// A model that the server offers.
 #[derive(Debug, Clone)]
@@ -62,7 +63,7 @@ pub(crate) struct ModelSet {
     /// Folder of the sessions of all models.
     sessions: Option<PathBuf>,
     /// Folder of what all models learn.
-    learning: Option<PathBuf>,
+    learning: Learning,
     /// Held by the one load.
     loading: tokio::sync::Mutex<()>,
 }
@@ -97,7 +98,7 @@ impl ModelSet {
             created: created.map_or(0, |time| time.as_secs()),
             clock: AtomicU64::new(1),
             sessions: None,
-            learning: None,
+            learning: Learning::default(),
             loading: tokio::sync::Mutex::new(()),
         }
     }
@@ -111,8 +112,8 @@ impl ModelSet {
 
     /// Keeps what models learn in a folder.
     #[must_use]
-    pub(crate) fn with_learning(mut self, folder: Option<PathBuf>) -> Self {
-        self.learning = folder;
+    pub(crate) fn with_learning(mut self, learning: Learning) -> Self {
+        self.learning = learning;
         self
     }
 
@@ -210,7 +211,7 @@ impl ModelSet {
         let (entry, adapters) = (slot.entry.clone(), Arc::clone(&slot.adapters.read()));
         let name = entry.name.clone();
         let (sessions, learning) = (self.sessions.clone(), self.learning.clone());
-        let load = move || LoadedModel::load(&entry, &adapters, (sessions.as_deref(), learning.as_deref()));
+        let load = move || LoadedModel::load(&entry, &adapters, (sessions.as_deref(), &learning));
         let loaded = tokio::task::spawn_blocking(load).await;
         let model = loaded.unwrap_or(Err(ruvllm::Error::EngineStopped))?;
         tracing::info!(model = name, bytes = model.bytes(), "loaded a model");
