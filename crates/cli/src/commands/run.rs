@@ -9,7 +9,6 @@ use clap::Args;
 use super::chat::{self, ChatArgs};
 use super::generate::{self, Choices};
 use super::offer;
-use super::sona::bank::recall::RecallArgs;
 use crate::error::{Error, Result};
 
 /// Text below the flags.
@@ -40,17 +39,13 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     chat: ChatArgs,
-
-    #[command(flatten)]
-    recall: RecallArgs,
 }
 
 pub(crate) fn run(mut args: RunArgs, json: bool) -> Result<ExitCode> {
     offer::pulled_model(&args.run_model)?;
     args.chat.generation.model.model = Some(args.run_model);
-    let ChatArgs { ref system, max_tokens, ref generation, .. } = args.chat;
+    let ChatArgs { ref system, max_tokens, ref generation, ref recall, .. } = args.chat;
     if args.words.is_empty() && io::stdin().is_terminal() {
-        args.recall.refuse("items belong to one answer, not to a conversation; give the prompt")?;
         return chat::run(&args.chat, json);
     }
     if args.chat.session.is_some() {
@@ -61,7 +56,7 @@ pub(crate) fn run(mut args: RunArgs, json: bool) -> Result<ExitCode> {
     let language = generation.output.language(words.is_some())?;
     let tools = generation.tools.read(words.is_some())?;
     let text = generate::text_of(words.as_deref())?;
-    let system = args.recall.system(system.as_deref(), &text)?;
+    let system = recall.system(system.as_deref(), &text, json)?;
     let prompt = generate::message(system.as_deref(), text)?;
     let request = generate::request_for(prompt, max_tokens.0, generation, language, tools.as_ref());
     generate::answer(request, tools.as_ref(), Choices::ONE, generation, json)

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::program::{Run, argument, command, finish};
+use crate::program::{Run, argument, command, default_model, finish};
 
 const TASK: &str = "Sum the invoices of a month";
 const ITEM: [&str; 8] = [
@@ -92,11 +92,12 @@ fn prompts_get_items_and_outcomes_are_counted_by_arm() {
     let plain = generate(&[]);
     assert!(generate(&["--bank", "work", "--bank-request", &memory]) > plain + 20);
     assert_eq!(generate(&["--bank", "work", "--bank-request", &control]), plain, "memory is withheld");
-    let verbose =
-        ["generate", "--chat", "-n", "1", TASK, "--bank", "work", "--bank-request", "b", "--verbose"];
-    let shown = run(home, &verbose);
-    let (_, notes) = shown.text_and_notes();
-    assert!(notes.contains("[bank work: ") && notes.contains("request b]"), "{notes}");
+    let shown = ["generate", "--chat", "-n", "1", TASK, "--bank", "work", "--bank-request", "b"];
+    for (flag, is_said) in [("--verbose", true), ("--color=never", true), ("--quiet", false)] {
+        let shown = run(home, &[&shown[..], &[flag]].concat());
+        let (_, notes) = shown.text_and_notes();
+        assert_eq!(notes.contains("[bank work: ") && notes.contains("request b]"), is_said, "{notes}");
+    }
 
     let outcome = |verdict: &str, id: &str| {
         run(home, &["sona", "bank", "outcome", "work", verdict, "--request", id, "--json"]).json()
@@ -105,7 +106,7 @@ fn prompts_get_items_and_outcomes_are_counted_by_arm() {
     assert_eq!(outcome("failure", &memory)["recorded"], false, "an outcome is counted once");
     assert_eq!(outcome("failure", &control)["recorded"], true);
     let status = run(home, &["sona", "bank", "status", "work", "--json"]).json();
-    assert_eq!((&status["requests"], &status["matched"]), (&json!(3), &json!(3)));
+    assert_eq!((&status["requests"], &status["matched"]), (&json!(5), &json!(5)));
     assert_eq!(status["with"], json!({"uses": 1, "wins": 1, "losses": 0}));
     assert_eq!(status["without"], json!({"uses": 1, "wins": 0, "losses": 1}));
     assert_eq!(status["uplift"]["difference"], 1.0);
@@ -114,6 +115,52 @@ fn prompts_get_items_and_outcomes_are_counted_by_arm() {
 
     run(home, &["generate", "x", "--bank", "work"]).fails_with(2, &["--bank", "--chat"]);
     run(home, &["generate", "--chat", "x", "--bank", "absent"]).fails_with(1, &["absent", "no bank"]);
+}
+
+/// Runs a scripted chat with a bank, or without one.
+fn chat(home: &Path, flags: &[&str], lines: &[&str]) -> Run {
+    let arguments = [&["chat", "--temperature", "0", "-n", "2"][..], flags].concat();
+    let script = home.join("script.txt");
+    fs::write(&script, lines.join("\n") + "\n").unwrap();
+    let input = fs::File::open(&script).unwrap();
+    finish(&arguments, command(&arguments).env("RUVLLM_HOME", home).stdin(input).output().unwrap())
+}
+
+#[test]
+fn a_conversation_keeps_the_items_of_its_first_message() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    run(home, &[&["sona", "bank", "add", "work"][..], &ITEM].concat()).text();
+    let memory = request("talk", false);
+    let bank = ["--bank", "work", "--bank-request", &memory];
+    let lines = [TASK, "Thanks. And now?", "/clear", TASK];
+    let turns = |flags: &[&str]| {
+        let (document, _) = &chat(home, &[flags, &["--json"]].concat(), &lines).json_and_warnings();
+        assert_eq!(document["messages"].as_array().unwrap().len(), 2, "items are not saved: {document}");
+        document["turns"].as_array().unwrap().clone()
+    };
+    let (plain, with) = (turns(&[]), turns(&bank));
+    let tokens = |turn: &Value, key: &str| turn[key].as_u64().unwrap();
+    assert!(tokens(&with[0], "prompt_tokens") > tokens(&plain[0], "prompt_tokens") + 20, "{with:?}");
+    let known = tokens(&with[0], "prompt_tokens");
+    assert!(tokens(&with[1], "cached_tokens") >= known, "the prefix stays: {with:?}");
+
+    let status = run(home, &["sona", "bank", "status", "work", "--json"]).json();
+    assert_eq!(status["requests"], 2, "a conversation is one request, after /clear another one");
+    for id in [memory.clone(), format!("{memory}.2")] {
+        let outcome = ["sona", "bank", "outcome", "work", "success", "--request", &id, "--json"];
+        assert_eq!(run(home, &outcome).json()["recorded"], true, "{id}");
+    }
+    let said = chat(home, &bank, &[TASK, "And now?"]);
+    let (_, notes) = said.text_and_notes();
+    assert_eq!(notes.matches("[bank work: item 1 (").count(), 1, "{notes}");
+    chat(home, &["--bank", "absent"], &[TASK]).fails_with(1, &["absent", "no bank"]);
+    let model = default_model();
+    let answer = |flags: &[&str]| {
+        let flags = [&["run", argument(&model), TASK, "-n", "1", "--json"][..], flags].concat();
+        run(home, &flags).json()["prompt_tokens"].as_u64().unwrap()
+    };
+    assert!(answer(&bank) > answer(&[]) + 20, "`run` takes the same flags");
 }
 
 #[test]

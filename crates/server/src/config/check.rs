@@ -30,6 +30,9 @@ pub(super) fn check(config: &Config) -> Checked {
         require(has_folder || !tenant.learning, &format!("tenants.{name}.learning"), || {
             "needs a folder for what is learned; set learning.folder too".to_owned()
         })?;
+        require(has_folder || !tenant.memory, &format!("tenants.{name}.memory"), || {
+            "needs a folder for the bank of lessons; set learning.folder too".to_owned()
+        })?;
     }
     for (index, origin) in config.cors.origins.iter().enumerate() {
         let valid = origin == "*" || is_origin(origin);
@@ -123,6 +126,10 @@ fn check_tenant(section: &str, name: &str, tenant: &Tenant) -> Checked {
             "0 refuses every request; leave it out for no limit, disable keys to refuse a tenant".to_owned()
         })?;
     }
+    let similarity = tenant.memory_similarity.unwrap_or(0.0);
+    require((0.0..=1.0).contains(&similarity), &format!("{section}.memory_similarity"), || {
+        format!("{similarity} is not from 0 to 1, a cosine similarity")
+    })?;
     let share = tenant.kv_share.unwrap_or(1.0);
     require(share > 0.0 && share <= 1.0, &format!("{section}.kv_share"), || {
         format!("{share} is not above 0 and at most 1")

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::check::is_name;
 use self::layers::Layers;
 pub use self::layers::{ConfigError, Setting};
+pub(crate) use self::sections::MEMORY_SIMILARITY;
 pub use self::sections::{
     Cors, Folders, FullQueue, Grpc, KeyFiles, Learning, Limits, Listen, Log, LogFormat, LogLevel, Metrics,
     Model, Tenant, Tls, Tuning, Witness,

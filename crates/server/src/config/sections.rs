@@ -116,6 +116,10 @@ impl Default for Limits {
     }
 }
 
+/// Smallest similarity of a task and that of a lesson unless a tenant sets one: with the built-in
+/// model 95 % of pairs of unrelated texts are below 0.68 (docs/routing.md).
+pub(crate) const MEMORY_SIMILARITY: f32 = 0.7;
+
 /// `[tenants.NAME]`: limits of one tenant; absent ones are unlimited. `[tenants.default]` holds for
 /// tenants without a section.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -133,6 +137,10 @@ pub struct Tenant {
     pub learning: bool,
     /// Lessons per minute, as a token bucket of that size.
     pub lessons_per_minute: Option<u32>,
+    /// Allows requests to ask for lessons of this tenant's bank. Needs `[learning]`.
+    pub memory: bool,
+    /// Smallest cosine similarity of a task and that of a lesson, 0 to 1; absent: 0.7.
+    pub memory_similarity: Option<f32>,
 }
 
 /// `[learning]`: adapters that learn from the feedback of tenants.

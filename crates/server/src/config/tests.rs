@@ -69,6 +69,8 @@ fn faults_name_line_key_and_remedy() {
     refused("[tls]\ncertificate = 'c'", &["line 2", "tls.certificate", "set tls.key"]);
     refused("[tenants.a]\nkv_share = 2", &["line 2", "tenants.a.kv_share", "at most 1"]);
     refused("[learning]\nshare = 0", &["line 2", "learning.share", "above 0"]);
+    refused("[tenants.a]\nmemory = true", &["line 2", "tenants.a.memory", "learning.folder"]);
+    refused("[tenants.a]\nmemory_similarity = 7", &["line 2", "memory_similarity", "0 to 1"]);
     refused("[tenants.'a b']", &["letters"]);
     refused("[cors]\norigins = ['https://a/b']", &["line 2", "cors.origins", "https://a/b"]);
     refused("[[models]]\nname='a'\n[[models]]\naliases=['a']", &["line 3", "models[1].name", "two models"]);

@@ -3,6 +3,8 @@
 //!
 //! Only tenants that the configuration allows are recorded and taught.
 
+pub(crate) mod memory;
+pub(crate) mod recall;
 #[cfg(test)]
 mod tests;
 

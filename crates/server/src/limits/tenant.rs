@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::bucket::{Bucket, BucketState};
 use super::duration::short;
 use super::load::{Load, Place};
-use crate::config::Tenant;
+use crate::config::{MEMORY_SIMILARITY, Tenant};
 
 /// Time after which a request that found no free place may be sent again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -29,6 +29,8 @@ struct State {
     concurrent: Option<u32>,
     kv_share: Option<f64>,
     learns: bool,
+    /// Smallest similarity of lessons in prompts; `None` without memory.
+    memory: Option<f32>,
     running: u32,
 }
 
@@ -109,6 +111,7 @@ impl TenantLimits {
         state.lessons = resized(state.lessons.take(), settings.lessons_per_minute, now);
         state.concurrent = settings.concurrent_requests;
         (state.kv_share, state.learns) = (settings.kv_share, settings.learning);
+        state.memory = settings.memory.then(|| settings.memory_similarity.unwrap_or(MEMORY_SIMILARITY));
     }
 
     /// Share of each model's KV-cache budget.
@@ -119,6 +122,11 @@ impl TenantLimits {
     /// True if requests are recorded for feedback, and feedback teaches.
     pub(crate) fn learns(&self) -> bool {
         self.state.lock().learns
+    }
+
+    /// Smallest similarity of lessons in prompts; `None` for a tenant without memory.
+    pub(crate) fn memory(&self) -> Option<f32> {
+        self.state.lock().memory
     }
 
     /// Admits a lesson.

@@ -16,6 +16,7 @@ use crate::api_error::{ApiError, with_sources};
 use crate::config::Learning;
 use crate::hex::hex;
 use crate::learning::ModelLearning;
+use crate::learning::memory::ModelMemory;
 
 /// A loaded model: a decoder, which generates, or an encoder, which only embeds.
 pub(crate) struct LoadedModel {
@@ -30,6 +31,8 @@ pub(crate) struct LoadedModel {
     saved: AtomicU64,
     /// Learning; `None` if it is off or its store cannot be used.
     learning: Option<ModelLearning>,
+    /// Bank of lessons; `None` without a folder for what is learned.
+    memory: Option<ModelMemory>,
 }
 
 impl LoadedModel {
@@ -45,7 +48,8 @@ impl LoadedModel {
         (sessions, learning): (Option<&Path>, &Learning),
     ) -> Result<Self, ruvllm::Error> {
         let embedder = Embedder::load(&entry.source, &entry.options, &mut |_: LoadProgress<'_>| ())?;
-        let (mut bytes, mut folder, mut learns) = (super::expected_bytes(entry), None, None);
+        let (mut bytes, mut folder) = (super::expected_bytes(entry), None);
+        let (mut learns, mut memory) = (None, None);
         if let Some(engine) = embedder.engine() {
             let weights = engine.model().weight_bytes();
             bytes = weights.private + weights.shared + engine.plan().kv_budget.value as u64;
@@ -58,6 +62,7 @@ impl LoadedModel {
                 folder = Some(restore_sessions(engine, sessions)?);
             }
             learns = open_learning(entry, engine, learning);
+            memory = learning.folder.as_deref().map(ModelMemory::new);
         }
         let name = entry.name.as_str().into();
         let model = Self {
@@ -68,6 +73,7 @@ impl LoadedModel {
             sessions: folder,
             saved: AtomicU64::new(0),
             learning: learns,
+            memory,
         };
         let restored = model.sessions().map_or(0, |(_, sessions)| sessions.revision());
         model.saved.store(restored, Ordering::Relaxed);
@@ -164,6 +170,11 @@ impl LoadedModel {
     /// Learning; `None` if it is off or its store cannot be used.
     pub(crate) fn learning(&self) -> Option<&ModelLearning> {
         self.learning.as_ref()
+    }
+
+    /// The bank of lessons; `None` without a folder for what is learned.
+    pub(crate) fn memory(&self) -> Option<&ModelMemory> {
+        self.memory.as_ref()
     }
 
     /// Name of the model in replies.

@@ -1,8 +1,9 @@
-//! Interfaces that are the server's own: tokens, adapters, sessions, state.
+//! Interfaces that are the server's own: tokens, adapters, lessons, sessions, state.
 //!
 //! Where llama.cpp's server has an endpoint, names and fields are those of it.
 
 pub(crate) mod adapters;
+pub(crate) mod bank;
 pub(crate) mod feedback;
 mod learning;
 pub(crate) mod sessions;

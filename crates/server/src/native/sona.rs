@@ -88,6 +88,8 @@ pub(crate) struct ForgottenObject {
     requests: usize,
     /// Entries of the log: lessons, quarantines, ordinary text.
     entries: u64,
+    /// Lessons of the bank, where everything is forgotten.
+    items: usize,
     /// Adapters whose state was built again without them.
     rebuilt: Vec<String>,
 }
@@ -199,7 +201,7 @@ pub(crate) async fn forget(
     crate::body::Json(request): crate::body::Json<ForgetRequest>,
 ) -> Result<Json<ForgottenObject>, ApiError> {
     let ForgetRequest { model, all, since, request_id, choice } = request;
-    with_learning(&app, caller, model.as_deref(), move |_, engine, learning, tenant| {
+    with_learning(&app, caller, model.as_deref(), move |model, engine, learning, tenant| {
         let owner = OnlineAdapter::owner(tenant);
         learning.recorder().flush().map_err(unusable)?;
         let scope = match (all, since, request_id) {
@@ -215,10 +217,15 @@ pub(crate) async fn forget(
         let forgotten = learning.store().forget(owner, scope).map_err(unusable)?;
         // The store has forgotten; an adapter that cannot be built again is logged with its error.
         adapters.values().try_for_each(|adapter| adapter.reload(engine)).map_err(refused)?;
+        let items = match (model.memory(), scope) {
+            (Some(memory), ForgetScope::All) => memory.forget(engine, owner).map_err(refused)?,
+            _ => 0,
+        };
         Ok(ForgottenObject {
             object: "forgotten",
             requests: forgotten.trajectories.len(),
             entries: forgotten.events,
+            items,
             rebuilt: forgotten.rebuild.into_iter().map(|rebuild| rebuild.adapter).collect(),
         })
     })

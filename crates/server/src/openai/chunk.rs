@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Timings, Usage, now};
+use super::{MemoryUse, Timings, Usage, now};
 use crate::generation::write_event;
 use crate::models::LoadedModel;
 use crate::request_id::random_id;
@@ -22,6 +22,10 @@ pub(crate) struct ChunkFields<'h> {
     usage: Option<Option<Usage>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timings: Option<Timings>,
+    /// Beside `timings`, if the request asks for lessons.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<MemoryUse>)]
+    memory: Option<&'h MemoryUse>,
 }
 
 /// The chunk behind all choices.
@@ -39,6 +43,7 @@ pub(crate) struct ChunkHead {
     created: u64,
     pub(crate) model: Arc<LoadedModel>,
     with_usage: bool,
+    memory: Option<MemoryUse>,
     /// Numbers of tokens of the choices that have ended.
     pub(crate) usage: Usage,
 }
@@ -46,7 +51,13 @@ pub(crate) struct ChunkHead {
 impl ChunkHead {
     /// Head of chunks of the type `object`, whose id begins with `prefix`.
     pub(crate) fn new(prefix: &str, object: &'static str, model: Arc<LoadedModel>, with_usage: bool) -> Self {
-        Self { id: random_id(prefix), object, created: now(), model, with_usage, usage: Usage::default() }
+        let (id, created, usage) = (random_id(prefix), now(), Usage::default());
+        Self { id, object, created, model, with_usage, memory: None, usage }
+    }
+
+    /// Reports lessons in the chunk that has the timings.
+    pub(crate) fn with_memory(self, memory: Option<MemoryUse>) -> Self {
+        Self { memory, ..self }
     }
 
     /// Fields of a chunk.
@@ -57,6 +68,7 @@ impl ChunkHead {
             created: self.created,
             model: self.model.name(),
             usage: self.with_usage.then_some(None),
+            memory: timings.and(self.memory.as_ref()),
             timings,
         }
     }

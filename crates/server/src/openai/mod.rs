@@ -8,6 +8,7 @@ mod chunk;
 mod common;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
+mod memory;
 pub(crate) mod models;
 mod one_or_many;
 pub(crate) mod responses;
@@ -17,6 +18,7 @@ use self::chunk::{ChunkFields, ChunkHead};
 #[cfg(feature = "grpc")]
 pub(crate) use self::common::AdapterField;
 pub(crate) use self::common::{Common, Target};
+pub(crate) use self::memory::{MemoryField, MemoryUse, arm_name};
 pub(crate) use self::one_or_many::OneOrMany;
 pub(crate) use self::usage::{Timings, Usage};
 

@@ -7,17 +7,20 @@ use super::schema::{ErrorReply, MessageError, MessageEvent, ResponseEvent};
 use crate::anthropic::{Block, MessageReply, MessagesRequest, TokenCount};
 use crate::native::Deleted;
 use crate::native::adapters::{AdapterList, AdapterObject, LoadRequest};
+use crate::native::bank::{
+    AddRequest, AddedObject, BankList, ClearedObject, FoundList, OutcomeObject, OutcomeRequest, SearchRequest,
+};
 use crate::native::feedback::{FeedbackObject, FeedbackRequest};
 use crate::native::sessions::{ForkRequest, SessionList, SessionObject};
 use crate::native::sona::{ForgetRequest, ForgottenObject, LearnedList, LearnedObject, ReplayObject};
 use crate::native::state::{Health, Props};
 use crate::native::tokens::{DetokenizeRequest, Text, TokenizeRequest, Tokens};
-use crate::openai::Common;
 use crate::openai::chat::{ChatChunk, ChatCompletion, ChatRequest, Part};
 use crate::openai::completions::{CompletionRequest, TextChunk, TextCompletion};
 use crate::openai::embeddings::{EmbeddingList, EmbeddingsRequest};
 use crate::openai::models::{ModelList, ModelObject};
 use crate::openai::responses::{InputItem, ResponseObject, ResponsesRequest};
+use crate::openai::{Common, MemoryField};
 
 /// Adds all operations.
 pub(super) fn operations(document: &mut Document) {
@@ -28,6 +31,7 @@ pub(super) fn operations(document: &mut Document) {
     generation(document);
     own(document);
     learning(document);
+    bank(document);
     state(document);
 }
 
@@ -36,6 +40,7 @@ fn generation(document: &mut Document) {
         .operation("post", "/v1/chat/completions", "OpenAI", "Answers a conversation")
         .request::<Common>()
         .request::<ChatRequest>()
+        .request::<MemoryField>()
         .reply::<ChatCompletion>()
         .events::<ChatChunk>()
         .add::<ErrorReply>();
@@ -43,6 +48,7 @@ fn generation(document: &mut Document) {
         .operation("post", "/v1/completions", "OpenAI", "Continues prompts")
         .request::<Common>()
         .request::<CompletionRequest>()
+        .request::<MemoryField>()
         .reply::<TextCompletion>()
         .events::<TextChunk>()
         .add::<ErrorReply>();
@@ -160,6 +166,44 @@ fn learning(document: &mut Document) {
         .operation("post", "/v1/sona/forget", "ruvllm", "Removes data and what was learned from it")
         .request::<ForgetRequest>()
         .reply::<ForgottenObject>()
+        .add::<ErrorReply>();
+}
+
+fn bank(document: &mut Document) {
+    document
+        .operation(
+            "get",
+            "/v1/sona/bank",
+            "ruvllm",
+            "Lessons of the caller, and outcomes with and without them",
+        )
+        .model_query()
+        .reply::<BankList>()
+        .add::<ErrorReply>();
+    document
+        .operation("post", "/v1/sona/bank", "ruvllm", "Adds a lesson")
+        .request::<AddRequest>()
+        .reply::<AddedObject>()
+        .add::<ErrorReply>();
+    document
+        .operation("delete", "/v1/sona/bank", "ruvllm", "Removes all lessons of the caller")
+        .model_query()
+        .reply::<ClearedObject>()
+        .add::<ErrorReply>();
+    document
+        .operation("delete", "/v1/sona/bank/{id}", "ruvllm", "Removes a lesson")
+        .model_query()
+        .reply::<Deleted>()
+        .add::<ErrorReply>();
+    document
+        .operation("post", "/v1/sona/bank/search", "ruvllm", "Lessons for a text")
+        .request::<SearchRequest>()
+        .reply::<FoundList>()
+        .add::<ErrorReply>();
+    document
+        .operation("post", "/v1/sona/bank/outcome", "ruvllm", "Counts the outcome of a request with lessons")
+        .request::<OutcomeRequest>()
+        .reply::<OutcomeObject>()
         .add::<ErrorReply>();
 }
 

@@ -47,7 +47,7 @@ pub use self::distill::{DistillConfig, Distilled};
 pub use self::extract::{Extract, Extraction, MAX_LESSONS, ModelExtractor};
 pub use self::item::{Counts, Item, NewItem, Verdict};
 pub use self::judge::{CommandJudge, Evidence, Judge, Judgement, ModelJudge, Rule, RulesJudge};
-pub use self::retrieve::{Arm, Receipt, Retrieval, Retrieved};
+pub use self::retrieve::{Arm, Receipt, Retrieval, RetrievalLimits, Retrieved};
 pub use self::template::PromptTemplate;
 pub use self::text::{ItemText, MAX_BODY, MAX_DESCRIPTION, MAX_TITLE};
 pub use self::uplift::{Trials, Uplift};

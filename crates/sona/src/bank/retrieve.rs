@@ -54,6 +54,27 @@ pub struct Retrieval {
     pub items: Vec<Retrieved>,
 }
 
+/// Bounds of one retrieval, in place of those that the bank was opened with.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RetrievalLimits {
+    /// Largest number of items, 1 to 16.
+    pub max_items: usize,
+    /// Smallest cosine similarity of the request and an item's query, 0 to 1.
+    pub min_similarity: f32,
+    /// Share of requests that get no memory, 0 to 1.
+    pub control_share: f64,
+}
+
+impl From<&BankConfig> for RetrievalLimits {
+    fn from(config: &BankConfig) -> Self {
+        Self {
+            max_items: config.max_items,
+            min_similarity: config.min_similarity,
+            control_share: config.control_share,
+        }
+    }
+}
+
 impl Bank {
     /// Finds the best items of the tenant for a request.
     ///
@@ -69,10 +90,28 @@ impl Bank {
     /// [`Error::ZeroVector`](crate::Error::ZeroVector),
     /// [`Error::Database`](crate::Error::Database).
     pub fn retrieve(&self, tenant: &str, request: &str, query: &[f32], now: u64) -> Result<Retrieval> {
+        self.retrieve_within(tenant, request, query, RetrievalLimits::from(&self.config), now)
+    }
+
+    /// As [`retrieve`](Self::retrieve), within bounds of this request.
+    ///
+    /// # Errors
+    /// [`Error::Setting`](crate::Error::Setting) for a bound out of its range.
+    pub fn retrieve_within(
+        &self,
+        tenant: &str,
+        request: &str,
+        query: &[f32],
+        limits: RetrievalLimits,
+        now: u64,
+    ) -> Result<Retrieval> {
         check_name("tenant", tenant)?;
         check_name("request", request)?;
-        let arm = arm(&self.config, tenant, request);
-        let best = self.best(tenant, query, now)?;
+        let RetrievalLimits { max_items, min_similarity, control_share } = limits;
+        let config = BankConfig { max_items, min_similarity, control_share, ..self.config.clone() };
+        config.check()?;
+        let arm = arm(&config, tenant, request);
+        let best = self.best(&config, tenant, query, now)?;
         let items = best.iter().map(|&(hit, _)| hit.key).collect();
         let receipt = Receipt { tenant: tenant.to_owned(), request: request.to_owned(), arm, items };
         let mut items = Vec::new();
@@ -86,27 +125,30 @@ impl Bank {
         Ok(Retrieval { receipt, items })
     }
 
+    /// Arm of a request by the bank's own share: that of its retrieval.
+    pub fn arm(&self, tenant: &str, request: &str) -> Arm {
+        arm(&self.config, tenant, request)
+    }
+
     /// Best hits with their scores, best first.
-    fn best(&self, tenant: &str, query: &[f32], now: u64) -> Result<Vec<(Hit, f32)>> {
+    fn best(&self, config: &BankConfig, tenant: &str, query: &[f32], now: u64) -> Result<Vec<(Hit, f32)>> {
         let loaded = self.loaded(tenant)?;
         let loaded = loaded.read();
-        let k = CANDIDATES * self.config.max_items;
+        let k = CANDIDATES * config.max_items;
         let is_usable = |key: u64| loaded.facts.get(&key).is_some_and(|facts| facts.is_usable(now));
         let mut hits = loaded.index.search(query, k)?;
         let found = hits.len();
         hits.retain(|hit| is_usable(hit.key));
-        if hits.len() < self.config.max_items && found == k {
+        if hits.len() < config.max_items && found == k {
             hits = loaded.index.search_where(query, k, is_usable)?;
         }
         let mut best: Vec<(Hit, f32)> = hits
             .into_iter()
-            .filter(|hit| hit.similarity >= self.config.min_similarity)
-            .filter_map(|hit| {
-                Some((hit, score(&self.config, hit.similarity, loaded.facts.get(&hit.key)?, now)))
-            })
+            .filter(|hit| hit.similarity >= config.min_similarity)
+            .filter_map(|hit| Some((hit, score(config, hit.similarity, loaded.facts.get(&hit.key)?, now))))
             .collect();
         best.sort_by(|(a, x), (b, y)| y.total_cmp(x).then(a.key.cmp(&b.key)));
-        best.truncate(self.config.max_items);
+        best.truncate(config.max_items);
         Ok(best)
     }
 

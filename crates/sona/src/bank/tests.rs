@@ -175,6 +175,33 @@ fn a_second_process_cannot_open_the_bank() {
 }
 
 #[test]
+fn a_request_has_bounds_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = open(folder.path());
+    learn(&bank, "a", "t1", "sort the list of names", "Compare without case.");
+    learn(&bank, "a", "t2", "sort the list of dates", "Year before month.");
+    let query = embed("sort the list of names");
+    let own = RetrievalLimits::from(bank.config());
+    let found = |limits| bank.retrieve_within("a", "r", &query, limits, 0);
+    assert_eq!(found(own).unwrap(), bank.retrieve("a", "r", &query, 0).unwrap());
+    assert_eq!(found(own).unwrap().items.len(), 1);
+    let two = RetrievalLimits { max_items: 2, ..own };
+    assert_eq!(found(two).unwrap().receipt.items, [1, 2]);
+    assert_eq!(found(RetrievalLimits { min_similarity: 0.99, ..two }).unwrap().receipt.items, [1]);
+    let control = found(RetrievalLimits { control_share: 1.0, ..two }).unwrap();
+    assert_eq!((control.receipt.arm, control.items.len()), (Arm::Control, 0));
+    assert_eq!(bank.arm("a", "r"), Arm::Memory, "the bank has no control arm");
+    for bad in [
+        RetrievalLimits { max_items: 0, ..own },
+        RetrievalLimits { max_items: 17, ..own },
+        RetrievalLimits { min_similarity: f32::NAN, ..own },
+        RetrievalLimits { control_share: 1.5, ..own },
+    ] {
+        assert!(matches!(found(bad), Err(Error::Setting { .. })), "{bad:?}");
+    }
+}
+
+#[test]
 fn expired_disabled_and_removed_items_are_not_given() {
     let folder = tempfile::tempdir().unwrap();
     let bank = Bank::open(folder.path(), BankConfig { expires_after: Some(100), ..config() }).unwrap();

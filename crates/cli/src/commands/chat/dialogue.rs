@@ -7,6 +7,7 @@ use ruvllm::{CancelToken, Completion, FinishReason, GenerateRequest, Message, Pr
 use serde::Serialize;
 
 use super::adapters::Adapters;
+use super::memory::Memory;
 use super::saved;
 use super::session::Session;
 use super::settings::{SavedSettings, Settings};
@@ -28,6 +29,7 @@ pub(super) struct Dialogue<'e> {
     pub(super) settings: Settings,
     pub(super) adapters: Adapters<'e>,
     tools: Option<ToolUse>,
+    memory: Memory,
     session: Option<Session>,
     turns: Vec<Turn>,
     /// Parameters of the last answer: their sequence breakers are resolved.
@@ -110,14 +112,13 @@ impl<'e> Dialogue<'e> {
         model: &'e Loaded,
         system: Option<&str>,
         settings: Settings,
-        adapters: Adapters<'e>,
-        tools: Option<ToolUse>,
+        (adapters, tools, memory): (Adapters<'e>, Option<ToolUse>, Memory),
     ) -> Self {
         let transcript = Transcript::new(system.map(Message::system).into_iter().collect());
         let conversation = model.conversation();
         let sampled = SamplingParams::default();
         let (session, turns) = (None, Vec::new());
-        Self { model, conversation, transcript, settings, adapters, tools, session, turns, sampled }
+        Self { model, conversation, transcript, settings, adapters, tools, memory, session, turns, sampled }
     }
 
     /// Goes on with the messages of a session, and keeps later ones in it. A system prompt that was
@@ -156,6 +157,10 @@ impl<'e> Dialogue<'e> {
             Question::New(text) => self.transcript.ask(text),
             Question::Again if self.transcript.drop_answer() => {}
             Question::Again => return Err(nothing_to("answer again")),
+        }
+        if let Err(error) = self.memory.find(&self.transcript) {
+            self.transcript = before;
+            return Err(error);
         }
         let mut forgotten_messages = 0;
         let mut round = 0;
@@ -257,7 +262,7 @@ impl<'e> Dialogue<'e> {
     /// The system prompt and the messages from `first` on.
     fn prompt(&self, first: usize) -> Prompt {
         let tools = self.tools.as_ref().map(|tools| tools.tools.definitions.clone());
-        Prompt::Chat { messages: self.transcript.from(first), tools }
+        Prompt::Chat { messages: self.memory.add_to(self.transcript.from(first)), tools }
     }
 
     /// The system prompt.
@@ -283,6 +288,7 @@ impl<'e> Dialogue<'e> {
     pub(super) fn clear(&mut self) {
         self.transcript.clear();
         self.conversation.clear();
+        self.memory.clear();
     }
 
     /// Writes messages and settings to a file; returns the number of messages.
@@ -303,6 +309,7 @@ impl<'e> Dialogue<'e> {
         (self.transcript, self.settings) = (Transcript::new(messages), settings);
         // The engine's prefix cache may still hold a prefix of the new messages.
         self.conversation.clear();
+        self.memory.clear();
         Ok(self.transcript.messages().len())
     }
 

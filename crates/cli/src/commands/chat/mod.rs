@@ -4,6 +4,7 @@ mod adapters;
 mod completion;
 mod dialogue;
 mod entry;
+mod memory;
 mod saved;
 mod script;
 mod session;
@@ -24,12 +25,14 @@ use ruvllm::Message;
 
 use self::adapters::Adapters;
 use self::dialogue::Dialogue;
+use self::memory::Memory;
 use self::session::Session;
 use self::settings::Settings;
 use self::step::Chat;
 use self::tool_use::ToolUse;
 use crate::args::{self, GenerationArgs, OrDefault};
 use crate::commands::load;
+use crate::commands::sona::bank::recall::RecallArgs;
 use crate::default_model::ModelChoice;
 use crate::device::{Defaults, Device};
 use crate::error::{Error, Result};
@@ -64,6 +67,10 @@ result. A failure, or --exec-timeout, is told to the model. Each call is asked
 for at the terminal; --yes runs all, and elsewhere nothing runs without it.
 After 8 answers with calls in a row the next message goes on.
 
+With --bank NAME (`ruvllm sona bank`) the best lesson for the first message stands in the system message of the whole
+conversation, so that earlier keys and values stay valid; a line on standard error says which one. /clear and /load
+begin another request for `ruvllm sona bank outcome`. Lessons are not saved with the messages.
+
 JSON: {messages: [{role, content}], settings, session, turns: [{prompt_tokens, cached_tokens, tokens, finish_reason, seed,
 forgotten_messages, speculation: {drafted_tokens, accepted_tokens}, timings: {ttft_ms, prefill_tok_s,
 decode_tok_s}}], load_ms}; session is there with --session, speculation
@@ -73,6 +80,7 @@ Examples:
   ruvllm chat
   ruvllm chat --system \"Answer in one sentence.\" --temperature 0.2
   ruvllm chat --session story
+  ruvllm chat --bank work
   ruvllm chat --adapter poet=poet-lora --adapter facts=facts-lora.gguf@0.5
   ruvllm chat --adapter law-lora --adapter code-lora --adapter-gate gate.safetensors
   ruvllm chat --tools tools.json --exec ./run-tool
@@ -113,9 +121,13 @@ pub(crate) struct ChatArgs {
 
     #[command(flatten)]
     pub(in crate::commands) generation: GenerationArgs,
+
+    #[command(flatten)]
+    pub(in crate::commands) recall: RecallArgs,
 }
 
 pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
+    args.recall.check()?;
     let output = args.generation.output.language(false)?;
     let by_hand = !json && io::stdin().is_terminal() && io::stdout().is_terminal();
     let tools = tool_use(args, by_hand)?;
@@ -138,7 +150,8 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     // At a terminal a second Ctrl-C is easily an accident and must not lose the conversation.
     let interrupts = if by_hand { Interrupts::install(3, false) } else { Interrupts::install(2, true) };
     let adapters = Adapters::new(model.engine(), &args.generation.adapters)?;
-    let mut dialogue = Dialogue::new(&model, args.system.as_deref(), settings, adapters, tools);
+    let memory = Memory::new(args.recall.clone(), json);
+    let mut dialogue = Dialogue::new(&model, args.system.as_deref(), settings, (adapters, tools, memory));
     if let Some((session, _)) = session {
         if by_hand {
             let messages = session.transcript().messages().len();

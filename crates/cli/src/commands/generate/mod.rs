@@ -129,7 +129,7 @@ pub(crate) struct GenerateArgs {
 
 pub(crate) fn run(args: &GenerateArgs, json: bool) -> Result<ExitCode> {
     let choices = Choices::new(&args.choices, args.generation.sampling.temperature)?;
-    let (request, tools) = request(args)?;
+    let (request, tools) = request(args, json)?;
     answer(request.with_logprobs(args.choices.logprobs), tools.as_ref(), choices, &args.generation, json)
 }
 
@@ -189,7 +189,7 @@ fn show_calls(completion: &Completion, sink: &mut TextSink) -> Result<()> {
 }
 
 /// Builds the request from the flags; reads the prompt.
-fn request(args: &GenerateArgs) -> Result<(GenerateRequest, Option<Tools>)> {
+fn request(args: &GenerateArgs, json: bool) -> Result<(GenerateRequest, Option<Tools>)> {
     let argument = args.prompt.as_deref().or(args.prompt_by_name.as_deref());
     let stdin_is_free = match &args.file {
         Some(path) => path.as_os_str() != "-",
@@ -206,7 +206,7 @@ fn request(args: &GenerateArgs) -> Result<(GenerateRequest, Option<Tools>)> {
         None => text_of(argument)?,
     };
     let prompt = if args.chat {
-        let system = args.recall.system(args.system.as_deref(), &text)?;
+        let system = args.recall.system(args.system.as_deref(), &text, json)?;
         message(system.as_deref(), text)?
     } else {
         args.recall.refuse("items stand in the system message of a conversation; add --chat")?;

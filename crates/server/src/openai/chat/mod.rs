@@ -19,7 +19,7 @@ pub(crate) use self::message::{
 pub(crate) use self::reply::ChatCompletion;
 pub(crate) use self::request::{ChatRequest, ResponseFormat, choose_tools, top_logprobs};
 pub(crate) use self::stream::ChatChunk;
-use super::{Common, Target};
+use super::{Common, MemoryField, MemoryUse, Target};
 use crate::api_error::ApiError;
 use crate::app::App;
 use crate::body::{JsonBytes, parse};
@@ -32,6 +32,8 @@ struct Prepared {
     model: Arc<LoadedModel>,
     request: GenerateRequest,
     n: usize,
+    /// Lessons of the prompt, for the reply.
+    memory: Option<MemoryUse>,
 }
 
 /// Answers a conversation, whole or as a stream of chunks.
@@ -43,25 +45,28 @@ pub(crate) async fn create(
     ticket.set_endpoint(Endpoint::Chat);
     ticket.set_request(&body, &["messages", "chat_template_kwargs"]);
     let prepared = prepare(&app, &ticket, &body).await;
-    let (ticket, Prepared { common, model, request, n }) = ticket.check(prepared)?;
+    let (ticket, Prepared { common, model, request, n, memory }) = ticket.check(prepared)?;
     let with_logprobs = request.logprobs.is_some();
     let generation = Generation::start(ticket, Arc::clone(&model), vec![request], n).await?;
     if common.streams() {
         let writer = stream::ChunkWriter::new(model, n, with_logprobs, common.includes_usage());
-        return reply_stream(generation, writer).await;
+        return reply_stream(generation, writer.with_memory(memory)).await;
     }
     let completions = generation.complete().await?;
     let tokenizer = model.engine()?.tokenizer();
-    Ok(axum::Json(reply::ChatCompletion::new(model.name(), &completions, tokenizer)).into_response())
+    let reply = reply::ChatCompletion::new(model.name(), &completions, tokenizer);
+    Ok(axum::Json(reply.with_memory(memory)).into_response())
 }
 
 /// Reads and checks a body.
 async fn prepare(app: &App, ticket: &Ticket, body: &[u8]) -> Result<Prepared, ApiError> {
     let (common, request): (Common, ChatRequest) = (parse(body)?, parse(body)?);
+    let memory: MemoryField = parse(body)?;
     let n = common.choices()?;
     let chosen = app.models.choose(common.model.as_deref()).await?;
     let engine = chosen.model.engine()?;
     let target = Target { app, engine, caller: &ticket.caller, adapter: chosen.adapter };
-    let request = request.generate_request(&target, &common)?;
-    Ok(Prepared { common, model: chosen.model, request, n })
+    let mut request = request.generate_request(&target, &common)?;
+    let memory = memory.add_to_chat(ticket, &chosen.model, &mut request.prompt).await?;
+    Ok(Prepared { common, model: chosen.model, request, n, memory })
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::logprobs::ChoiceLogprobs;
-use crate::openai::{Timings, Usage, finish_reason, now};
+use crate::openai::{MemoryUse, Timings, Usage, finish_reason, now};
 use crate::request_id::random_id;
 
 /// `chat.completion`
@@ -18,6 +18,9 @@ pub(crate) struct ChatCompletion {
     choices: Vec<ChatChoice>,
     usage: Usage,
     timings: Timings,
+    /// Lessons that matched, if the request asks for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<MemoryUse>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -87,6 +90,12 @@ impl ChatCompletion {
             choices: completions.iter().enumerate().map(choice).collect(),
             usage: Usage::of(completions, completions.len().max(1)),
             timings: completions.first().map(|first| first.timings.into()).unwrap_or_default(),
+            memory: None,
         }
+    }
+
+    /// Reports the lessons of the prompt.
+    pub(crate) fn with_memory(self, memory: Option<MemoryUse>) -> Self {
+        Self { memory, ..self }
     }
 }

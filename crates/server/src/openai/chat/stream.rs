@@ -10,7 +10,7 @@ use super::logprobs::ChoiceLogprobs;
 use crate::api_error::ApiError;
 use crate::generation::{Event, EventKind, Piece, StreamWriter, write_event};
 use crate::models::LoadedModel;
-use crate::openai::{ChunkFields, ChunkHead, Timings, finish_reason};
+use crate::openai::{ChunkFields, ChunkHead, MemoryUse, Timings, finish_reason};
 
 /// `chat.completion.chunk`
 #[derive(Serialize, ToSchema)]
@@ -67,6 +67,11 @@ impl ChunkWriter {
     pub(crate) fn new(model: Arc<LoadedModel>, n: usize, with_logprobs: bool, with_usage: bool) -> Self {
         let head = ChunkHead::new("chatcmpl-", "chat.completion.chunk", model, with_usage);
         Self { head, n, with_logprobs }
+    }
+
+    /// Reports the lessons of the prompt.
+    pub(crate) fn with_memory(self, memory: Option<MemoryUse>) -> Self {
+        Self { head: self.head.with_memory(memory), ..self }
     }
 
     fn write(&self, out: &mut Vec<u8>, choice: ChunkChoice<'_>, timings: Option<Timings>) {

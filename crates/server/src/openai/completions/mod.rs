@@ -14,7 +14,7 @@ use ruvllm::{Completion, Engine, GenerateRequest, Prompt, TokenId, Tokenizer};
 pub(crate) use self::reply::TextCompletion;
 pub(crate) use self::request::{CompletionRequest, Prompts};
 pub(crate) use self::stream::TextChunk;
-use super::{Common, Target};
+use super::{Common, MemoryField, MemoryUse, Target};
 use crate::api_error::ApiError;
 use crate::app::App;
 use crate::body::{JsonBytes, parse};
@@ -56,6 +56,8 @@ struct Prepared {
     /// Choices of each prompt in the reply, and of those that are generated.
     n: usize,
     best_of: usize,
+    /// Lessons of the prompt, for the reply.
+    memory: Option<MemoryUse>,
 }
 
 /// Continues prompts, whole or as a stream of chunks.
@@ -68,29 +70,31 @@ pub(crate) async fn create(
     ticket.set_request(&body, &["prompt"]);
     let prepared = prepare(&app, &ticket, &body).await;
     let (ticket, prepared) = ticket.check(prepared)?;
-    let Prepared { common, model, requests, echoes, wants_logprobs, n, best_of } = prepared;
+    let Prepared { common, model, requests, echoes, wants_logprobs, n, best_of, memory } = prepared;
     let generation = Generation::start(ticket, Arc::clone(&model), requests, best_of).await?;
     if common.streams() {
         let usage = common.includes_usage();
         let writer = stream::ChunkWriter::new(model, echoes, n, generation.choices(), wants_logprobs, usage);
-        return reply_stream(generation, writer).await;
+        return reply_stream(generation, writer.with_memory(memory)).await;
     }
     let all = generation.complete().await?;
     let usage = super::Usage::of(&all, best_of);
     let completions = best(all, n, best_of);
     let reply =
         reply::TextCompletion::new(&model, &completions, echoes.as_deref(), n, usage, wants_logprobs)?;
-    Ok(axum::Json(reply).into_response())
+    Ok(axum::Json(reply.with_memory(memory)).into_response())
 }
 
 /// Reads and checks a body.
 async fn prepare(app: &App, ticket: &Ticket, body: &[u8]) -> Result<Prepared, ApiError> {
     let (common, request): (Common, CompletionRequest) = (parse(body)?, parse(body)?);
+    let memory: MemoryField = parse(body)?;
     let n = common.choices()?;
     let best_of = request.best_of(n, common.streams())?;
-    let prompts = request.prompts(app, best_of)?;
+    let mut prompts = request.prompts(app, best_of)?;
     let chosen = app.models.choose(common.model.as_deref()).await?;
     let engine = chosen.model.engine()?;
+    let memory = memory.add_to_prompts(ticket, &chosen.model, &mut prompts).await?;
     let target = Target { app, engine, caller: &ticket.caller, adapter: chosen.adapter };
     let requests = prompts.iter().map(|prompt| {
         let base = common.request(&target, prompt.clone())?;
@@ -99,7 +103,7 @@ async fn prepare(app: &App, ticket: &Ticket, body: &[u8]) -> Result<Prepared, Ap
     let requests = requests.collect::<Result<_, _>>()?;
     let echoes = if request.echoes() { Some(echoes(engine, &prompts)?) } else { None };
     let wants_logprobs = request.wants_logprobs();
-    Ok(Prepared { common, model: chosen.model, requests, echoes, wants_logprobs, n, best_of })
+    Ok(Prepared { common, model: chosen.model, requests, echoes, wants_logprobs, n, best_of, memory })
 }
 
 /// Of each prompt's choices the `n` with the highest mean log-probability, the highest first.

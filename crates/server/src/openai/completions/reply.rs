@@ -8,7 +8,7 @@ use super::Echo;
 use super::logprobs::TextLogprobs;
 use crate::api_error::ApiError;
 use crate::models::LoadedModel;
-use crate::openai::{Timings, Usage, finish_reason, now};
+use crate::openai::{MemoryUse, Timings, Usage, finish_reason, now};
 use crate::request_id::random_id;
 
 /// `text_completion`
@@ -21,6 +21,9 @@ pub(crate) struct TextCompletion {
     choices: Vec<TextChoice>,
     usage: Usage,
     timings: Timings,
+    /// Lessons that matched, if the request asks for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<MemoryUse>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -72,7 +75,13 @@ impl TextCompletion {
             choices: completions.iter().enumerate().map(choice).collect(),
             usage,
             timings: completions.first().map(|first| first.timings.into()).unwrap_or_default(),
+            memory: None,
         })
+    }
+
+    /// Reports the lessons of the prompt.
+    pub(super) fn with_memory(self, memory: Option<MemoryUse>) -> Self {
+        Self { memory, ..self }
     }
 }
 

@@ -10,7 +10,7 @@ use super::logprobs::TextLogprobs;
 use crate::api_error::ApiError;
 use crate::generation::{Event, EventKind, StreamWriter, write_event};
 use crate::models::LoadedModel;
-use crate::openai::{ChunkFields, ChunkHead, Timings, finish_reason};
+use crate::openai::{ChunkFields, ChunkHead, MemoryUse, Timings, finish_reason};
 
 /// `text_completion`, one piece of it.
 #[derive(Serialize, ToSchema)]
@@ -51,6 +51,11 @@ impl ChunkWriter {
     ) -> Self {
         let head = ChunkHead::new("cmpl-", "text_completion", model, with_usage);
         Self { head, echoes, n, offsets: vec![0; choices], with_logprobs }
+    }
+
+    /// Reports the lessons of the prompt.
+    pub(super) fn with_memory(self, memory: Option<MemoryUse>) -> Self {
+        Self { head: self.head.with_memory(memory), ..self }
     }
 
     fn write(&self, out: &mut Vec<u8>, choice: ChunkChoice<'_>, timings: Option<Timings>) {

@@ -12,7 +12,7 @@ use crate::output;
 
 const HELP: &str = "\
 Counted once for each request, in the arm of the request: a tenth of the requests get no item, so that the success rates
-with and without memory can be compared (`ruvllm sona bank status`). --verbose of the request shows its id.
+with and without memory can be compared (`ruvllm sona bank status`). The request shows its id on standard error.
 
 JSON: {bank, request, verdict, recorded}; recorded is false if the outcome was known
 
