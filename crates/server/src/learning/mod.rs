@@ -3,6 +3,7 @@
 //!
 //! Only tenants that the configuration allows are recorded and taught.
 
+pub(crate) mod figures;
 pub(crate) mod memory;
 pub(crate) mod recall;
 #[cfg(test)]
@@ -14,11 +15,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
+use ruvllm::crates::sona::online::Standing;
 use ruvllm::crates::sona::store::StoreOptions;
 use ruvllm::crates::sona::trajectory::{AdapterVersion, Timings, Trajectory};
 use ruvllm::crates::sona::{self, LearningStore, Recorder, RecorderOptions};
 use ruvllm::{Completion, Engine, FinishReason, LearningOptions, OnlineAdapter, Tenant};
 
+use self::figures::{LearningCounters, LearningFigures};
 use crate::api_error::with_sources;
 use crate::hex::hex;
 
@@ -37,6 +40,7 @@ pub(crate) struct ModelLearning {
     digest: String,
     /// Adapters of each tenant that was seen, by the tenant's name in the store.
     tenants: Mutex<HashMap<String, Adapters>>,
+    counters: LearningCounters,
 }
 
 impl ModelLearning {
@@ -58,7 +62,8 @@ impl ModelLearning {
         let options = StoreOptions { snapshots: 2, cache_bytes: CACHE_BYTES, ..StoreOptions::default() };
         let store = LearningStore::open(path, options).map_err(failed)?;
         let recorder = Recorder::start(store.clone(), RecorderOptions::default()).map_err(failed)?;
-        Ok(Self { store, recorder, options: learning, digest, tenants: Mutex::default() })
+        let (tenants, counters) = Default::default();
+        Ok(Self { store, recorder, options: learning, digest, tenants, counters })
     }
 
     /// The store.
@@ -69,6 +74,29 @@ impl ModelLearning {
     /// The recorder.
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.recorder
+    }
+
+    /// Counters for metrics.
+    pub(crate) fn counters(&self) -> &LearningCounters {
+        &self.counters
+    }
+
+    /// Values of the counters and of the recorder.
+    pub(crate) fn figures(&self) -> LearningFigures {
+        self.counters.read(&self.recorder.status())
+    }
+
+    /// Reads standing and harm of an adapter for metrics. Waits for a lesson that it learns.
+    pub(crate) fn observe(&self, owner: &str, name: &str, adapter: &OnlineAdapter) {
+        match adapter.status() {
+            Ok(status) => {
+                let is_quarantined = matches!(status.standing, Standing::Quarantined { .. });
+                self.counters.set_adapter(owner, name, is_quarantined, status.harm);
+            }
+            Err(error) => {
+                tracing::warn!(adapter = name, error = with_sources(&error), "an adapter cannot be read");
+            }
+        }
     }
 
     /// Records a choice of a request that is complete. A full queue drops and counts it.
@@ -181,7 +209,9 @@ impl ModelLearning {
         tenant: &Tenant,
         name: &str,
     ) -> Result<Arc<OnlineAdapter>, ruvllm::Error> {
-        engine.online_adapter(tenant, name, &self.store, self.options.clone())
+        let adapter = engine.online_adapter(tenant, name, &self.store, self.options.clone())?;
+        self.observe(OnlineAdapter::owner(tenant), name, &adapter);
+        Ok(adapter)
     }
 }
 

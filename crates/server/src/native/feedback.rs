@@ -85,14 +85,32 @@ pub(crate) async fn create(
     Json(request): Json<FeedbackRequest>,
 ) -> Result<axum::Json<FeedbackObject>, ApiError> {
     let model = learning_model(&app, &caller, request.model.as_deref()).await?;
-    caller.limits.admit_lesson(Instant::now())?;
     let most = app.limits().items;
-    let taught = blocking(move || teach(&model, &caller, &request, most)).await?;
-    Ok(axum::Json(taught))
+    let taught = match caller.limits.admit_lesson(Instant::now()) {
+        Err(limited) => Err(limited.into()),
+        Ok(()) => {
+            let model = Arc::clone(&model);
+            blocking(move || teach(&model, &caller, &request, most)).await
+        }
+    };
+    if let Some(learning) = model.learning() {
+        learning.counters().count(taught.as_ref().map_or("refused", |taught| taught.result));
+    }
+    taught.map(axum::Json)
+}
+
+/// Reads an adapter for metrics beside the reply, since the next lesson may hold it for seconds.
+fn observe(model: &Arc<LoadedModel>, owner: &str, name: &str, adapter: Arc<OnlineAdapter>) {
+    let (model, owner, name) = (Arc::clone(model), owner.to_owned(), name.to_owned());
+    tokio::task::spawn_blocking(move || {
+        if let Some(learning) = model.learning() {
+            learning.observe(&owner, &name, &adapter);
+        }
+    });
 }
 
 fn teach(
-    model: &LoadedModel,
+    model: &Arc<LoadedModel>,
     caller: &Caller,
     request: &FeedbackRequest,
     most: usize,
@@ -101,21 +119,28 @@ fn teach(
     let tenant = tenant_of(engine, caller)?;
     let name = request.adapter.as_deref().unwrap_or(ADAPTER);
     let lesson = request.lesson(engine, most)?;
+    let owner = OnlineAdapter::owner(&tenant);
     let adapter = || learning.adapter(engine, &tenant, name).map_err(refused);
-    let taught = match (&request.request_id, lesson) {
-        (None, Some(text)) => adapter()?.teach(engine, &text, &[]).map_err(refused)?,
+    let (taught, adapter) = match (&request.request_id, lesson) {
+        (None, Some(text)) => {
+            let adapter = adapter()?;
+            (adapter.teach(engine, &text, &[]).map_err(refused)?, adapter)
+        }
         (Some(id), None) => {
             let id = choice_id(id, request.choice.unwrap_or(0));
-            let owner = OnlineAdapter::owner(&tenant);
             let feedback = request.feedback(engine, learning, owner, &id)?;
             let stored = learning.recorder().feedback(owner, &id, feedback);
             let stored = stored.and_then(|number| learning.store().trajectory(owner, number));
             let stored = stored.map_err(unusable)?.ok_or_else(no_request)?;
-            let taught = adapter()?.teach_trajectory(engine, &stored).map_err(refused)?;
-            taught.ok_or_else(says_nothing)?
+            let adapter = adapter()?;
+            let taught = adapter.teach_trajectory(engine, &stored).map_err(refused)?;
+            (taught.ok_or_else(says_nothing)?, adapter)
         }
         _ => return Err(ApiError::invalid("send either request_id, or prompt or messages")),
     };
+    let is_quarantined = matches!(taught, Taught::Quarantined);
+    learning.counters().set_adapter(owner, name, is_quarantined, None);
+    observe(model, owner, name, adapter);
     let object = FeedbackObject {
         object: "feedback",
         model: model.name().to_string(),

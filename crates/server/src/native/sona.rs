@@ -123,7 +123,10 @@ async fn with_adapter<T: Send + 'static>(
     with_learning(&app, caller, query.model.as_deref(), move |model, engine, learning, tenant| {
         let adapters = learning.adapters(engine, tenant).map_err(refused)?;
         let absent = || ApiError::not_found("no such adapter learns").with_param("name");
-        run(&name, model, engine, adapters.get(&name).ok_or_else(absent)?)
+        let adapter = adapters.get(&name).ok_or_else(absent)?;
+        let result = run(&name, model, engine, adapter);
+        learning.observe(OnlineAdapter::owner(tenant), &name, adapter);
+        result
     })
     .await
 }
@@ -217,6 +220,7 @@ pub(crate) async fn forget(
         let forgotten = learning.store().forget(owner, scope).map_err(unusable)?;
         // The store has forgotten; an adapter that cannot be built again is logged with its error.
         adapters.values().try_for_each(|adapter| adapter.reload(engine)).map_err(refused)?;
+        adapters.iter().for_each(|(name, adapter)| learning.observe(owner, name, adapter));
         let items = match (model.memory(), scope) {
             (Some(memory), ForgetScope::All) => memory.forget(engine, owner).map_err(refused)?,
             _ => 0,

@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use ruvllm::{Engine, KvTierUsage, KvUsage, PrefixStatistics, ResidencyStatistics, StepStatistics};
+use ruvllm::{
+    Engine, KvTierUsage, KvUsage, PrefixStatistics, ResidencyStatistics, StepStatistics, TuningStatus,
+};
 
+use crate::learning::ModelLearning;
+use crate::learning::figures::LearningFigures;
 use crate::models::LoadedModel;
 
 /// Figures of a model in memory.
@@ -22,6 +26,10 @@ pub(super) struct EngineFigures {
     /// Absent without a prefix cache.
     pub(super) prefix: Option<PrefixStatistics>,
     pub(super) adapters: ResidencyStatistics,
+    /// Absent without a store of what is learned.
+    pub(super) learning: Option<LearningFigures>,
+    /// Absent unless settings follow the load.
+    pub(super) tuning: Option<TuningStatus>,
 }
 
 impl ModelFigures {
@@ -29,7 +37,10 @@ impl ModelFigures {
         Self {
             name: Arc::clone(model.name()),
             bytes: model.bytes(),
-            engine: model.embedder().engine().map(EngineFigures::read),
+            engine: model.embedder().engine().map(|engine| EngineFigures {
+                learning: model.learning().map(ModelLearning::figures),
+                ..EngineFigures::read(engine)
+            }),
         }
     }
 }
@@ -41,6 +52,8 @@ impl EngineFigures {
             kv: engine.kv_usage(),
             prefix: engine.prefix_statistics(),
             adapters: engine.adapter_statistics(),
+            learning: None,
+            tuning: engine.tuning_status(),
         }
     }
 

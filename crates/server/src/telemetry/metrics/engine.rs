@@ -1,8 +1,9 @@
 //! Metrics of engines as a table: name, type and the figure that is read.
 
 use prometheus_client::registry::Unit;
-use ruvllm::TreeStatistics;
+use ruvllm::{TreeStatistics, TuningStatus};
 
+use crate::learning::figures::LearningFigures;
 use crate::telemetry::figures::EngineFigures;
 
 /// Values of one model, each with a further label if there are several.
@@ -51,7 +52,13 @@ fn prefix(engine: &EngineFigures, read: fn(&TreeStatistics) -> u64) -> Values {
 
 /// All metrics of engines.
 pub(super) fn engine_metrics() -> Vec<EngineMetric> {
-    step_metrics().into_iter().chain(kv_metrics()).chain(prefix_metrics()).chain(adapter_metrics()).collect()
+    step_metrics()
+        .into_iter()
+        .chain(kv_metrics())
+        .chain(prefix_metrics())
+        .chain(adapter_metrics())
+        .chain(learning_metrics())
+        .collect()
 }
 
 fn step_metrics() -> [EngineMetric; 12] {
@@ -147,4 +154,51 @@ fn adapter_metrics() -> [EngineMetric; 5] {
             one(engine.adapters.evictions + engine.adapters.released)
         }),
     ]
+}
+
+/// A value for each name of a label; nothing without learning.
+fn learned<const N: usize>(
+    engine: &EngineFigures,
+    label: &'static str,
+    read: fn(&LearningFigures) -> [(&'static str, u64); N],
+) -> Values {
+    let values = engine.learning.iter().flat_map(read);
+    values.map(|(name, value)| (Some((label, name)), value as f64)).collect()
+}
+
+fn learning_metrics() -> [EngineMetric; 6] {
+    [
+        counter("learning_lessons", "Feedback by its result", |engine| {
+            learned(engine, "result", |learning| learning.lessons)
+        }),
+        counter("learning_recorded_requests", "Choices that were stored for feedback", |engine| {
+            engine.learning.as_ref().map_or_else(Vec::new, |learning| one(learning.recorded))
+        }),
+        counter("learning_dropped_requests", "Choices that were not stored, by cause", |engine| {
+            learned(engine, "cause", |learning| learning.dropped)
+        }),
+        gauge("learning_adapters", "Adapters that learn, by standing", |engine| {
+            learned(engine, "standing", |learning| learning.adapters)
+        }),
+        gauge("learning_harm", "Largest rise of the loss at ordinary text", |engine| {
+            let harm = engine.learning.as_ref().and_then(|learning| learning.harm);
+            harm.map(|harm| (None, harm)).into_iter().collect()
+        })
+        .with_unit(Unit::Other("nats".to_owned())),
+        counter("tuning_decisions", "Decisions of the tuner by outcome", |engine| {
+            engine.tuning.as_ref().map_or_else(Vec::new, decisions)
+        }),
+    ]
+}
+
+fn decisions(tuning: &TuningStatus) -> Values {
+    let outcomes = [
+        ("applied", tuning.applied),
+        ("tried", tuning.tried),
+        ("kept", tuning.kept),
+        ("rolled_back", tuning.rolled_back),
+        ("interrupted", tuning.interrupted),
+        ("noted", tuning.shifts),
+    ];
+    outcomes.map(|(outcome, count)| (Some(("outcome", outcome)), count as f64)).into()
 }

@@ -1,9 +1,11 @@
 //! Metrics of a router over the built-in model.
 
+mod learning;
 mod live;
 mod log;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
@@ -12,8 +14,12 @@ use tower::ServiceExt;
 
 use super::metrics::RequestEnd;
 use crate::api_error::ErrorKind;
-use crate::app::App;
-use crate::testing::{app, exchange, request, run, serve};
+use crate::app::{App, RequestLimits};
+use crate::config::{Config, Learning, Tenant};
+use crate::gate::Gate;
+use crate::models::{ModelEntry, ModelSet};
+use crate::router::router;
+use crate::testing::{app, built_in, exchange, request, run, serve};
 
 /// A state, and a router that has had a few requests.
 struct Served {
@@ -38,6 +44,20 @@ impl Served {
         Self { router: serve(&app), app }
     }
 
+    /// A server that learns and whose settings follow the load.
+    fn learning(folder: &Path) -> Self {
+        let mut options = ruvllm::EngineOptions::default().with_threads(1).with_kv_budget(256 << 20);
+        let tuning = ruvllm::TuningOptions::fitting(&options.scheduling, options.prefill_chunk);
+        options.tuning = Some(tuning);
+        let models = ModelSet::new(vec![ModelEntry::new("base", built_in(), options)], None);
+        let learning = Learning { folder: Some(folder.to_owned()), ..Learning::default() };
+        let app = Arc::new(App::new(models.with_learning(learning), RequestLimits::default()));
+        let mut config = Config::default();
+        config.tenants.insert("default".to_owned(), Tenant { learning: true, ..Tenant::default() });
+        let gate = Arc::new(Gate::new(&config).unwrap());
+        Self { router: router(Arc::clone(&app), gate), app }
+    }
+
     fn post(&self, path: &str, body: Value) -> u16 {
         exchange(self.router.clone(), request("POST", path, Some(body))).status
     }
@@ -50,8 +70,11 @@ impl Served {
 
     /// A scrape that has every metric of the server.
     fn full_scrape() -> Scrape {
-        let served = Self::new();
+        let folder = tempfile::tempdir().unwrap();
+        let served = Self::learning(folder.path());
         assert_eq!(served.post("/v1/chat/completions", chat(&json!({"stream": true}))), 200);
+        let model = served.app.models.loaded().remove(0);
+        model.learning().unwrap().counters().set_adapter("default", "tone", false, Some(0.01));
         served.app.metrics.count_request(RequestEnd {
             endpoint: "chat_completions".into(),
             model: None,
