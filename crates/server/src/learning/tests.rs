@@ -133,6 +133,22 @@ fn nothing_is_recorded_or_taught_for_a_tenant_without_learning() {
 }
 
 #[test]
+fn models_say_whether_feedback_teaches_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let feedback = |router: &Router, path: &str| {
+        let reply = send_to(router.clone(), "GET", path, None).json();
+        reply.pointer("/data/0").unwrap_or(&reply).get("feedback").cloned()
+    };
+    let router = server(folder.path(), learning());
+    for path in ["/v1/models", "/v1/models/base"] {
+        assert_eq!(feedback(&router, path), Some(json!(true)), "{path} before the model is loaded");
+    }
+    complete(&router, "first", &json!([]));
+    assert_eq!(feedback(&router, "/v1/models"), Some(json!(true)));
+    assert_eq!(feedback(&server(folder.path(), Tenant::default()), "/v1/models"), None);
+}
+
+#[test]
 fn a_damaged_store_leaves_the_model_without_learning() {
     let folder = tempfile::tempdir().unwrap();
     let router = server(folder.path(), learning());
@@ -144,4 +160,6 @@ fn a_damaged_store_leaves_the_model_without_learning() {
     let router = server(folder.path(), learning());
     complete(&router, "second", &json!([]));
     refused(&router, json!({"prompt": "a", "correction": "b"}), 503, "store");
+    let models = send_to(router, "GET", "/v1/models", None).json();
+    assert_eq!(models["data"][0].get("feedback"), None, "{models}");
 }

@@ -117,6 +117,11 @@ impl ModelSet {
         self
     }
 
+    /// True if models that generate learn, for tenants that may.
+    pub(crate) fn learn(&self) -> bool {
+        self.learning.folder.is_some()
+    }
+
     /// Seconds since the Unix epoch for `created` of models.
     pub(crate) fn created(&self) -> u64 {
         self.created

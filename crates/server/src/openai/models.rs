@@ -4,14 +4,15 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use axum::Json;
 use axum::extract::{Path, State};
+use axum::{Extension, Json};
 use ruvllm_witness::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::api_error::ApiError;
 use crate::app::App;
+use crate::auth::{Caller, Scope};
 use crate::models::Offered;
 
 /// A model, or an adapter under its own name.
@@ -35,6 +36,10 @@ pub(crate) struct ModelObject {
     /// Tokens of prompt and output; absent before the model is loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     context_length: Option<usize>,
+    /// True if feedback of the caller teaches this model; absent otherwise.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    feedback: bool,
 }
 
 /// The list of models.
@@ -48,7 +53,7 @@ pub(crate) struct ModelList {
 }
 
 impl ModelObject {
-    fn new(offered: &Offered<'_>, created: u64) -> Self {
+    fn new(offered: &Offered<'_>, created: u64, teaches: bool) -> Self {
         let engine = offered.loaded.as_ref().and_then(|model| model.embedder().engine());
         Self {
             id: offered.name.clone(),
@@ -61,14 +66,25 @@ impl ModelObject {
             parent: offered.parent.map(str::to_owned),
             loaded: offered.loaded.is_some(),
             context_length: engine.map(ruvllm::Engine::context_length),
+            // One that is not loaded has not shown a fault of its store.
+            feedback: teaches && offered.loaded.as_ref().is_none_or(|model| model.learning().is_some()),
         }
     }
 }
 
+/// True if the caller may send feedback, and models learn from it.
+fn teaches(app: &App, caller: &Caller) -> bool {
+    app.models.learn() && caller.limits.learns() && caller.require(Scope::Learning).is_ok()
+}
+
 /// `GET /v1/models`
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<ModelList> {
-    let created = app.models.created();
-    let data: Vec<_> = app.models.offered().map(|offered| ModelObject::new(&offered, created)).collect();
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+) -> Json<ModelList> {
+    let (created, teaches) = (app.models.created(), teaches(&app, &caller));
+    let object = |offered: Offered<'_>| ModelObject::new(&offered, created, teaches);
+    let data: Vec<_> = app.models.offered().map(object).collect();
     let id = |object: Option<&ModelObject>| object.map(|object| object.id.clone());
     let (first_id, last_id) = (id(data.first()), id(data.last()));
     Json(ModelList { object: "list", data, has_more: false, first_id, last_id })
@@ -77,11 +93,12 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<ModelList> {
 /// `GET /v1/models/{name}`
 pub(crate) async fn retrieve(
     State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<ModelObject>, ApiError> {
-    let created = app.models.created();
+    let (created, teaches) = (app.models.created(), teaches(&app, &caller));
     let found = app.models.offered().find(|offered| offered.name == name);
-    let object = found.map(|offered| ModelObject::new(&offered, created));
+    let object = found.map(|offered| ModelObject::new(&offered, created, teaches));
     object.map(Json).ok_or_else(|| {
         let names: Vec<_> = app.models.offered().map(|offered| offered.name).collect();
         ApiError::no_model(&name, &names.join(", "))

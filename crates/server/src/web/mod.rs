@@ -52,13 +52,14 @@ macro_rules! assets {
     };
 }
 
-static ASSETS: [Asset; 14] = assets![
+static ASSETS: [Asset; 15] = assets![
     "/" HTML "index.html",
     "/ui/icon.svg" SVG "icon.svg",
     "/ui/style.css" CSS "style.css",
     "/ui/api.js" JAVASCRIPT "api.js",
     "/ui/app.js" JAVASCRIPT "app.js",
     "/ui/dom.js" JAVASCRIPT "dom.js",
+    "/ui/feedback.js" JAVASCRIPT "feedback.js",
     "/ui/live.js" JAVASCRIPT "live.js",
     "/ui/markdown.js" JAVASCRIPT "markdown.js",
     "/ui/messages.js" JAVASCRIPT "messages.js",

@@ -297,6 +297,57 @@ if (options.mock) {
     assert.equal(await page.eval(`${REPLY}.querySelector('.markdown').innerText`), 'The answer is 4.');
   });
 
+  await check('good, bad and a right answer teach the model', async () => {
+    const note = `${REPLY}.querySelector('.actions [role=status]').textContent`;
+    const button = (label) => `${REPLY}.querySelector('[aria-label="${label}"]')`;
+    const pressed = (label) => page.eval(`${button(label)}.getAttribute('aria-pressed')`);
+    const last = () => server.lessons.at(-1);
+    await fresh();
+    await send('x');
+    await page.until(`${REPLY} && ${IDLE} && ${button('Good reply')}`);
+    assert.deepEqual([await pressed('Good reply'), await page.eval(note)], ['false', '']);
+    await page.eval(`${button('Good reply')}.focus()`);
+    await page.press('Enter');
+    await page.until(`${note}.startsWith('Learned')`);
+    assert.deepEqual(last(), { model: 'llama-1b', request_id: 'req_1', accepted: true });
+    assert.equal(await page.eval('document.activeElement.getAttribute("aria-label")'), 'Good reply', 'the focus stays');
+    await page.eval(`${button('Bad reply')}.click()`);
+    await page.until(`${button('Bad reply')}.getAttribute('aria-pressed') === 'true'`);
+    assert.equal(last().accepted, false);
+    assert.equal(await pressed('Good reply'), 'false');
+
+    const type = async (text) => {
+      await page.eval(`${button('Correct reply')}.focus()`);
+      await page.press('Enter');
+      assert.match(await page.eval('document.activeElement.value'), /KV cache/, 'the field begins with the answer');
+      await page.eval('document.activeElement.value = ""');
+      await page.type(text);
+    };
+    await type('never sent');
+    await shot('feedback');
+    await page.press('Escape');
+    assert.equal(await page.eval('document.activeElement.getAttribute("aria-label")'), 'Correct reply');
+    assert.equal(server.lessons.length, 2);
+    await type('noise');
+    await page.press('Control+Enter');
+    await page.until(`${note}.includes('too improbable')`);
+    assert.deepEqual(last(), { model: 'llama-1b', request_id: 'req_1', correction: 'noise' });
+    await type('fail');
+    await page.press('Control+Enter');
+    await page.until(`document.querySelector('.toast')?.innerText.includes('no such request')`);
+    page.errors = page.errors.filter((text) => !text.includes('404'));
+
+    await page.open(url);
+    await page.until('document.querySelector("#chats .name") && document.querySelector("#model").options.length > 0');
+    await page.eval('document.querySelector("#chats .name").click()');
+    assert.ok(await page.eval(`${note}.includes('too improbable')`), 'the feedback is kept');
+    await page.eval(`(() => { const model = document.querySelector('#model'); model.value = 'qwen3-0.6b'; model.dispatchEvent(new Event('change')); })()`);
+    await send('y');
+    await page.until(`document.querySelectorAll('article.assistant').length === 2 && ${IDLE}`);
+    await page.until(`${REPLY}.querySelector('[aria-label="Copy reply"]')`);
+    assert.equal(await page.eval(`${button('Good reply')} === null`), true, 'a model that learns nothing has no buttons');
+  });
+
   await check('adapters are sent with their scales', async () => {
     await fresh();
     await page.until(`document.querySelector('#adapter-list input')`);

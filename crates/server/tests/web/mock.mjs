@@ -54,7 +54,7 @@ function live(tick) {
   };
 }
 
-const sse = (response) => response.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store' });
+const sse = (response, headers = {}) => response.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store', ...headers });
 const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
 
 /** Parts of the reply to a request: deltas of the stream and the finish reason. */
@@ -74,17 +74,30 @@ function replyTo({ messages, tools, tool_choice: choice, response_format: format
   return [words(MARKDOWN), 'stop'];
 }
 
-async function chat(request, response) {
+async function bodyOf(request) {
   const parts = [];
   for await (const part of request) parts.push(part);
-  const body = JSON.parse(Buffer.concat(parts));
+  return JSON.parse(Buffer.concat(parts));
+}
+
+/** A lesson: what it says is the reply's result. */
+async function feedback(request, response, lessons) {
+  const body = await bodyOf(request);
+  lessons.push(body);
+  await pause(50);
+  if (body.correction === 'fail') return json(response, 404, { error: { message: 'no such request is recorded', type: 'not_found_error' } });
+  json(response, 200, { object: 'feedback', model: body.model, adapter: 'learned', result: body.correction === 'noise' ? 'outlier' : 'learned' });
+}
+
+async function chat(request, response) {
+  const body = await bodyOf(request);
   if (body.messages.at(-1).content?.includes('fail')) {
     return json(response, 503, { error: { message: 'The server is busy: 64 requests wait', type: 'server_error', param: null, code: null } }, { 'retry-after': '2' });
   }
   const [deltas, finish] = replyTo(body);
   const frame = (fields) => response.write(`data: ${JSON.stringify({ id: 'chatcmpl-1', object: 'chat.completion.chunk', created: 1, model: body.model, ...fields })}\n\n`);
   const choice = (delta, reason = null) => frame({ choices: [{ index: 0, delta, finish_reason: reason }] });
-  sse(response);
+  sse(response, { 'x-request-id': `req_${body.messages.length}` });
   choice({ role: 'assistant', content: '' });
   for (const delta of deltas) {
     if (response.destroyed) return;
@@ -117,7 +130,7 @@ function asset(path, response) {
 
 const adapter = (id, tier, rank) => ({ id, object: 'adapter', model: 'llama-1b', tier, rank, bytes: 22e6 });
 
-/** Starts the server; resolves to it when it listens. */
+/** Starts the server; resolves to it when it listens. `lessons` has the bodies of feedback. */
 export function start(port = 0, secret = process.env.MOCK_KEY) {
   const server = createServer((request, response) => {
     const path = request.url.split('?')[0];
@@ -125,11 +138,13 @@ export function start(port = 0, secret = process.env.MOCK_KEY) {
       return json(response, 401, { error: { message: 'A valid API key is required', type: 'authentication_error' } });
     }
     if (path === '/v1/chat/completions') return chat(request, response);
+    if (path === '/v1/feedback') return feedback(request, response, server.lessons);
     if (path === '/v1/live') return events(response);
-    if (path === '/v1/models') return json(response, 200, { object: 'list', data: ['llama-1b', 'qwen3-0.6b'].map((id) => ({ id, object: 'model' })) });
+    if (path === '/v1/models') return json(response, 200, { object: 'list', data: [{ id: 'llama-1b', object: 'model', feedback: true }, { id: 'qwen3-0.6b', object: 'model' }] });
     if (path === '/v1/adapters') return json(response, 200, { object: 'list', data: [adapter('support', 'hot', 16), adapter('legal-de', 'cold', 8)] });
     return asset(path, response);
   });
+  server.lessons = [];
   return new Promise((resolve) => { server.listen(port, '127.0.0.1', () => resolve(server)); });
 }
 

@@ -20,6 +20,12 @@ const act = {
   suggest(text) { $('prompt').value = text; send(); },
   edit(index, text) { rewind(index); add({ role: 'user', content: text }); reply(); },
   answer(results) { add(...results); reply(); },
+  taught(owner, isShown) {
+    if (!deleted.has(owner.id)) keep(owner);
+    if (!isShown && owner === chat && !running) act.show();
+    // The first lesson begins an adapter, which can be switched on.
+    loadLists(settings, changed).catch(() => {});
+  },
   regenerate() {
     const last = chat.messages.findLastIndex((message) => message.role === 'assistant');
     if (last < 0 || running) return;
@@ -259,6 +265,8 @@ function askKey() {
 async function refresh() {
   try {
     await loadLists(settings, changed);
+    // What can be taught is known now.
+    if (!running && chat.messages.length) act.show();
   } catch (error) {
     if (error.status === 401 && await askKey()) return refresh();
     toast(error.message, 'Try again', refresh);

@@ -44,6 +44,8 @@ const ICONS = {
   help: 'M5.5 6a2.5 2.5 0 1 1 3.6 2.2c-.8.5-1.1.8-1.1 1.8M8 12.5v.5',
   send: 'M8 13V3.5M3.5 8L8 3.5 12.5 8',
   stop: 'M4.5 4.5h7v7h-7z',
+  good: 'M5 7l2.5-4.5c.9 0 1.4.7 1.2 1.5L8.2 6.5h4.3l-1 6.5H5zM5 7H2.8v6H5',
+  bad: 'M5 9l2.5 4.5c.9 0 1.4-.7 1.2-1.5L8.2 9.5h4.3l-1-6.5H5zM5 9H2.8V3H5',
 };
 
 /** An icon, hidden from assistive technology. */

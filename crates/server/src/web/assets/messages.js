@@ -1,6 +1,7 @@
 // The messages of a conversation as nodes: text, reasoning, tool calls, JSON replies, actions.
 
 import { $, copy, h, iconButton } from './dom.js';
+import { canTeach, feedback } from './feedback.js';
 import { codeBlock, showMarkdown } from './markdown.js';
 import { mismatch, parse } from './schema.js';
 import { openCalls, splitReasoning } from './session.js';
@@ -8,7 +9,7 @@ import { openCalls, splitReasoning } from './session.js';
 /** Distance from the end, in pixels, within which the view follows new text. */
 const FOLLOW = 80;
 
-/** Shows a whole conversation; `act` has the actions `edit`, `regenerate`, `answer`, `retry`. */
+/** Shows a whole conversation; `act` has the actions `edit`, `regenerate`, `answer`, `taught`. */
 export function showChat(chat, act, running) {
   const open = running ? [] : openCalls(chat);
   const last = chat.messages.findLastIndex((message) => message.role === 'assistant');
@@ -127,14 +128,16 @@ function callCards(message, { chat, index, open, act }) {
 }
 
 /** Error, figures and actions under a reply. */
-function footer(message, answer, { act, running, isLast }) {
+function footer(message, answer, { chat, act, running, isLast }) {
   if (running) return [];
   const parts = [];
   if (message.error) parts.push(h('p.badge.bad', { role: 'alert' }, message.error));
   const copyButton = iconButton('copy', 'Copy reply', () => copy(answer, copyButton));
+  const lesson = answer && canTeach(message) ? feedback(message, answer, (isShown) => act.taught(chat, isShown)) : null;
   parts.push(h('div.actions', {}, answer && copyButton,
     isLast && iconButton('redo', message.error ? 'Try again' : 'Regenerate', () => act.regenerate()),
-    h('span.note', {}, figures(message))));
+    lesson?.buttons ?? [], h('span.note', {}, figures(message)), lesson?.note));
+  if (lesson) parts.push(lesson.form);
   return parts;
 }
 

@@ -74,6 +74,7 @@ export async function generate(body, reply, signal, onChange) {
   let first = null;
   try {
     const response = await call('/v1/chat/completions', { body, signal });
+    reply.request = response.headers.get('x-request-id');
     for await (const event of events(response)) {
       if (add(reply, event)) first ??= performance.now();
       onChange();

@@ -2,6 +2,7 @@
 
 import { list } from './api.js';
 import { $, h } from './dom.js';
+import { teachable } from './feedback.js';
 import { parseSchema, parseTools } from './schema.js';
 
 /** Sampling fields of the request; an empty one leaves the server's default. */
@@ -92,6 +93,8 @@ function showChoices(part, tools) {
 /** Loads the server's models and adapters into their lists. */
 export async function loadLists(settings, changed) {
   const models = await list('/v1/models');
+  teachable.clear();
+  for (const model of models) if (model.feedback) teachable.add(model.id);
   if (!models.some((model) => model.id === settings.model)) settings.model = models[0]?.id ?? '';
   const options = models.map(({ id }) => h('option', { value: id, selected: id === settings.model }, id));
   $('model').replaceChildren(...options);
