@@ -311,6 +311,7 @@ if (options.mock) {
     await page.until(`${note}.startsWith('Learned')`);
     assert.deepEqual(last(), { model: 'llama-1b', request_id: 'req_1', accepted: true });
     assert.equal(await page.eval('document.activeElement.getAttribute("aria-label")'), 'Good reply', 'the focus stays');
+    await page.until(`document.querySelector('#adapter-list').textContent.includes('learned1 lesson')`);
     await page.eval(`${button('Bad reply')}.click()`);
     await page.until(`${button('Bad reply')}.getAttribute('aria-pressed') === 'true'`);
     assert.equal(last().accepted, false);

@@ -128,6 +128,9 @@ function asset(path, response) {
   response.writeHead(200, { 'content-type': TYPES[extname(file)], 'content-security-policy': CSP }).end(readFileSync(file));
 }
 
+/** The adapter that lessons have taught. */
+const learned = (lessons) => (lessons.length ? [{ id: 'learned', object: 'learned_adapter', model: 'llama-1b', standing: 'learning', lessons: lessons.length }] : []);
+
 const adapter = (id, tier, rank) => ({ id, object: 'adapter', model: 'llama-1b', tier, rank, bytes: 22e6 });
 
 /** Starts the server; resolves to it when it listens. `lessons` has the bodies of feedback. */
@@ -139,8 +142,9 @@ export function start(port = 0, secret = process.env.MOCK_KEY) {
     }
     if (path === '/v1/chat/completions') return chat(request, response);
     if (path === '/v1/feedback') return feedback(request, response, server.lessons);
+    if (path === '/v1/sona/adapters') return json(response, 200, { object: 'list', data: learned(server.lessons) });
     if (path === '/v1/live') return events(response);
-    if (path === '/v1/models') return json(response, 200, { object: 'list', data: [{ id: 'llama-1b', object: 'model', feedback: true }, { id: 'qwen3-0.6b', object: 'model' }] });
+    if (path === '/v1/models') return json(response, 200, { object: 'list', data: [{ id: 'llama-1b', object: 'model', loaded: true, feedback: true }, { id: 'qwen3-0.6b', object: 'model' }] });
     if (path === '/v1/adapters') return json(response, 200, { object: 'list', data: [adapter('support', 'hot', 16), adapter('legal-de', 'cold', 8)] });
     return asset(path, response);
   });

@@ -46,7 +46,7 @@ Examples:
   ruvllm generate --adapter poet=poet-lora@0.8 \"The sea\"
   ruvllm generate --n 3 --logprobs 2 \"The capital of France is\"
   ruvllm generate --chat --tools tools.json \"Weather in Rome?\"
-  ruvllm generate --chat --bank work \"Add up the bills of March\"
+  ruvllm generate --chat --bank work \"Sum the invoices of March\"
   ruvllm generate --json-schema person.json \"Ann is 31 years old. As JSON:\"
 
 With --json-schema, --grammar, --regex, --choices or --json-object only tokens that fit are sampled. Output that ends

@@ -99,12 +99,20 @@ export async function loadLists(settings, changed) {
   const options = models.map(({ id }) => h('option', { value: id, selected: id === settings.model }, id));
   $('model').replaceChildren(...options);
   $('model').hidden = !models.length;
-  const adapters = await list('/v1/adapters');
+  const adapters = [...await list('/v1/adapters'), ...await learnedAdapters(models.find((model) => model.id === settings.model))];
   const known = new Set(adapters.map((adapter) => adapter.id));
   for (const name of Object.keys(settings.adapters)) if (!known.has(name)) delete settings.adapters[name];
   $('adapters').hidden = !adapters.length;
   $('adapter-list').replaceChildren(...adapters.map((adapter) => adapterRow(adapter, settings.adapters, changed)));
   changed();
+}
+
+/** Adapters that the caller has taught, of a model in memory. */
+async function learnedAdapters(model) {
+  if (!model?.feedback || !model.loaded) return [];
+  const learned = await list(`/v1/sona/adapters?model=${encodeURIComponent(model.id)}`);
+  const state = ({ standing, lessons }) => (standing === 'learning' ? `${lessons} ${lessons === 1 ? 'lesson' : 'lessons'}` : standing);
+  return learned.map((adapter) => ({ id: adapter.id, model: adapter.model, tier: state(adapter) }));
 }
 
 /** An adapter with its switch and scale. */

@@ -17,7 +17,7 @@ with and without memory can be compared (`ruvllm sona bank status`). The request
 JSON: {bank, request, verdict, recorded}; recorded is false if the outcome was known
 
 Examples:
-  ruvllm generate --chat --bank work \"Add up the bills of March\"
+  ruvllm generate --chat --bank work \"Sum the invoices of March\"
   ruvllm sona bank outcome work success
   ruvllm sona bank outcome work failure --request 1795744000000.4711";
 

@@ -18,7 +18,7 @@ The score is the cosine similarity of the text and an item's task, corrected by 
 JSON: {bank, found: [{score, similarity, item}]}; item as in `ruvllm sona bank list`
 
 Examples:
-  ruvllm sona bank search work \"Add up the bills of March\"
+  ruvllm sona bank search work \"Sum the invoices of March\"
   ruvllm sona bank search work \"Add up the bills\" --items 5 --similarity 0";
 
 /// Find the items for a text
