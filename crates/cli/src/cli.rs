@@ -147,6 +147,7 @@ impl Cli {
             Command::Sona(sona::SonaCommand::Train(args)) => return sona::train::run(&args, json),
             Command::Sona(sona::SonaCommand::Bank(command)) => sona::bank::run(&command, json)?,
             Command::Sona(sona::SonaCommand::Status(args)) => sona::status::run(&args, json)?,
+            Command::Sona(sona::SonaCommand::Consolidate(args)) => sona::consolidate::run(&args, json)?,
             Command::Sona(sona::SonaCommand::Export(args)) => sona::export::run(&args, json)?,
             Command::Sona(sona::SonaCommand::Forget(args)) => sona::forget::run(&args, json)?,
             Command::Sona(sona::SonaCommand::Replay(args)) => {

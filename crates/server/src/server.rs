@@ -1,10 +1,12 @@
 //! A server: bound, configured, run to its end.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use parking_lot::Mutex;
+use ruvllm::crates::sona::background::Background;
 use ruvllm::{EngineOptions, TuningOptions};
 use ruvllm_witness::PrivateKey;
 use tokio::runtime::{Builder, Runtime};
@@ -18,6 +20,7 @@ use crate::error::Error;
 use crate::gate::Gate;
 #[cfg(feature = "grpc")]
 use crate::grpc;
+use crate::learning::background;
 use crate::listen::{self, Address, Certificate, Listener, Peak, Services, ShutdownHandle};
 use crate::models::{ModelEntry, ModelSet};
 use crate::reload::{Reload, ReloadHandle};
@@ -53,6 +56,8 @@ pub struct Server {
     health: Option<HealthReporter>,
     app: Option<Arc<App>>,
     witness: Option<Arc<Witness>>,
+    /// Consolidates lessons until it is dropped.
+    background: Option<Background>,
     shutdown: ShutdownHandle,
     reload: ReloadHandle,
 }
@@ -81,6 +86,7 @@ impl Server {
         }
         let app = Arc::new(app);
         let interval = config.folders.sessions_interval_s.duration();
+        let learning = config.learning.clone();
         #[cfg(feature = "grpc")]
         let health = HealthReporter::new();
         let services = |gate: Arc<Gate>| Services {
@@ -97,12 +103,15 @@ impl Server {
         app.set_ready(true);
         #[cfg(feature = "grpc")]
         server.runtime.block_on(grpc::set_serving(&health));
+        let background = background::start(&app.models, &learning);
+        let background = background.map_err(|error| Error::System(io::Error::other(error)))?;
         let models = Arc::clone(&app.models);
         server.runtime.spawn(async move { models.save_sessions(interval).await });
         let models = Arc::clone(&app.models);
         server.runtime.spawn(async move { models.log_engines(LOG_INTERVAL).await });
         Ok(Self {
             witness,
+            background,
             #[cfg(feature = "grpc")]
             health: Some(health),
             ..server
@@ -156,6 +165,7 @@ impl Server {
             health: None,
             app,
             witness: None,
+            background: None,
             shutdown: ShutdownHandle::new(),
             reload,
         })
@@ -240,7 +250,7 @@ impl Server {
     /// # Errors
     /// [`Error::Witness`] for entries that could not be written.
     pub fn run(self) -> Result<(), Error> {
-        let Self { runtime, listener, services, app, witness, shutdown, .. } = self;
+        let Self { runtime, listener, services, app, witness, background, shutdown, .. } = self;
         #[cfg(feature = "grpc")]
         let health = self.health;
         runtime.block_on(async {
@@ -259,8 +269,9 @@ impl Server {
             }
             listener.run(services, shutdown).await;
         });
-        // Its threads record the last calls.
+        // Its threads record the last calls, and the other one holds the models.
         drop(runtime);
+        drop(background);
         if let Some(app) = app {
             app.models.clear();
         }

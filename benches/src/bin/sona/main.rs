@@ -3,17 +3,21 @@
 //!
 //! ```text
 //! sona MODEL.gguf --general FILE [--domain NAME=TRAIN.txt:TEST.txt]...
-//!     [--tools TRAIN.jsonl:TEST.jsonl] [--parts instant,tools,ratings,deep,cost,tuning]
-//!     [--steps 200] [--measured 20480] [--seeds 1] [--json FILE]
+//!     [--tools TRAIN.jsonl:TEST.jsonl]
+//!     [--parts instant,background,continual,tools,ratings,deep,cost,tuning]
+//!     [--steps 200] [--lessons 96] [--measured 20480] [--seeds 1] [--json FILE]
 //! ```
 //!
 //! `instant`: the training text is streamed once as corrected answers; perplexity of the domain's
-//! test text and of the general text before and after; time of updates. `ratings`: samples are
+//! test text and of the general text before and after; time of updates. `background`: the same with
+//! consolidation. `continual`: `lessons` lessons of each domain, one domain after the other, with
+//! and without what protects former ones. `ratings`: samples are
 //! rated by one property of their text. `tools`: exact calls of tools that were not taught, after
 //! corrected calls. `deep`: fine-tuning by back-propagation. `cost`: decode with learning beside
 //! decode without. `tuning`: a load that shifts, with fixed settings and with the tuner. Settings
 //! are those of the library.
 
+mod background;
 mod cost;
 mod deep;
 mod instant;
@@ -33,7 +37,7 @@ use serde_json::{Value, json};
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Parts of the measurement.
-const PARTS: [&str; 6] = ["instant", "tools", "ratings", "deep", "cost", "tuning"];
+const PARTS: [&str; 8] = ["instant", "background", "continual", "tools", "ratings", "deep", "cost", "tuning"];
 /// Tokens of a window of training and of measuring.
 const WINDOW: usize = 512;
 
@@ -52,6 +56,8 @@ struct Settings {
     tools: Option<(PathBuf, PathBuf)>,
     parts: Vec<String>,
     steps: u64,
+    /// Lessons of each domain of the continual part.
+    lessons: usize,
     /// Most tokens of a measured text.
     measured: usize,
     seeds: u64,
@@ -79,6 +85,7 @@ impl Settings {
             tools: None,
             parts: PARTS.map(str::to_owned).to_vec(),
             steps: 200,
+            lessons: 96,
             measured: 20_480,
             seeds: 1,
             json: None,
@@ -100,6 +107,7 @@ impl Settings {
                 "--tools" => settings.tools = Some(pair(&value)?),
                 "--parts" => settings.parts = value.split(',').map(str::to_owned).collect(),
                 "--steps" => settings.steps = value.parse()?,
+                "--lessons" => settings.lessons = value.parse()?,
                 "--measured" => settings.measured = value.parse()?,
                 "--seeds" => settings.seeds = value.parse()?,
                 "--json" => settings.json = Some(value.into()),
@@ -124,6 +132,12 @@ fn run(settings: &Settings) -> Result<()> {
     let mut document = serde_json::Map::new();
     if settings.has("instant") {
         document.insert("instant".to_owned(), instant::run(settings)?);
+    }
+    if settings.has("background") {
+        document.insert("background".to_owned(), background::domains(settings)?);
+    }
+    if settings.has("continual") {
+        document.insert("continual".to_owned(), background::continual(settings)?);
     }
     if settings.has("tools")
         && let Some((train, test)) = &settings.tools

@@ -62,6 +62,12 @@ fn corrections_change_what_is_generated_and_can_be_forgotten() {
     run(home, &["sona", "feedback", "twin", "--data", argument(&lessons)]).text();
     assert_eq!(run(home, &["sona", "status", "twin", "--json"]).json()["digest"], status["digest"]);
 
+    // A lesson that is always the same is one example: too little for a consolidation.
+    let consolidated = run(home, &["sona", "consolidate", "cat", "--json"]).json();
+    assert_eq!(consolidated["result"], "skipped", "{consolidated}");
+    let text = run(home, &["sona", "consolidate", "cat"]).text().to_owned();
+    assert_eq!(text, "cat: skipped, too little text to train on: 0 of 32 pieces of 16 tokens\n");
+
     let forgotten = run(home, &["sona", "forget", "cat", "--since", "2020-01-01", "--json"]).json();
     assert_eq!(forgotten["remaining"].as_u64(), Some(0), "{forgotten}");
     assert_eq!(generate(&["--adapter", "cat"]), base);

@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 61] = [
+pub(crate) const COMMANDS: [&[&str]; 62] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -51,6 +51,7 @@ pub(crate) const COMMANDS: [&[&str]; 61] = [
     &["sona", "train"],
     &["sona", "export"],
     &["sona", "forget"],
+    &["sona", "consolidate"],
     &["sona", "replay"],
     &["sona", "release"],
     &["serve"],

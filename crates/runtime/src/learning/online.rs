@@ -3,11 +3,12 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use ruvllm_adapters::{Adapter, MicroLora};
 use ruvllm_memory::Tenant;
-use ruvllm_sona::continual::GateReport;
+use ruvllm_sona::continual::{GateReport, Report};
 use ruvllm_sona::instant::{Observations, Settings};
 use ruvllm_sona::online::{
     ObservedModel, OnlineLearner, OnlineOptions, OnlineStatus, Replay, Taught, TaughtText,
@@ -17,6 +18,7 @@ use ruvllm_sona::trajectory::{StoredTrajectory, TrajectoryId};
 use ruvllm_sona::{Error as SonaError, LearningStore};
 
 use super::learned::publish;
+use super::pace::LessonTurns;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::GenerateRequest;
@@ -84,6 +86,12 @@ impl ObservedModel for Observed<'_> {
         let running: Vec<_> = running.collect::<Result<_>>().map_err(failed)?;
         running.into_iter().map(|text| Ok(text.wait().map_err(failed)?.tokens)).collect()
     }
+}
+
+/// True while requests run or wait.
+fn is_busy(engine: &Engine) -> bool {
+    let load = engine.core().counters.read();
+    load.running + load.loading + load.waiting > 0
 }
 
 fn failed(error: Error) -> SonaError {
@@ -177,6 +185,40 @@ impl OnlineAdapter {
         self.change(engine, |learner, model| learner.roll_back(version, model))
     }
 
+    /// Consolidates the lessons: trains on a sample of all of them, beside requests and lessons,
+    /// and takes the result if held-out text does not get worse. `None` if too few lessons are new,
+    /// the adapter is in quarantine, `keep_going` has stopped it, or its result is void, because
+    /// data was forgotten or new ordinary text came meanwhile.
+    ///
+    /// `keep_going` is called between pieces of the work, e.g. to wait for CPU time
+    /// ([`Pace::rest`](ruvllm_sona::background::Pace::rest)). While requests run, the work leaves
+    /// them the same share of the time as lessons do.
+    ///
+    /// # Errors
+    /// [`Error::Learning`] from the store; [`Error::Adapter`] as for [`teach`](Self::teach).
+    pub fn consolidate(
+        &self,
+        engine: &Engine,
+        keep_going: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Report>> {
+        let model = Observed { engine, candidates: self.candidates };
+        let planned = self.learner.lock().plan_consolidation(&model).map_err(learning)?;
+        let Some(mut consolidation) = planned else { return Ok(None) };
+        let mut begun = Instant::now();
+        let mut rested = || {
+            LessonTurns::rest(self.share, || is_busy(engine), begun.elapsed());
+            let goes_on = keep_going();
+            begun = Instant::now();
+            goes_on
+        };
+        let Some(report) = consolidation.train(&model, &mut rested).map_err(learning)?.cloned() else {
+            return Ok(None);
+        };
+        let taken =
+            self.change(engine, |learner, model| learner.finish_consolidation(model, consolidation))?;
+        Ok(taken.then_some(report))
+    }
+
     /// Judges the current state at held-out ordinary text: saves a snapshot of it, or goes back to
     /// the last clean one. `None` if the text says too little.
     ///
@@ -238,12 +280,7 @@ impl OnlineAdapter {
     /// Runs a lesson in its turn among those of the engine, in the share of the time that requests
     /// leave it.
     fn in_turn<T>(&self, engine: &Engine, lesson: impl FnOnce() -> T) -> T {
-        let core = engine.core();
-        let is_busy = || {
-            let load = core.counters.read();
-            load.running + load.loading + load.waiting > 0
-        };
-        core.lessons.run(self.share, is_busy, lesson)
+        engine.core().lessons.run(self.share, || is_busy(engine), lesson)
     }
 
     /// Changes the learner and publishes its parameters, also after a failure: it may have gone

@@ -26,22 +26,38 @@ impl LessonTurns {
     /// time, above 0 to 1: each rests first for what the one before it took.
     pub(super) fn run<T>(&self, share: f64, is_busy: impl Fn() -> bool, lesson: impl FnOnce() -> T) -> T {
         let mut rested = self.rested.lock();
-        while is_busy() {
-            let rest = rested.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
-                break;
-            }
-            sleep(rest.min(LOOK));
-        }
+        wait_until(*rested, is_busy);
         let begun = Instant::now();
         let result = lesson();
-        let now = Instant::now();
-        let rest = Duration::try_from_secs_f64((now - begun).as_secs_f64() * (1.0 / share - 1.0));
-        // A share so small that the time is none has lessons where no request runs.
-        let end = rest.ok().and_then(|rest| now.checked_add(rest));
-        *rested = end.unwrap_or(now + Duration::from_secs(u64::from(u32::MAX)));
+        *rested = end_of_rest(share, begun.elapsed());
         result
     }
+
+    /// Rests behind a piece of work of this time that is no lesson: both take the share, each of
+    /// its own.
+    pub(super) fn rest(share: f64, is_busy: impl Fn() -> bool, worked: Duration) {
+        wait_until(end_of_rest(share, worked), is_busy);
+    }
+}
+
+/// Waits for a moment, at most as long as requests run.
+fn wait_until(end: Instant, is_busy: impl Fn() -> bool) {
+    while is_busy() {
+        let rest = end.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return;
+        }
+        sleep(rest.min(LOOK));
+    }
+}
+
+/// End of a rest that begins now, behind work of this time.
+fn end_of_rest(share: f64, worked: Duration) -> Instant {
+    let now = Instant::now();
+    let rest = Duration::try_from_secs_f64(worked.as_secs_f64() * (1.0 / share - 1.0));
+    // A share so small that the time is none has work where no request runs.
+    let end = rest.ok().and_then(|rest| now.checked_add(rest));
+    end.unwrap_or(now + Duration::from_secs(u64::from(u32::MAX)))
 }
 
 #[cfg(test)]

@@ -24,6 +24,13 @@ pub(super) fn check(config: &Config) -> Checked {
     require(share > 0.0 && share <= 1.0, "learning.share", || {
         format!("{share} is not above 0 and at most 1, a share of the time")
     })?;
+    let share = config.learning.background_share.unwrap_or(0.0);
+    require((0.0..=1.0).contains(&share), "learning.background_share", || {
+        format!("{share} is not between 0 and 1, a share of one CPU")
+    })?;
+    require(config.learning.consolidation_lessons != Some(0), "learning.consolidation_lessons", || {
+        "0 is not at least 1; learning.background_share = 0 turns consolidation off".to_owned()
+    })?;
     for (name, tenant) in &config.tenants {
         check_tenant(&format!("tenants.{name}"), name, tenant)?;
         let has_folder = config.learning.folder.is_some();

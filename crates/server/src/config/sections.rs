@@ -152,6 +152,11 @@ pub struct Learning {
     /// Largest share of the time that lessons of a model take while it answers, above 0 to 1;
     /// absent: 0.01.
     pub share: Option<f64>,
+    /// Largest share of one CPU that the consolidation of lessons takes, 0 to 1; 0: none. Absent:
+    /// 0.1.
+    pub background_share: Option<f64>,
+    /// New lessons of an adapter from which on they are consolidated. Absent: 64.
+    pub consolidation_lessons: Option<u64>,
 }
 
 /// `[tuning]`: settings of each model's step loop that follow the load.

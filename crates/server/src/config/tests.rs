@@ -69,6 +69,11 @@ fn faults_name_line_key_and_remedy() {
     refused("[tls]\ncertificate = 'c'", &["line 2", "tls.certificate", "set tls.key"]);
     refused("[tenants.a]\nkv_share = 2", &["line 2", "tenants.a.kv_share", "at most 1"]);
     refused("[learning]\nshare = 0", &["line 2", "learning.share", "above 0"]);
+    let background = ["line 2", "learning.background_share", "between 0 and 1"];
+    refused("[learning]\nbackground_share = 1.5", &background);
+    refused("[learning]\nbackground_share = nan", &background);
+    let lessons = ["line 2", "learning.consolidation_lessons", "at least 1"];
+    refused("[learning]\nconsolidation_lessons = 0", &lessons);
     refused("[tenants.a]\nmemory = true", &["line 2", "tenants.a.memory", "learning.folder"]);
     refused("[tenants.a]\nmemory_similarity = 7", &["line 2", "memory_similarity", "0 to 1"]);
     refused("[tenants.'a b']", &["letters"]);

@@ -8,11 +8,14 @@ use ruvllm::crates::sona::RecorderStatus;
 
 /// Results of feedback: those of its reply, and `refused` for an error in its place.
 const RESULTS: [&str; 4] = ["learned", "outlier", "quarantined", "refused"];
+/// Results of consolidations.
+const CONSOLIDATED: [&str; 3] = ["accepted", "rejected", "skipped"];
 
 /// Counters of a model's learning.
 #[derive(Debug, Default)]
 pub(crate) struct LearningCounters {
     lessons: [AtomicU64; RESULTS.len()],
+    consolidations: [AtomicU64; CONSOLIDATED.len()],
     /// Adapters by tenant and name.
     adapters: Mutex<BTreeMap<(String, String), AdapterState>>,
 }
@@ -28,6 +31,8 @@ struct AdapterState {
 pub(crate) struct LearningFigures {
     /// Feedback by result.
     pub(crate) lessons: [(&'static str, u64); RESULTS.len()],
+    /// Consolidations by result.
+    pub(crate) consolidations: [(&'static str, u64); CONSOLIDATED.len()],
     /// Requests that were stored for feedback.
     pub(crate) recorded: u64,
     /// Requests that were not, by cause.
@@ -46,6 +51,13 @@ impl LearningCounters {
         }
     }
 
+    /// Counts a consolidation by its result.
+    pub(crate) fn count_consolidation(&self, result: &str) {
+        if let Some(index) = CONSOLIDATED.iter().position(|name| *name == result) {
+            self.consolidations[index].fetch_add(1, Relaxed);
+        }
+    }
+
     /// Sets the standing of an adapter, and its harm if it was judged.
     pub(crate) fn set_adapter(&self, tenant: &str, name: &str, is_quarantined: bool, harm: Option<f64>) {
         let mut adapters = self.adapters.lock();
@@ -56,10 +68,13 @@ impl LearningCounters {
     /// The values, with those of the recorder.
     pub(crate) fn read(&self, recorder: &RecorderStatus) -> LearningFigures {
         let lessons = std::array::from_fn(|index| (RESULTS[index], self.lessons[index].load(Relaxed)));
+        let consolidations =
+            std::array::from_fn(|index| (CONSOLIDATED[index], self.consolidations[index].load(Relaxed)));
         let adapters = self.adapters.lock();
         let quarantined = adapters.values().filter(|state| state.is_quarantined).count() as u64;
         LearningFigures {
             lessons,
+            consolidations,
             recorded: recorder.stored,
             dropped: [
                 ("queue_full", recorder.dropped_queue_full),
@@ -97,5 +112,7 @@ mod tests {
         }
         let lessons = [("learned", 2), ("outlier", 0), ("quarantined", 0), ("refused", 1)];
         assert_eq!(read().lessons, lessons);
+        counters.count_consolidation("rejected");
+        assert_eq!(read().consolidations, [("accepted", 0), ("rejected", 1), ("skipped", 0)]);
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Only tenants that the configuration allows are recorded and taught.
 
+pub(crate) mod background;
 pub(crate) mod figures;
 pub(crate) mod memory;
 pub(crate) mod recall;
@@ -173,6 +174,18 @@ impl ModelLearning {
     /// As [`Engine::online_adapter`].
     pub(crate) fn adapters(&self, engine: &Engine, tenant: &Tenant) -> Result<Adapters, ruvllm::Error> {
         self.with_adapters(engine, tenant, |adapters| Ok(adapters.clone()))
+    }
+
+    /// Adapters of all tenants that were seen, by the tenant's name in the store and their own.
+    pub(crate) fn opened(&self) -> Vec<(String, String, Arc<OnlineAdapter>)> {
+        let tenants = self.tenants.lock();
+        let adapters = tenants.iter().flat_map(|(tenant, adapters)| {
+            let of_tenant = |(name, adapter): (&String, &Arc<OnlineAdapter>)| {
+                (tenant.clone(), name.clone(), Arc::clone(adapter))
+            };
+            adapters.iter().map(of_tenant)
+        });
+        adapters.collect()
     }
 
     fn with_adapters<T>(

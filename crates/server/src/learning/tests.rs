@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use serde_json::{Value, json};
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 use crate::app::{App, RequestLimits};
 use crate::config::{Config, Learning, Tenant};
 use crate::gate::Gate;
+use crate::learning::background;
 use crate::models::{ModelEntry, ModelSet};
 use crate::router::router;
 use crate::testing::{Reply, built_in, exchange, request, send_to};
@@ -17,13 +19,24 @@ const PROMPT: &str = "The name of the cat is";
 
 /// A server that learns in a folder, unless `tenant` says otherwise.
 fn server(folder: &Path, tenant: Tenant) -> Router {
+    server_of(models(folder), tenant).1
+}
+
+/// The models of a server that learns in a folder.
+fn models(folder: &Path) -> ModelSet {
     let options = ruvllm::EngineOptions::default().with_threads(1).with_kv_budget(256 << 20);
     let models = ModelSet::new(vec![ModelEntry::new("base", built_in(), options)], None);
-    let learning = Learning { folder: Some(folder.to_owned()), ..Learning::default() };
-    let app = App::new(models.with_learning(learning), RequestLimits::default());
+    let (folder, consolidation_lessons) = (Some(folder.to_owned()), Some(16));
+    models.with_learning(Learning { folder, consolidation_lessons, ..Learning::default() })
+}
+
+/// A server of these models, with a tenant.
+fn server_of(models: ModelSet, tenant: Tenant) -> (Arc<App>, Router) {
+    let app = Arc::new(App::new(models, RequestLimits::default()));
     let mut config = Config::default();
     config.tenants.insert("default".to_owned(), tenant);
-    router(Arc::new(app), Arc::new(Gate::new(&config).unwrap()))
+    let router = router(Arc::clone(&app), Arc::new(Gate::new(&config).unwrap()));
+    (app, router)
 }
 
 fn learning() -> Tenant {
@@ -162,4 +175,48 @@ fn a_damaged_store_leaves_the_model_without_learning() {
     refused(&router, json!({"prompt": "a", "correction": "b"}), 503, "store");
     let models = send_to(router, "GET", "/v1/models", None).json();
     assert_eq!(models["data"][0].get("feedback"), None, "{models}");
+}
+
+#[test]
+fn lessons_are_consolidated_in_the_background() {
+    let folder = tempfile::tempdir().unwrap();
+    let (app, router) = server_of(models(folder.path()), learning());
+    let off = Learning {
+        background_share: Some(0.0),
+        folder: Some(folder.path().to_owned()),
+        ..Learning::default()
+    };
+    assert!(background::start(&app.models, &off).unwrap().is_none());
+    assert!(background::start(&app.models, &Learning::default()).unwrap().is_none());
+    for animal in ["cat", "dog", "fox", "hen", "cow", "pig", "bird", "horse"] {
+        for colour in ["red", "green"] {
+            let body = json!({
+                "prompt": format!("The {animal} of the king is"),
+                "correction": format!(
+                    " {colour}, and everybody in the village has seen the {colour} {animal}. It sleeps all day. At \
+                     night it walks to the market, sits down beside the {colour} house, and sings a song of the sea."
+                ),
+                "adapter": "cat",
+            });
+            assert_eq!(feedback(&router, body).json()["result"], "learned");
+        }
+    }
+    let status = || send_to(router.clone(), "GET", "/v1/sona/adapters/cat", None).json();
+    assert_eq!(status()["new_lessons"], 16);
+    let on = Learning { background_share: Some(1.0), ..off };
+    let background = background::start(&app.models, &on).unwrap().expect("a thread");
+    let end = Instant::now() + Duration::from_secs(120);
+    while status()["new_lessons"] == 16 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let now = status();
+    assert_eq!((&now["new_lessons"], &now["lessons"]), (&json!(0), &json!(16)), "{now}");
+    assert_eq!(now["consolidations"], json!({"accepted": 1, "rejected": 0}));
+    let stopped = background.stop();
+    assert!(stopped.stopped && stopped.tasks["consolidation"].failures == 0, "{stopped:?}");
+    let figures = send_to(router.clone(), "GET", "/metrics", None).text;
+    assert!(
+        figures.contains("learning_consolidations_total{model=\"base\",result=\"accepted\"} 1"),
+        "{figures}"
+    );
 }

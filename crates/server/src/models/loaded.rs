@@ -240,6 +240,8 @@ impl LoadedModel {
 fn open_learning(entry: &ModelEntry, engine: &Engine, learning: &Learning) -> Option<ModelLearning> {
     let mut options = LearningOptions::default();
     options.share = learning.share.unwrap_or(options.share);
+    let lessons = &mut options.online.consolidation.lessons;
+    *lessons = learning.consolidation_lessons.unwrap_or(*lessons);
     let opened = ModelLearning::open(engine, learning.folder.as_deref()?, options);
     let fault = |error: &ruvllm::Error| {
         tracing::error!(model = entry.name, error = with_sources(error), "the model learns nothing");

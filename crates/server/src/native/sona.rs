@@ -43,8 +43,18 @@ pub(crate) struct LearnedObject {
     harm: Option<f64>,
     /// Fault of the latest snapshot; it is tried again with the next lesson.
     fault: Option<String>,
+    /// Lessons that no consolidation has considered yet.
+    new_lessons: u64,
+    consolidations: Consolidations,
     /// SHA-256 of the state.
     digest: String,
+}
+
+/// Consolidations of an adapter by their result at held-out text.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Consolidations {
+    accepted: u64,
+    rejected: u64,
 }
 
 /// The list of learned adapters.
@@ -134,7 +144,18 @@ async fn with_adapter<T: Send + 'static>(
 impl LearnedObject {
     fn new(name: &str, model: &LoadedModel, adapter: &OnlineAdapter) -> Result<Self, ApiError> {
         let OnlineStatus {
-            standing, lessons, updates, baseline, norms, snapshot, harm, fault, digest, ..
+            standing,
+            lessons,
+            updates,
+            baseline,
+            norms,
+            snapshot,
+            harm,
+            fault,
+            digest,
+            new_lessons,
+            consolidations,
+            ..
         } = adapter.status().map_err(refused)?;
         Ok(Self {
             id: name.to_owned(),
@@ -151,6 +172,8 @@ impl LearnedObject {
             snapshot: snapshot.map(|info| info.version),
             harm,
             fault,
+            new_lessons,
+            consolidations: Consolidations { accepted: consolidations[0], rejected: consolidations[1] },
             digest: hex(&digest),
         })
     }

@@ -1,5 +1,7 @@
 //! Consolidation of what was learned quickly into a slow adapter.
 
+use serde::{Deserialize, Serialize};
+
 use crate::continual::adam::Adam;
 use crate::continual::ewc::{Ewc, StepSize};
 use crate::continual::gate::{Gate, GateReport, LossPair, Verdict};
@@ -9,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::random::Random;
 
 /// Settings of a consolidation.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ConsolidationSettings {
     /// Steps of the optimizer.
@@ -177,6 +179,24 @@ fn attempt<L: Learner>(
     let squares = learner.parameters().iter().zip(former).map(|(a, b)| f64::from(a - b).powi(2));
     let change = Some(squares.sum::<f64>().sqrt());
     Ok(Report { outcome, steps, training_loss, penalty, change })
+}
+
+/// Trains as [`consolidate`] does, with nothing held out and nothing judged: a repetition of one
+/// that was accepted. False, with parameters that are of no use, if there are too few examples or
+/// the loss diverges.
+#[cfg(feature = "store")]
+pub(crate) fn train<L: Learner>(
+    learner: &mut L,
+    ewc: &Ewc,
+    examples: &[&L::Example],
+    settings: &ConsolidationSettings,
+) -> Result<bool> {
+    settings.check()?;
+    ewc.layout().check_same(learner.layout())?;
+    if examples.len() < settings.min_examples {
+        return Ok(false);
+    }
+    Ok(optimize(learner, ewc, examples, settings, &mut || true)?.skip.is_none())
 }
 
 /// Losses of the steps that were done.

@@ -1,11 +1,13 @@
 //! Elastic weight consolidation with one running pair of importance and anchor.
 
+use serde::{Deserialize, Serialize};
+
 use crate::continual::fisher::Fisher;
 use crate::continual::layout::ParameterLayout;
 use crate::error::{Error, Result};
 
 /// Settings of the penalty.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EwcSettings {
     /// Strength `lambda` of the penalty, in units of information of mean 1.
@@ -74,6 +76,32 @@ impl Ewc {
         }
         let zeros = vec![0.0; layout.len()];
         Ok(Self { layout, settings, importance: zeros.clone(), anchor: zeros, tasks: 0 })
+    }
+
+    /// A penalty that was saved: importance, anchor, and number of finished tasks.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`Error::Dimension`] and [`Error::NotFinite`] for the values,
+    /// [`Error::Setting`] for an importance below 0.
+    pub fn from_parts(
+        layout: ParameterLayout,
+        settings: EwcSettings,
+        (importance, anchor): (Vec<f32>, Vec<f32>),
+        tasks: u64,
+    ) -> Result<Self> {
+        layout.check("importance", &importance)?;
+        layout.check_finite("anchor", &anchor)?;
+        let importance = Fisher::from_values(importance)?.values().to_vec();
+        Ok(Self { importance, anchor, tasks, ..Self::new(layout, settings)? })
+    }
+
+    /// The same importance and anchor with other settings.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_settings(&self, settings: EwcSettings) -> Result<Self> {
+        let Self { layout, importance, anchor, tasks, .. } = self.clone();
+        Ok(Self { importance, anchor, tasks, ..Self::new(layout, settings)? })
     }
 
     /// Layout of parameters and gradients.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 
 /// Quantile 0.95 of the standard normal distribution.
@@ -68,7 +70,7 @@ pub struct GateReport {
 /// The change has to show that it does no harm: it is accepted if the upper 95 % bound of the mean
 /// difference of losses is at most `tolerance`, so that few examples accept nothing. Besides, it is
 /// rejected if a single task is shown to be worse by more than the tolerance.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Gate {
     /// Rise of the mean loss that is tolerated, in nats.
     pub tolerance: f64,

@@ -21,6 +21,8 @@ mod tests;
 
 pub use adam::Adam;
 pub use boundary::{Boundary, BoundarySettings};
+#[cfg(feature = "store")]
+pub(crate) use consolidate::train;
 pub use consolidate::{ConsolidationSettings, Outcome, Report, Skip, consolidate};
 pub use ewc::{Ewc, EwcSettings, StepSize};
 pub use fisher::Fisher;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 use crate::random::mix;
 
@@ -9,7 +11,7 @@ use crate::random::mix;
 const ENTRY_BYTES: usize = 128;
 
 /// Bounds of a replay buffer.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReplaySettings {
     /// Bytes of each tenant's examples. Its tasks have equal shares.
@@ -49,6 +51,18 @@ pub struct Replayed<E> {
     /// The example.
     pub example: E,
     bytes: usize,
+}
+
+impl<E> Replayed<E> {
+    /// An example outside of a buffer.
+    pub fn new(task: u64, trajectory: u128, example: E) -> Self {
+        Self { task, trajectory, example, bytes: 0 }
+    }
+
+    /// Another example of the same task and trajectory.
+    pub fn with<F>(&self, example: F) -> Replayed<F> {
+        Replayed::new(self.task, self.trajectory, example)
+    }
 }
 
 /// Outcome of [`ReplayBuffer::push`].

@@ -79,19 +79,19 @@ pub struct InstantLearner {
     pub(super) anchors: Observations,
     /// Ordinary positions seen.
     pub(super) anchors_seen: u64,
-    scratch: Scratch,
+    pub(super) scratch: Scratch,
 }
 
 /// Buffers of an update.
 #[derive(Clone)]
-struct Scratch {
-    pass: Pass,
-    table: RowTable,
+pub(super) struct Scratch {
+    pub(super) pass: Pass,
+    pub(super) table: RowTable,
     /// Positions of the update.
-    taught: Vec<Position>,
+    pub(super) taught: Vec<Position>,
     /// An ordinary position.
     anchor: Position,
-    gradient: Gradient,
+    pub(super) gradient: Gradient,
     /// Parameters before the update, in their places but for columns of `D`, of which only the
     /// touched ones are there.
     before: Vec<f32>,
@@ -291,7 +291,7 @@ impl InstantLearner {
         })
     }
 
-    fn check(&self, observations: &Observations) -> Result<()> {
+    pub(super) fn check(&self, observations: &Observations) -> Result<()> {
         if observations.model_dim() != self.shape.model_dim {
             return Err(Error::Dimension {
                 what: "a hidden state",
@@ -379,7 +379,9 @@ impl InstantLearner {
         let farthest = so_far.before.divergence + self.settings.largest_step;
         self.moments.step(&self.shape, &step, &self.scratch.gradient, &mut self.parameters);
         for attempt in 0..=HALVINGS {
-            self.limit_norms();
+            let Self { shape, settings, parameters, scratch, .. } = self;
+            let touched = scratch.gradient.touched().iter().copied();
+            limit_norms((shape, settings), &scratch.table.kernels(), parameters, touched);
             let after = self.forward(observations, lesson);
             // In the direction of the lesson, within the trust region.
             let gain = (after.log_probability - before.log_probability) * f64::from(lesson.weight.signum());
@@ -398,7 +400,7 @@ impl InstantLearner {
     }
 
     /// Prepares the positions of an update, which its passes share.
-    fn prepare(&mut self, observations: &Observations, range: &std::ops::Range<usize>) {
+    pub(super) fn prepare(&mut self, observations: &Observations, range: &std::ops::Range<usize>) {
         let Self { head, scratch: Scratch { table, taught, .. }, .. } = self;
         table.clear();
         taught.resize_with(taught.len().max(range.len()), Position::default);
@@ -479,24 +481,28 @@ impl InstantLearner {
             parameters[place] = *value;
         }
     }
+}
 
-    /// Scales `B`, and each touched column of `D`, down where its norm times that of the factor
-    /// before it is beyond the limit.
-    fn limit_norms(&mut self) {
-        let Self { shape, parameters, settings, scratch, .. } = self;
-        let (largest, kernels) = (settings.largest_norm, scratch.table.kernels());
-        let norm = |values: &[f32]| norm(&kernels, values);
-        let hidden = norm(&parameters[shape.hidden_a()]) * norm(&parameters[shape.hidden_b()]);
-        if hidden > largest {
-            parameters[shape.hidden_b()].iter_mut().for_each(|value| *value *= largest / hidden);
-        }
-        let before = norm(&parameters[shape.logits_a()]);
-        for &token in scratch.gradient.touched() {
-            let square: f32 = shape.column(token).map(|place| parameters[place] * parameters[place]).sum();
-            let logits = before * square.sqrt();
-            if logits > largest {
-                shape.column(token).for_each(|place| parameters[place] *= largest / logits);
-            }
+/// Scales `B`, and the column of `D` of each of these tokens, down where its norm times that of the
+/// factor before it is beyond the limit.
+pub(super) fn limit_norms(
+    (shape, settings): (&Shape, &Settings),
+    kernels: &Kernels,
+    parameters: &mut [f32],
+    tokens: impl Iterator<Item = u32>,
+) {
+    let largest = settings.largest_norm;
+    let norm = |values: &[f32]| norm(kernels, values);
+    let hidden = norm(&parameters[shape.hidden_a()]) * norm(&parameters[shape.hidden_b()]);
+    if hidden > largest {
+        parameters[shape.hidden_b()].iter_mut().for_each(|value| *value *= largest / hidden);
+    }
+    let before = norm(&parameters[shape.logits_a()]);
+    for token in tokens {
+        let square: f32 = shape.column(token).map(|place| parameters[place] * parameters[place]).sum();
+        let logits = before * square.sqrt();
+        if logits > largest {
+            shape.column(token).for_each(|place| parameters[place] *= largest / logits);
         }
     }
 }

@@ -12,13 +12,14 @@
 //!                                 └─ Update: what was done, and why not
 //! ```
 
-mod bytes;
+pub(crate) mod bytes;
 mod head;
 mod learner;
 mod observation;
 mod optimizer;
 mod parameters;
 mod pass;
+pub(crate) mod pieces;
 mod settings;
 mod state;
 mod table;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use ruvllm_kernels::Kernels;
 
+use super::pieces::{Aim, Piece, PieceLearner};
 use super::*;
+use crate::continual::Learner as _;
 use crate::error::Error;
 use crate::random::Random;
 use crate::rating::Rating;
@@ -461,4 +463,46 @@ proptest! {
             prop_assert!(learner.learn(&observe(&head, 1, 3, 2), Lesson::Corrected).is_ok());
         }
     }
+}
+
+#[test]
+fn gradients_of_pieces_are_those_of_finite_differences() {
+    let head = Head::new(5, None);
+    let mut learner = learner(&head, Settings { rate: 0.02, column_rate: 0.02, ..settings() }, 12);
+    let observations = Arc::new(observe(&head, 6, 6, 12));
+    learner.learn(&observations, Lesson::Corrected).unwrap();
+    let aims = [
+        Aim::Likelihood,
+        Aim::Rating { value: -0.5, clip: 3.0 },
+        Aim::Rating { value: 1.0, clip: 1e-9 },
+        Aim::Base { weight: 2.0 },
+    ];
+    for aim in aims {
+        let piece = Piece::new(Arc::clone(&observations), 1..5, aim).unwrap();
+        let mut pieces = PieceLearner::new(learner.clone()).unwrap();
+        let parameters = pieces.parameters().to_vec();
+        let mut gradient = vec![0.0; parameters.len()];
+        let loss = pieces.gradient(&piece, &mut gradient).unwrap();
+        assert_eq!(loss, pieces.loss(&piece).unwrap());
+        let largest = gradient.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+        // A rating that has moved every token to its clip has nothing left to move.
+        let is_clipped = matches!(aim, Aim::Rating { clip, .. } if clip < 1e-6);
+        assert_eq!(largest == 0.0, is_clipped, "{aim:?}: {largest}");
+        for at in (0..parameters.len()).step_by(parameters.len() / 61) {
+            let mut moved = |by: f32| {
+                let mut near = parameters.clone();
+                near[at] += by;
+                pieces.set_parameters(&near).unwrap();
+                pieces.loss(&piece).unwrap()
+            };
+            let found = (moved(1e-2) - moved(-1e-2)) / 2e-2;
+            let expected = f64::from(gradient[at]);
+            assert!(
+                (found - expected).abs() < 2e-3 + 0.02 * expected.abs(),
+                "{aim:?} {at}: {found} {expected}"
+            );
+        }
+    }
+    assert!(Piece::new(Arc::clone(&observations), 6..7, Aim::Likelihood).is_err());
+    assert!(Piece::new(observations, 3..3, Aim::Likelihood).is_err());
 }

@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::TaughtText;
+use super::{ConsolidationOptions, TaughtText};
 use crate::error::{Error, Result};
 use crate::instant::Lesson;
 use crate::rating::Rating;
@@ -13,6 +13,7 @@ pub(super) const LESSON: u16 = 1;
 pub(super) const ORDINARY: u16 = 2;
 const QUARANTINE: u16 = 3;
 pub(super) const RELEASE: u16 = 4;
+pub(super) const CONSOLIDATION: u16 = 5;
 
 /// A lesson.
 #[derive(Serialize, Deserialize)]
@@ -38,6 +39,16 @@ pub(super) struct QuarantineEvent {
 /// End of a quarantine.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ReleaseEvent;
+
+/// Consolidation that was judged.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ConsolidationEvent {
+    /// Position in the log up to which lessons were in the sample.
+    pub(super) through: u64,
+    pub(super) is_accepted: bool,
+    /// Options, with which it is repeated.
+    pub(super) options: ConsolidationOptions,
+}
 
 impl LessonEvent {
     pub(super) fn new(text: &TaughtText) -> Self {
@@ -75,7 +86,8 @@ payload!(
     LessonEvent = LESSON,
     OrdinaryEvent = ORDINARY,
     QuarantineEvent = QUARANTINE,
-    ReleaseEvent = RELEASE
+    ReleaseEvent = RELEASE,
+    ConsolidationEvent = CONSOLIDATION
 );
 
 fn encode(payload: &impl Serialize, out: &mut Vec<u8>) {

@@ -1,6 +1,8 @@
 //! Options of online learning.
 
-use crate::continual::Gate;
+use serde::{Deserialize, Serialize};
+
+use crate::continual::{ConsolidationSettings, EwcSettings, Gate, ReplaySettings};
 use crate::error::{Error, Result};
 
 /// Options of an [`OnlineLearner`](super::OnlineLearner).
@@ -24,6 +26,37 @@ pub struct OnlineOptions {
     /// Mean log-probability under the base model, in nats, below which a correction or a text that
     /// is rated above 0 is an outlier.
     pub outlier_log_probability: f64,
+    /// Consolidation of the lessons.
+    pub consolidation: ConsolidationOptions,
+}
+
+/// Options of a consolidation of an adapter's lessons.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ConsolidationOptions {
+    /// New lessons from which on there is something to consolidate.
+    pub lessons: u64,
+    /// Sample of all lessons: bytes of its observations, tasks, share that is held out. The lessons
+    /// between two accepted consolidations are a task.
+    pub replay: ReplaySettings,
+    /// Protection of former tasks.
+    pub ewc: EwcSettings,
+    /// Training and gate; an example is 16 tokens.
+    pub training: ConsolidationSettings,
+    /// Most tokens from which the importance of parameters is estimated.
+    pub fisher_positions: usize,
+}
+
+impl Default for ConsolidationOptions {
+    fn default() -> Self {
+        let replay = ReplaySettings { tenant_bytes: 32 << 20, max_tasks: 8, ..ReplaySettings::default() };
+        // Measured with the built-in model (docs/sona.md): more steps or a larger rate learn the
+        // sample by heart, a stronger penalty costs more of the gain than of the forgetting.
+        let ewc = EwcSettings { strength: 0.1, ..EwcSettings::default() };
+        let training =
+            ConsolidationSettings { steps: 64, learning_rate: 1e-4, ..ConsolidationSettings::default() };
+        Self { lessons: 64, replay, ewc, training, fisher_positions: 512 }
+    }
 }
 
 impl Default for OnlineOptions {
@@ -39,6 +72,7 @@ impl Default for OnlineOptions {
             fresh_texts: 4,
             held_out_texts: 5,
             outlier_log_probability,
+            consolidation: ConsolidationOptions::default(),
         }
     }
 }
@@ -47,10 +81,13 @@ impl OnlineOptions {
     pub(super) fn check(&self) -> Result<()> {
         self.gate.check()?;
         self.rated.check()?;
+        self.consolidation.training.check()?;
         let positive = [
             ("gate_lessons", self.gate_lessons),
             ("ordinary_texts", self.ordinary_texts),
             ("held_out_texts", self.held_out_texts),
+            ("consolidation.lessons", self.consolidation.lessons),
+            ("consolidation.fisher_positions", self.consolidation.fisher_positions as u64),
         ];
         for (name, value) in positive {
             if value == 0 {

@@ -49,6 +49,11 @@ pub(super) struct Learned {
 impl LearnedArgs {
     /// Loads the model and goes on with the adapter, or begins it.
     pub(super) fn open(&self) -> Result<Learned> {
+        self.open_with(LearningOptions::default())
+    }
+
+    /// As [`open`](Self::open), with options.
+    pub(super) fn open_with(&self, options: LearningOptions) -> Result<Learned> {
         // A name that the store of adapters refuses would be taught in vain.
         let adapters = adapter_store::store()?;
         if let Ok(stored) = adapters.get(&self.name)
@@ -61,11 +66,10 @@ impl LearnedArgs {
         user_folders::make_private(&folder)
             .map_err(|source| Error::WriteFile { path: folder.clone(), source })?;
         // A snapshot holds the ordinary positions: 10 MB with the built-in model.
-        let options = StoreOptions { snapshots: 2, ..StoreOptions::default() };
-        let store = LearningStore::open(path, options).map_err(learning)?;
+        let of_store = StoreOptions { snapshots: 2, ..StoreOptions::default() };
+        let store = LearningStore::open(path, of_store).map_err(learning)?;
         let engine = load::engine(&self.cpu.model, self.cpu.options())?;
-        let adapter =
-            engine.online_adapter(&Tenant::root(), &self.name, &store, LearningOptions::default())?;
+        let adapter = engine.online_adapter(&Tenant::root(), &self.name, &store, options)?;
         Ok(Learned { engine, adapter, name: self.name.clone() })
     }
 }

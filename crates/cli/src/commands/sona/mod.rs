@@ -1,6 +1,7 @@
 //! `ruvllm sona`: adapters that learn from feedback, and fine-tuning.
 
 pub(crate) mod bank;
+pub(crate) mod consolidate;
 mod data;
 pub(crate) mod export;
 pub(crate) mod feedback;
@@ -21,6 +22,7 @@ pub(crate) enum SonaCommand {
     #[command(subcommand)]
     Bank(bank::BankCommand),
     Status(status::StatusArgs),
+    Consolidate(consolidate::ConsolidateArgs),
     Train(train::TrainArgs),
     Export(export::ExportArgs),
     Forget(forget::ForgetArgs),

@@ -166,10 +166,13 @@ fn learned<const N: usize>(
     values.map(|(name, value)| (Some((label, name)), value as f64)).collect()
 }
 
-fn learning_metrics() -> [EngineMetric; 6] {
+fn learning_metrics() -> [EngineMetric; 7] {
     [
         counter("learning_lessons", "Feedback by its result", |engine| {
             learned(engine, "result", |learning| learning.lessons)
+        }),
+        counter("learning_consolidations", "Consolidations of lessons by their result", |engine| {
+            learned(engine, "result", |learning| learning.consolidations)
         }),
         counter("learning_recorded_requests", "Choices that were stored for feedback", |engine| {
             engine.learning.as_ref().map_or_else(Vec::new, |learning| one(learning.recorded))

@@ -1,15 +1,19 @@
 //! Tests over a model of one matrix, whose hidden state is the embedding of the last token.
 
+mod consolidation;
+
 use std::sync::Arc;
 
 use ruvllm_kernels::Kernels;
 
 use super::*;
 use crate::continual::Gate;
-use crate::instant::{OutputHead, Scratch, Settings};
+use crate::error::{Error, Result};
+use crate::instant::{InstantLearner, Lesson, OutputHead, Scratch, Settings};
 use crate::random::Random;
 use crate::rating::Rating;
-use crate::store::StoreOptions;
+use crate::store::{ForgetScope, LearningStore, StoreOptions};
+use crate::trajectory::TrajectoryId;
 
 const DIM: usize = 16;
 const VOCAB: usize = 64;
