@@ -40,7 +40,8 @@ pub struct PairedTest {
 pub enum Verdict {
     /// The loss did not get worse by more than the tolerance.
     Accepted,
-    /// The upper bound of the mean difference of all examples is above the tolerance.
+    /// The upper bound of the mean difference of all examples is above the tolerance, or above 0
+    /// where a gain is needed.
     NotShownHarmless {
         /// Upper bound.
         upper: f64,
@@ -69,18 +70,22 @@ pub struct GateReport {
 ///
 /// The change has to show that it does no harm: it is accepted if the upper 95 % bound of the mean
 /// difference of losses is at most `tolerance`, so that few examples accept nothing. Besides, it is
-/// rejected if a single task is shown to be worse by more than the tolerance.
+/// rejected if a single task is shown to be worse by more than the tolerance. What is tolerated
+/// adds up over many changes: those that are only made for a gain have to show one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Gate {
     /// Rise of the mean loss that is tolerated, in nats.
     pub tolerance: f64,
+    /// True if the bound of all examples has to be below 0: a gain is shown. A single task may
+    /// still lose as much as is tolerated.
+    pub needs_gain: bool,
     /// Smallest number of held-out examples.
     pub min_examples: usize,
 }
 
 impl Default for Gate {
     fn default() -> Self {
-        Self { tolerance: 0.01, min_examples: 30 }
+        Self { tolerance: 0.01, needs_gain: false, min_examples: 30 }
     }
 }
 
@@ -122,11 +127,10 @@ impl Gate {
             }
         }
         let is_worse = |test: &PairedTest| test.examples >= 8 && test.bounds.0 > self.tolerance;
+        let most = if self.needs_gain { 0.0 } else { self.tolerance };
         let verdict = match tasks.iter().find(|(_, test)| is_worse(test)) {
             Some((task, test)) => Verdict::TaskWorse { task: *task, lower: test.bounds.0 },
-            None if overall.bounds.1 > self.tolerance => {
-                Verdict::NotShownHarmless { upper: overall.bounds.1 }
-            }
+            None if overall.bounds.1 > most => Verdict::NotShownHarmless { upper: overall.bounds.1 },
             None => Verdict::Accepted,
         };
         Ok(Some(GateReport { verdict, overall, tasks }))
@@ -207,6 +211,18 @@ mod tests {
         let noisy = pairs(40, 0, |i| if i % 2 == 0 { 1.0 } else { -1.0 });
         assert!(matches!(verdict(&noisy), Verdict::NotShownHarmless { .. }));
         assert_eq!(Gate::default().judge(&pairs(29, 0, |_| -1.0)).expect("finite"), None);
+    }
+
+    #[test]
+    fn a_change_for_a_gain_has_to_show_one() {
+        let gate = Gate { needs_gain: true, ..Gate::default() };
+        let verdict = |pairs: &[LossPair]| gate.judge(pairs).expect("finite").expect("enough").verdict;
+        assert!(matches!(verdict(&pairs(100, 0, |_| 0.001)), Verdict::NotShownHarmless { .. }));
+        let mut both = pairs(100, 0, |i| -0.1 + 0.01 * (i % 3) as f64);
+        both.extend(pairs(20, 1, |_| 0.009));
+        assert_eq!(verdict(&both), Verdict::Accepted, "a task may lose what is tolerated");
+        both.extend(pairs(20, 2, |_| 0.011));
+        assert!(matches!(verdict(&both), Verdict::TaskWorse { task: 2, .. }));
     }
 
     #[test]

@@ -6,7 +6,10 @@ use super::ObservedModel;
 use super::options::ConsolidationOptions;
 use super::sample::{Logged, Observed, Sample, pieces};
 use super::state::State;
-use crate::continual::{Ewc, Fisher, Learner as _, Outcome, Replayed, Report, Skip, consolidate, train};
+use crate::continual::{
+    Ewc, Fisher, Gate, GateReport, Learner as _, LossPair, Outcome, Replayed, Report, Skip, Verdict,
+    consolidate, train,
+};
 use crate::error::Result;
 use crate::instant::pieces::{Aim, Piece, PieceLearner, layout};
 use crate::instant::{InstantLearner, Observations};
@@ -21,8 +24,9 @@ pub struct Consolidation {
     pub(super) plan: Plan,
     /// State when it was planned: where training starts, and what is served meanwhile.
     pub(super) state: State,
-    /// Held-out ordinary text.
+    /// Held-out ordinary text, and the judgement of its loss beside that of the base model.
     pub(super) held_out: Vec<Arc<Observations>>,
+    pub(super) gate: Gate,
     /// Version of the log when it was planned.
     pub(super) version: (u64, u64),
     /// The learner has the other end: it judges and saves nothing while this is there.
@@ -110,9 +114,9 @@ impl Plan {
 
 impl Consolidation {
     /// Trains on the sample, measures at its held-out part and at held-out ordinary text, and
-    /// judges: ordinary text beside the base model, lessons beside what is served. `keep_going` is
-    /// called between texts and between steps, e.g. to wait for CPU time; false stops, and nothing
-    /// comes of it. `None` if that was before the training.
+    /// judges: all of it beside what is served, ordinary text beside the base model too.
+    /// `keep_going` is called between texts and between steps, e.g. to wait for CPU time; false
+    /// stops, and nothing comes of it. `None` if that was before the training.
     ///
     /// # Errors
     /// Errors of the model.
@@ -121,7 +125,7 @@ impl Consolidation {
         model: &dyn ObservedModel,
         keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<Option<&Report>> {
-        let Self { plan, state, held_out, .. } = self;
+        let Self { plan, state, held_out, gate, .. } = self;
         let served = &state.learner;
         let clip = served.settings().rating_clip;
         let Some(observed) = plan.sample.observe(model, clip, keep_going)? else { return Ok(None) };
@@ -130,20 +134,17 @@ impl Consolidation {
             let report = Report { outcome, steps: 0, training_loss: None, penalty: None, change: None };
             return Ok(Some(&self.trained.insert(Trained { report, ewc: None }).report));
         }
-        let mut judged = observed.held_out.clone();
+        let mut ordinary = Vec::new();
         for text in &*held_out {
-            let pieces = pieces(text, 0..text.len(), Aim::Likelihood)?;
-            judged.extend(pieces.into_iter().map(|piece| Replayed::new(ORDINARY_TASK, 0, piece)));
+            ordinary.extend(pieces(text, 0..text.len(), Aim::Likelihood)?);
         }
+        let mut judged = observed.held_out.clone();
+        judged.extend(ordinary.iter().map(|piece| Replayed::new(ORDINARY_TASK, 0, piece.clone())));
         let mut as_served = PieceLearner::new(served.clone())?;
-        let mut served_loss = |piece: &Piece| {
-            // A rise at ordinary text counts from the base, also where it is served already.
-            let is_ordinary = held_out.iter().any(|text| Arc::ptr_eq(text, &piece.observations));
-            if is_ordinary { as_served.base_loss(piece) } else { as_served.loss(piece) }
-        };
+        let mut served_loss = |piece: &Piece| as_served.loss(piece);
         let examples = with_ordinary(&observed.train, served)?;
         let mut learner = PieceLearner::new(served.clone())?;
-        let report = consolidate(
+        let mut report = consolidate(
             &mut learner,
             &plan.ewc,
             &references(&examples),
@@ -152,6 +153,11 @@ impl Consolidation {
             &plan.options.training,
             keep_going,
         )?;
+        if matches!(report.outcome, Outcome::Accepted(_))
+            && let Some(harm) = harm(&mut learner, &ordinary, gate)?
+        {
+            report.outcome = Outcome::Rejected(harm);
+        }
         let ewc = match report.outcome {
             Outcome::Accepted(_) => Some(plan.finish_task(&mut learner, &observed)?),
             _ => None,
@@ -174,6 +180,17 @@ impl std::fmt::Debug for Consolidation {
             .field("new_lessons", &self.new_lessons)
             .finish_non_exhaustive()
     }
+}
+
+/// Judgement of ordinary text beside the base model, if that shows harm.
+fn harm(learner: &mut PieceLearner, ordinary: &[Piece], gate: &Gate) -> Result<Option<GateReport>> {
+    let mut pairs = Vec::with_capacity(ordinary.len());
+    for piece in ordinary {
+        let (before, after) = (learner.base_loss(piece)?, learner.loss(piece)?);
+        pairs.push(LossPair { task: ORDINARY_TASK, before, after });
+    }
+    let report = gate.judge(&pairs)?;
+    Ok(report.filter(|report| matches!(report.verdict, Verdict::TaskWorse { .. })))
 }
 
 /// Examples of lessons with the kept ordinary positions, whose mean divergence has the weight

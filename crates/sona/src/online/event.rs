@@ -71,8 +71,8 @@ macro_rules! payload {
         impl EventPayload for $type {
             const KIND: u16 = $kind;
 
-            fn encode(&self, out: &mut Vec<u8>) {
-                encode(self, out);
+            fn encode(&self, out: &mut Vec<u8>) -> Result<()> {
+                encode(self, out)
             }
 
             fn decode(bytes: &[u8]) -> Result<Self> {
@@ -90,14 +90,15 @@ payload!(
     ConsolidationEvent = CONSOLIDATION
 );
 
-fn encode(payload: &impl Serialize, out: &mut Vec<u8>) {
-    // Sequences of numbers have no value that the format lacks.
-    if let Ok(bytes) = postcard::to_extend(payload, std::mem::take(out)) {
-        *out = bytes;
-    }
+fn encode(payload: &impl Serialize, out: &mut Vec<u8>) -> Result<()> {
+    *out = postcard::to_extend(payload, std::mem::take(out)).map_err(wrong)?;
+    Ok(())
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
-    let damaged = |error: postcard::Error| Error::Record { field: "payload", reason: error.to_string() };
-    postcard::from_bytes(bytes).map_err(damaged)
+    postcard::from_bytes(bytes).map_err(wrong)
+}
+
+fn wrong(error: postcard::Error) -> Error {
+    Error::Record { field: "payload", reason: error.to_string() }
 }

@@ -237,6 +237,7 @@ impl OnlineLearner {
             state: self.state.clone(),
             in_flight,
             held_out: self.held_out.clone(),
+            gate: self.options.gate,
             version: self.version(),
             new_lessons: self.new_lessons,
             trained: None,

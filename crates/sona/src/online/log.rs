@@ -161,7 +161,7 @@ impl OnlineLearner {
 
     /// Appends an event of these trajectories; its position.
     pub(super) fn append<P: EventPayload>(&self, payload: &P, of: &[TrajectoryId]) -> Result<u64> {
-        let mut event = NewEvent::new(&self.tenant, &self.adapter, self.settings, payload);
+        let mut event = NewEvent::new(&self.tenant, &self.adapter, self.settings, payload)?;
         event.trajectories = of.to_vec();
         let sequences = self.store.append_events(&[event])?;
         sequences.first().copied().ok_or(Error::Empty { what: "answer of the store" })

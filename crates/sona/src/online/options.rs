@@ -53,8 +53,12 @@ impl Default for ConsolidationOptions {
         // Measured with the built-in model (docs/sona.md): more steps or a larger rate learn the
         // sample by heart, a stronger penalty costs more of the gain than of the forgetting.
         let ewc = EwcSettings { strength: 0.1, ..EwcSettings::default() };
-        let training =
-            ConsolidationSettings { steps: 64, learning_rate: 1e-4, ..ConsolidationSettings::default() };
+        let training = ConsolidationSettings {
+            steps: 64,
+            learning_rate: 1e-4,
+            gate: Gate { needs_gain: true, ..Gate::default() },
+            ..ConsolidationSettings::default()
+        };
         Self { lessons: 64, replay, ewc, training, fisher_positions: 512 }
     }
 }
@@ -67,7 +71,7 @@ impl Default for OnlineOptions {
         Self {
             gate_lessons: 16,
             gate: Gate::default(),
-            rated: Gate { tolerance: 0.5, min_examples: 8 },
+            rated: Gate { tolerance: 0.5, min_examples: 8, ..Gate::default() },
             ordinary_texts: 16,
             fresh_texts: 4,
             held_out_texts: 5,

@@ -16,7 +16,10 @@ pub trait EventPayload: Sized {
     const KIND: u16;
 
     /// Appends the encoding to `out`.
-    fn encode(&self, out: &mut Vec<u8>);
+    ///
+    /// # Errors
+    /// Any error for a value without an encoding.
+    fn encode(&self, out: &mut Vec<u8>) -> Result<()>;
 
     /// Decodes the bytes of [`encode`](Self::encode).
     ///
@@ -67,10 +70,18 @@ pub(super) struct Header {
 
 impl NewEvent {
     /// Creates an event with an encoded payload.
-    pub fn new<P: EventPayload>(tenant: &str, adapter: &str, settings: [u8; 32], payload: &P) -> Self {
+    ///
+    /// # Errors
+    /// Errors of the payload's [`encode`](EventPayload::encode).
+    pub fn new<P: EventPayload>(
+        tenant: &str,
+        adapter: &str,
+        settings: [u8; 32],
+        payload: &P,
+    ) -> Result<Self> {
         let mut bytes = Vec::new();
-        payload.encode(&mut bytes);
-        Self {
+        payload.encode(&mut bytes)?;
+        Ok(Self {
             tenant: tenant.to_owned(),
             adapter: adapter.to_owned(),
             trajectories: Vec::new(),
@@ -78,7 +89,7 @@ impl NewEvent {
             settings,
             payload: bytes,
             created_ms: super::retention::now_ms(),
-        }
+        })
     }
 
     fn check(&self) -> Result<()> {

@@ -18,7 +18,7 @@ only if held-out lessons and ordinary text do not get worse. A server does the s
 
 JSON: {name, result, reason, steps, held_out, ordinary}; result is none (no new lessons), skipped, accepted or rejected,
 reason says why it was not accepted or is null, steps are those of the training, held_out and ordinary the losses in
-nats per token, {examples, before, after}, or null: ordinary text before is under the base model.
+nats per token, {examples, before, after}, or null.
 
 Examples:
   ruvllm sona consolidate tone

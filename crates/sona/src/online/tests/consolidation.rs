@@ -207,14 +207,22 @@ fn one_that_is_stopped_changes_nothing_and_can_be_planned_again() {
 fn harm_at_ordinary_text_is_rejected_and_noted() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(&folder);
-    let mut careful = options();
-    careful.consolidation.training.gate = Gate::default();
-    let mut learner = open_with(&store, "t", careful.clone());
+    let strict = Gate::default();
+    // Beside what is served, and beside the base model.
+    let mut served = options();
+    served.consolidation.training.gate = strict;
+    for (tenant, careful) in [("served", served), ("base", OnlineOptions { gate: strict, ..options() })] {
+        rejects(&store, tenant, &careful);
+    }
+}
+
+fn rejects(store: &LearningStore, tenant: &str, careful: &OnlineOptions) {
+    let mut learner = open_with(store, tenant, careful.clone());
     teach_all(&mut learner, 0..16);
     let before = digest_of(&learner);
     let report = consolidate(&mut learner).expect("a consolidation");
     assert!(matches!(report.outcome, Outcome::Rejected(_)), "{report:?}");
-    let again = open_with(&store, "t", careful);
+    let again = open_with(store, tenant, careful.clone());
     for learner in [&learner, &again] {
         let status = learner.status().unwrap();
         assert_eq!((status.digest, status.consolidations, status.new_lessons), (before, [0, 1], 0));

@@ -154,8 +154,9 @@ fn payloads_are_typed() {
     impl EventPayload for Observation {
         const KIND: u16 = 7;
 
-        fn encode(&self, out: &mut Vec<u8>) {
+        fn encode(&self, out: &mut Vec<u8>) -> Result<()> {
             out.extend(self.0.to_le_bytes());
+            Ok(())
         }
 
         fn decode(bytes: &[u8]) -> Result<Self> {
@@ -168,9 +169,8 @@ fn payloads_are_typed() {
         }
     }
     let store = open();
-    store
-        .append_events(&[NewEvent::new("t", "a", [1; 32], &Observation(5)), event("t", &[])])
-        .expect("a store");
+    let observed = NewEvent::new("t", "a", [1; 32], &Observation(5)).expect("an encoding");
+    store.append_events(&[observed, event("t", &[])]).expect("a store");
     let events = store.events("t", 0, 10).expect("a store");
     assert_eq!(events[0].payload::<Observation>().expect("valid"), Some(Observation(5)));
     assert_eq!(events[1].payload::<Observation>().expect("another kind"), None);
