@@ -59,8 +59,8 @@ impl OnlineLearner {
     /// learned nothing.
     ///
     /// # Errors
-    /// [`Error::Setting`]; errors of the store and of the model; [`Error::Foreign`] for a log of
-    /// other settings.
+    /// [`Error::Setting`](crate::Error::Setting); errors of the store and of the model;
+    /// [`Error::Foreign`](crate::Error::Foreign) for a log of other settings.
     pub fn open(
         learner: InstantLearner,
         store: LearningStore,
@@ -109,8 +109,8 @@ impl OnlineLearner {
     /// Logs a lesson on these trajectories, and learns it.
     ///
     /// # Errors
-    /// [`Error::Empty`] for a text without prompt or response; errors of the model and of the
-    /// store. Nothing is learned then.
+    /// [`Error::Empty`](crate::Error::Empty) for a text without prompt or response; errors of the
+    /// model and of the store. Nothing is learned then.
     pub fn teach(
         &mut self,
         model: &dyn ObservedModel,
@@ -332,7 +332,8 @@ impl OnlineLearner {
     /// Goes back to a snapshot; `None`: to the base.
     ///
     /// # Errors
-    /// [`Error::UnknownSnapshot`]; errors of the store and of the model.
+    /// [`Error::UnknownSnapshot`](crate::Error::UnknownSnapshot); errors of the store and of the
+    /// model.
     pub fn roll_back(&mut self, version: Option<u64>, model: &dyn ObservedModel) -> Result<()> {
         self.store.roll_back(&self.tenant, &self.adapter, version)?;
         self.reload(model)

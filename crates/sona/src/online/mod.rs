@@ -43,20 +43,20 @@ pub trait ObservedModel {
     /// Digest of the weights: a log belongs to one model.
     ///
     /// # Errors
-    /// [`Error::Model`].
+    /// [`Error::Model`](crate::Error::Model).
     fn digest(&self) -> Result<[u8; 32]>;
 
     /// Runs a text through the model, without adapters, and observes the `targets`: positions of
     /// tokens that are taught, from 1 on. Equal texts give equal bits.
     ///
     /// # Errors
-    /// [`Error::Model`].
+    /// [`Error::Model`](crate::Error::Model).
     fn observe(&self, tokens: &[u32], targets: Range<usize>) -> Result<Observations>;
 
     /// Texts of ordinary traffic; without any, those that the model writes itself with these seeds.
     ///
     /// # Errors
-    /// [`Error::Model`].
+    /// [`Error::Model`](crate::Error::Model).
     fn ordinary_texts(&self, seeds: &[u64]) -> Result<Vec<Vec<u32>>>;
 }
 
