@@ -105,7 +105,8 @@ pub struct BenchArgs {
     /// ../shared/corpora/validation.txt]
     #[arg(long, value_name = "FILE")]
     pub general: Option<PathBuf>,
-    /// Measurements of the suite sona: instant, ratings, deep [default: all]
+    /// Measurements of the suite sona: instant, background, continual, tools, ratings, deep, cost,
+    /// tuning [default: all]
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     pub part: Vec<String>,
     /// Optimizer steps of the part deep (suite sona)
