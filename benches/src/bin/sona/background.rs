@@ -11,7 +11,7 @@ use ruvllm::crates::sona::store::StoreOptions;
 use ruvllm::{Engine, LearningOptions, OnlineAdapter, ScaledAdapter, Tenant, TokenId};
 use serde_json::{Value, json};
 
-use super::{Domain, Result, Settings, WINDOW, change, encode, engine, percent, perplexity};
+use super::{Domain, Result, Settings, WINDOW, change, columns, encode, engine, percent, perplexity};
 
 /// An adapter with its engine and store.
 struct Learned {
@@ -92,14 +92,9 @@ fn of_domain(settings: &Settings, domain: &Domain, seed: u64) -> Result<Value> {
     let mut seconds: Vec<f64> = learned.consolidations.iter().map(|of| of.0).collect();
     let (count, seconds) = (seconds.len(), super::median(&mut seconds));
     println!(
-        "| {} | {seed} | {:.3} | {:.3} | {:+.2} % | {:.3} | {:.3} | {:+.2} % | {count} | {accepted} | {seconds:.1} |",
+        "| {} | {seed} | {} | {count} | {accepted} | {seconds:.1} |",
         domain.name,
-        before[0],
-        after[0],
-        percent(before[0], after[0]),
-        before[1],
-        after[1],
-        percent(before[1], after[1]),
+        columns(before, after),
     );
     Ok(json!({
         "domain": domain.name, "seed": seed,

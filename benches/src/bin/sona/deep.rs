@@ -12,7 +12,7 @@ use ruvllm_training::{
 };
 use serde_json::{Value, json};
 
-use super::{Domain, Result, Settings, WINDOW, change, percent};
+use super::{Domain, Result, Settings, WINDOW, change, columns};
 
 /// Tokens of a training window.
 const TRAINED: usize = 256;
@@ -123,17 +123,7 @@ fn of_domain(settings: &Settings, trainable: &Trainable, domain: &Domain) -> Res
     let data = trainable.windows(&domain.train, TRAINED)?;
     let FineTuned { lora, speed } = trainable.fine_tune(data, settings.steps)?;
     let after = measure(Some(&lora))?;
-    println!(
-        "| {} | {} | {speed:.0} | {:.3} | {:.3} | {:+.1} % | {:.3} | {:.3} | {:+.1} % |",
-        domain.name,
-        settings.steps,
-        before[0],
-        after[0],
-        percent(before[0], after[0]),
-        before[1],
-        after[1],
-        percent(before[1], after[1]),
-    );
+    println!("| {} | {} | {speed:.0} | {} |", domain.name, settings.steps, columns(before, after));
     Ok(json!({
         "domain": domain.name, "steps": settings.steps, "tokens_per_s": speed,
         "test": change(before[0], after[0]), "general": change(before[1], after[1]),

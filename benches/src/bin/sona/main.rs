@@ -204,6 +204,14 @@ fn percent(before: f64, after: f64) -> f64 {
     100.0 * (after / before - 1.0)
 }
 
+/// Columns of a domain's and the general perplexity before, after, and their changes.
+fn columns(before: [f64; 2], after: [f64; 2]) -> String {
+    let of = |at: usize| {
+        format!("{:.3} | {:.3} | {:+.2} %", before[at], after[at], percent(before[at], after[at]))
+    };
+    [of(0), of(1)].join(" | ")
+}
+
 /// A perplexity before and after.
 fn change(before: f64, after: f64) -> Value {
     json!({ "before": before, "after": after, "percent": percent(before, after) })

@@ -22,7 +22,7 @@ impl OnlineLearner {
     /// Errors of the store; [`Error::Record`] for a damaged payload.
     pub fn lessons(&self) -> Result<Vec<TaughtText>> {
         let mut lessons = Vec::new();
-        self.each_event(|event| {
+        self.each_event(0, |event| {
             lessons.extend(event.payload::<LessonEvent>()?.map(LessonEvent::text).transpose()?);
             Ok(())
         })?;
@@ -36,9 +36,9 @@ impl OnlineLearner {
     pub fn replay(&self, model: &dyn ObservedModel) -> Result<Replay> {
         let mut fresh = self.state.clone();
         fresh.reset(&self.fresh)?;
-        let mut repeated = Repeated::new(fresh, 0, self.accepted()?);
+        let mut repeated = Repeated::new(fresh, 0, self.counts()?.starts);
         let mut lessons = 0;
-        self.each_event(|event| {
+        self.each_event(0, |event| {
             lessons += u64::from(self.apply(&mut repeated, event, model)?.is_some());
             Ok(())
         })?;
@@ -62,18 +62,14 @@ impl OnlineLearner {
             self.state.restore(&snapshot.bytes, self.options.consolidation.ewc)?;
         }
         self.through = start.after;
-        let (mut ordinary, mut behind) = (0, Vec::new());
-        self.each_event(|event| {
-            ordinary += u64::from(event.event.kind == event::ORDINARY);
-            if event.sequence > start.after {
-                behind.push(event);
-            }
+        let mut behind = Vec::new();
+        self.each_event(start.after, |event| {
+            behind.push(event);
             Ok(())
         })?;
-        let counts = self.counts()?;
-        (self.lessons, self.new_lessons, self.rejected) = (counts.lessons, counts.new, counts.rejected);
-        self.ordinary = ordinary;
-        let mut repeated = Repeated::new(self.state.clone(), start.after, self.accepted()?);
+        let Counts { lessons, ordinary, new, rejected, starts } = self.counts()?;
+        (self.lessons, self.ordinary, self.new_lessons, self.rejected) = (lessons, ordinary, new, rejected);
+        let mut repeated = Repeated::new(self.state.clone(), start.after, starts);
         for event in behind {
             if let Some(QuarantineEvent { harm }) = event.payload()? {
                 self.standing = Standing::Quarantined { since_ms: event.event.created_ms, harm };
@@ -90,31 +86,34 @@ impl OnlineLearner {
         Ok(())
     }
 
-    /// Counts lessons and consolidations.
+    /// Counts events by their kind.
     fn counts(&self) -> Result<Counts> {
-        let (mut lessons, mut considered, mut rejected) = (Vec::new(), 0, 0);
-        self.each_event(|event| {
+        let (mut lessons, mut considered, mut counts) = (Vec::new(), 0, Counts::default());
+        self.each_event(0, |event| {
             match event.event.kind {
                 event::LESSON => lessons.push(event.sequence),
+                event::ORDINARY => counts.ordinary += 1,
                 event::CONSOLIDATION if !event.is_trimmed => {
                     if let Some(ConsolidationEvent { through, is_accepted, .. }) = event.payload()? {
                         considered = through;
-                        rejected += u64::from(!is_accepted);
+                        counts.rejected += u64::from(!is_accepted);
+                        counts.starts.extend(is_accepted.then_some(through));
                     }
                 }
                 _ => (),
             }
             Ok(())
         })?;
-        let new = lessons.iter().filter(|sequence| **sequence > considered).count() as u64;
-        Ok(Counts { lessons: lessons.len() as u64, new, rejected })
+        counts.lessons = lessons.len() as u64;
+        counts.new = lessons.iter().filter(|sequence| **sequence > considered).count() as u64;
+        Ok(counts)
     }
 
     /// Lessons of the log before a position, and the ends of the tasks that were consolidated
     /// there. Trimmed ones are gone.
     pub(super) fn logged(&self, before: u64) -> Result<(Vec<Logged>, Vec<u64>)> {
         let (mut lessons, mut tasks) = (Vec::new(), Vec::new());
-        self.each_event(|event| {
+        self.each_event(0, |event| {
             let sequence = event.sequence;
             if sequence >= before || event.is_trimmed {
                 return Ok(());
@@ -129,11 +128,6 @@ impl OnlineLearner {
         Ok((lessons, tasks))
     }
 
-    /// Log positions from whose states consolidations in effect have started.
-    fn accepted(&self) -> Result<Vec<u64>> {
-        Ok(self.logged(u64::MAX)?.1)
-    }
-
     /// Learns lessons behind a position and before another one.
     pub(super) fn learn_between(
         &self,
@@ -141,16 +135,19 @@ impl OnlineLearner {
         state: &mut State,
         model: &dyn ObservedModel,
     ) -> Result<()> {
-        let (lessons, _) = self.logged(before)?;
-        for Logged { text, .. } in lessons.into_iter().filter(|lesson| lesson.sequence > after) {
-            state.learner.learn(&observe(model, &text)?, text.lesson)?;
-        }
-        Ok(())
+        self.each_event(after, |event| {
+            if event.sequence < before
+                && let Some(lesson) = event.payload::<LessonEvent>()?
+            {
+                let text = lesson.text()?;
+                state.learner.learn(&observe(model, &text)?, text.lesson)?;
+            }
+            Ok(())
+        })
     }
 
-    /// Passes the events of the adapter that are in effect to `work`.
-    fn each_event(&self, mut work: impl FnMut(LearningEvent) -> Result<()>) -> Result<()> {
-        let mut after = 0;
+    /// Passes the events of the adapter behind a position that are in effect to `work`.
+    fn each_event(&self, mut after: u64, mut work: impl FnMut(LearningEvent) -> Result<()>) -> Result<()> {
         loop {
             let page = self.store.replay_events(&self.tenant, &self.adapter, after, PAGE)?;
             let Some(last) = page.last() else { return Ok(()) };
@@ -228,10 +225,14 @@ impl Repeated {
 }
 
 /// Numbers of events in effect.
+#[derive(Default)]
 struct Counts {
     lessons: u64,
+    ordinary: u64,
     /// Lessons that no consolidation has considered.
     new: u64,
     /// Consolidations that the gate has rejected.
     rejected: u64,
+    /// Positions from whose states the accepted ones have started.
+    starts: Vec<u64>,
 }

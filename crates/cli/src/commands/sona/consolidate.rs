@@ -71,7 +71,9 @@ pub(crate) fn run(args: &ConsolidateArgs, json: bool) -> Result<()> {
         document.steps = report.steps;
         document.judge(report.outcome);
     }
-    learned.publish()?;
+    if document.result == "accepted" {
+        learned.publish()?;
+    }
     if json {
         return output::write_json(&document);
     }
