@@ -53,7 +53,31 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("| {name} | {strategy:?} | {} |", cells.join(" | "));
         }
     }
+    println!("\n| world | strategy | each rated | 1 of 3 | 1 of 10 | 1 of 30 | none: of static rules' |");
+    println!("|---|---|---:|---:|---:|---:|---:|");
+    for (name, make) in WORLDS {
+        for strategy in [Strategy::LinUcb, Strategy::Thompson] {
+            let runs = (first..first + seeds).map(|seed| run_rated(make, seed, strategy));
+            let runs: Vec<[f64; 5]> = runs.collect::<Result<_, _>>()?;
+            let cells: Vec<String> =
+                (0..5).map(|column| spread(runs.iter().map(|run| run[column]))).collect();
+            println!("| {name} | {strategy:?} | {} |", cells.join(" | "));
+        }
+    }
     Ok(())
+}
+
+/// Percentages of 8,000 requests, of which shares are rated.
+fn run_rated(make: Make, seed: u64, strategy: Strategy) -> Result<[f64; 5], ruvllm_sona::Error> {
+    let mut shares = [1.0, 1.0 / 3.0, 0.1, 1.0 / 30.0, 0.0];
+    for share in &mut shares {
+        let mut world = make(seed);
+        let settings = RouterSettings { strategy, ..RouterSettings::new(world.dim()) };
+        let mut router = Router::new(settings, world.arm_list())?;
+        let regret = world.serve_rated(&mut router, 8000, *share)?;
+        *share = 100.0 * regret.router / if *share == 0.0 { regret.rules } else { regret.random };
+    }
+    Ok(shares)
 }
 
 /// Percentages: of all requests, of the same by static rules, of parts, after a shift.

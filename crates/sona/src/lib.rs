@@ -8,6 +8,8 @@ mod budget;
 pub mod continual;
 mod error;
 pub mod evaluation;
+#[cfg(any(feature = "bank", feature = "store"))]
+mod files;
 pub mod hooks;
 #[cfg(feature = "bank")]
 pub mod index;

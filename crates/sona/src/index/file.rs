@@ -5,15 +5,16 @@
 //! links (u32); SHA-256 of all before.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
 
 use super::graph::{Graph, MAX_LEVEL};
 use super::{IndexConfig, VectorIndex, digest};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::files;
 
 const MAGIC: &[u8; 8] = b"RUVIDX01";
 const DIGEST: usize = 32;
@@ -111,22 +112,10 @@ impl VectorIndex {
     /// Removed vectors are no longer in it: if there are any, the graph is built again first.
     ///
     /// # Errors
-    /// [`Error::Io`]; a former file stays as it was.
+    /// [`Error::File`](crate::Error::File); a former file stays as it was.
     pub fn save(&mut self, path: &Path) -> Result<()> {
         self.compact();
-        let bytes = self.to_bytes();
-        let part = path.with_extension("part");
-        let write = || -> io::Result<()> {
-            let mut file = File::create(&part)?;
-            file.write_all(&bytes)?;
-            file.sync_all()?;
-            fs::rename(&part, path)
-        };
-        write().map_err(|error| {
-            // The first error is the one to report.
-            let _ = fs::remove_file(&part);
-            Error::File { path: path.to_owned(), error }
-        })
+        files::replace(path, &self.to_bytes())
     }
 
     fn to_bytes(&self) -> Vec<u8> {

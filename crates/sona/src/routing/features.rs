@@ -8,7 +8,7 @@ use crate::random::Random;
 pub const MAX_PROJECTION: usize = 64;
 /// Values of a context before those of the embedding: a constant 1, length, tools, constraint,
 /// turns.
-const CHEAP: usize = 5;
+pub(super) const CHEAP_FEATURES: usize = 5;
 
 /// Facts about a request that are known before its prefill ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,7 +50,7 @@ impl Encoder {
 
     /// Values of a context.
     pub(super) fn dim(&self) -> usize {
-        CHEAP + self.kept
+        CHEAP_FEATURES + self.kept
     }
 
     /// Context of a prompt.
@@ -106,7 +106,7 @@ mod tests {
             let mixed: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + 0.5 * b).collect();
             let expected = f64::from(dot(&normalized(&a), &normalized(&mixed)));
             let [a, b] = [a, mixed].map(|v| encoder.encode(&prompt(&v)).unwrap());
-            let found: f64 = a[CHEAP..].iter().zip(&b[CHEAP..]).map(|(a, b)| a * b).sum();
+            let found: f64 = a[CHEAP_FEATURES..].iter().zip(&b[CHEAP_FEATURES..]).map(|(a, b)| a * b).sum();
             errors.push((found - expected).powi(2));
         }
         // The standard error of a product of unit vectors is at most sqrt(2 / 64) = 0.18.

@@ -6,12 +6,16 @@
 //!   arm's probability of success: an opinion for the router.
 //! - [`SemanticRouter`]: named routes and agents by examples and keywords.
 //! - [`PolicyStore`]: policies of tenants, found again by embedding.
+//! - [`TenantRouter`]: a router with the decisions that wait for their outcome and the policies of
+//!   single outcomes; `file.rs` keeps it on the disk.
 //! - [`simulated`]: worlds in which the regret of a router is known.
 
 mod arm;
 pub(crate) mod bits;
 mod classifier;
 mod features;
+#[cfg(feature = "store")]
+mod file;
 mod inverse;
 mod linear;
 mod policies;
@@ -20,6 +24,7 @@ mod router;
 mod saved;
 mod semantic;
 pub mod simulated;
+mod tenant;
 #[cfg(test)]
 mod tests;
 pub(crate) mod vector;
@@ -34,3 +39,4 @@ pub use saved::{ROUTER_VERSION, SavedRouter};
 pub use semantic::{
     ExactScan, Nearest, Neighbour, NoRoute, Ranked, Route, Routed, SemanticRouter, SemanticSettings,
 };
+pub use tenant::{ArmFigures, MAX_OPEN, Rewarded, SavedTenantRouter, TenantRouter};

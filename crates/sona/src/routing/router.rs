@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::arm::{Arm, Rules};
-use super::features::{Encoder, MAX_PROJECTION, Prompt};
+use super::features::{CHEAP_FEATURES, Encoder, MAX_PROJECTION, Prompt};
 use super::linear::{Estimate, LinearArm, Regression};
 use super::reward::RewardFormula;
 use crate::error::{Error, Result};
@@ -57,6 +57,9 @@ pub struct RouterSettings {
     /// Largest share of decisions that explore behind the warm-up, 0 to 1: at most this share of
     /// any number of consecutive decisions plus 16.
     pub exploration_share: f64,
+    /// Decisions since the latest reward from which on none explores: who rates nothing would only
+    /// get worse answers.
+    pub patience: u32,
     /// Share of the deviation without data above which an arm is unsure, 0 to 1.
     pub max_uncertainty: f64,
     /// Rewards below which an arm is unsure.
@@ -84,6 +87,7 @@ impl RouterSettings {
             exploration: 1.0,
             warm_up: 400,
             exploration_share: 0.1,
+            patience: 100,
             max_uncertainty: 0.9,
             min_samples: 10,
             min_opinion: 0.6,
@@ -210,6 +214,8 @@ pub struct Router {
     pub(super) observations: u64,
     /// Explorations that may be made now.
     pub(super) credit: f64,
+    /// Decisions since the latest reward.
+    pub(super) unrewarded: u32,
     pub(super) random: Random,
     encoder: Encoder,
     /// Standard deviations of noise in half a confidence interval.
@@ -232,6 +238,7 @@ impl Router {
             models: vec![model; arms.len()],
             observations: 0,
             credit: f64::from(settings.warm_up),
+            unrewarded: 0,
             random: Random::new(!seed),
             encoder,
             quantile,
@@ -275,7 +282,28 @@ impl Router {
         if let Some(opinion) = opinion {
             check_opinion(opinion, self.arms.len())?;
         }
-        let context = self.encoder.encode(prompt)?;
+        let context = self.encode(prompt)?;
+        self.choose_in(context, prompt, permitted, opinion)
+    }
+
+    /// Context of a prompt.
+    pub(super) fn encode(&self, prompt: &Prompt<'_>) -> Result<Box<[f64]>> {
+        self.encoder.encode(prompt)
+    }
+
+    /// Part of a context that its prompt's embedding gave.
+    pub(super) fn embedding_of(context: &[f64]) -> Vec<f32> {
+        context.iter().skip(CHEAP_FEATURES).map(|&value| value as f32).collect()
+    }
+
+    /// As [`choose`](Self::choose), with the context of the prompt and a checked opinion.
+    pub(super) fn choose_in(
+        &mut self,
+        context: Box<[f64]>,
+        prompt: &Prompt<'_>,
+        permitted: impl Fn(usize) -> bool,
+        opinion: Option<&[f32]>,
+    ) -> Result<Decision> {
         let rule_arm = self.settings.rules.choose(prompt, &permitted, self.arms.len()).ok_or(Error::NoArm)?;
         let scores: Vec<Option<Score>> =
             (0..self.arms.len()).map(|arm| permitted(arm).then(|| self.score(arm, &context))).collect();
@@ -283,6 +311,7 @@ impl Router {
             self.credit = (self.credit + self.settings.exploration_share).min(EXPLORATION_BURST);
         }
         let (arm, reason) = self.decide(&scores, rule_arm, opinion);
+        self.unrewarded = self.unrewarded.saturating_add(1);
         Ok(Decision { arm, reason, rule_arm, scores, context })
     }
 
@@ -324,7 +353,7 @@ impl Router {
             (None, None) => (rule_arm, Reason::Rule),
         };
         let explored = largest(scores, |score| Some(score.optimistic)).unwrap_or(rule_arm);
-        if explored != fallback.0 && self.credit >= 1.0 {
+        if explored != fallback.0 && self.credit >= 1.0 && self.unrewarded < settings.patience {
             self.credit -= 1.0;
             return (explored, Reason::Explored);
         }
@@ -346,23 +375,28 @@ impl Router {
     /// [`Error::Dimension`] and [`Error::NotFinite`] for a context that is none of this router. The
     /// router stays as it was.
     pub fn learn(&mut self, decision: &Decision, reward: f64) -> Result<()> {
+        self.learn_in(decision.arm, &decision.context, reward)
+    }
+
+    /// As [`learn`](Self::learn), with arm and context of the decision.
+    pub(super) fn learn_in(&mut self, arm: usize, context: &[f64], reward: f64) -> Result<()> {
         if !(0.0..=1.0).contains(&reward) {
             return Err(Error::Input { what: "reward", value: reward, range: "0 to 1" });
         }
-        let (context, dim) = (&decision.context, self.dim());
-        if context.len() != dim {
-            return Err(Error::Dimension { what: "context", expected: dim, got: context.len() });
+        if context.len() != self.dim() {
+            return Err(Error::Dimension { what: "context", expected: self.dim(), got: context.len() });
         }
         // Contexts of an encoder are far below this bound.
         if !context.iter().all(|v| v.abs() <= 1e4) {
             return Err(Error::NotFinite { what: "context" });
         }
         let regression = self.settings.regression();
-        let Some(model) = self.models.get_mut(decision.arm) else {
-            let value = decision.arm as f64;
+        let Some(model) = self.models.get_mut(arm) else {
+            let value = arm as f64;
             return Err(Error::Input { what: "arm", value, range: "an index of the router's arms" });
         };
         self.observations += 1;
+        self.unrewarded = 0;
         model.observe(context, reward, self.observations, regression);
         Ok(())
     }

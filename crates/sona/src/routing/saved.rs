@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::random::Random;
 
 /// Version of [`SavedRouter`]; it changes with the meaning of the state.
-pub const ROUTER_VERSION: u32 = 1;
+pub const ROUTER_VERSION: u32 = 2;
 
 /// State of a tenant's [`Router`], for any format of serde. Numbers are stored as their bits: a
 /// loaded router decides bit for bit as the saved one would have.
@@ -23,6 +23,7 @@ pub struct SavedRouter {
     digest: String,
     observations: u64,
     credit_bits: u64,
+    unrewarded: u32,
     random: Random,
     arms: Vec<SavedArm>,
 }
@@ -43,6 +44,7 @@ impl Router {
             digest: digest(&self.settings, &self.arms),
             observations: self.observations,
             credit_bits: self.credit.to_bits(),
+            unrewarded: self.unrewarded,
             random: self.random.clone(),
             arms: self.models.iter().map(LinearArm::save).collect(),
         }
@@ -77,6 +79,7 @@ impl Router {
         let models = saved.arms.into_iter().map(|arm| LinearArm::load(arm, dim, now));
         router.models = models.collect::<Result<_>>()?;
         (router.observations, router.credit, router.random) = (now, credit, saved.random);
+        router.unrewarded = saved.unrewarded;
         Ok(router)
     }
 }

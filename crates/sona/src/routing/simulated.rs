@@ -164,6 +164,15 @@ impl World {
     /// # Errors
     /// Errors of [`Router::choose`] and [`Router::learn`], for a router of other sizes.
     pub fn serve(&mut self, router: &mut Router, requests: usize) -> Result<Regret> {
+        self.serve_rated(router, requests, 1.0)
+    }
+
+    /// As [`serve`](Self::serve), with a reward for a share of the requests, 0 to 1: few users
+    /// rate.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    pub fn serve_rated(&mut self, router: &mut Router, requests: usize, rated: f64) -> Result<Regret> {
         let mut regret = Regret::default();
         let mut earned = vec![0.0; self.arms];
         let mut most = 0.0;
@@ -186,7 +195,9 @@ impl World {
             regret.explored += usize::from(decision.reason == Reason::Explored);
             earned.iter_mut().zip(&success).for_each(|(sum, value)| *sum += value);
             let reward = self.reward(chosen);
-            router.learn(&decision, reward)?;
+            if rated >= 1.0 || self.random.uniform() < rated {
+                router.learn(&decision, reward)?;
+            }
         }
         regret.fixed = most - earned.iter().copied().fold(0.0, f64::max);
         Ok(regret)

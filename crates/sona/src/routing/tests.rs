@@ -109,6 +109,18 @@ fn shifts_are_followed_within_3000_requests() {
 }
 
 #[test]
+fn nothing_is_explored_for_those_who_never_rate() {
+    let mut router = Router::new(settings(Strategy::Thompson), arms(4)).unwrap();
+    let regret = clusters(1).serve_rated(&mut router, 2000, 0.0).unwrap();
+    assert!((50..100).contains(&regret.explored), "{regret:?}");
+    let decision = router.choose(&prompt(&[1.0; DIM]), |_| true, None).unwrap();
+    assert_eq!((decision.arm, decision.reason), (0, Reason::Rule));
+    router.learn(&decision, 1.0).unwrap();
+    let regret = clusters(1).serve_rated(&mut router, 50, 0.0).unwrap();
+    assert!(regret.explored > 20, "a reward makes it explore again: {regret:?}");
+}
+
+#[test]
 fn a_draft_model_is_chosen_where_it_suffices() {
     // Both models answer easy requests, the draft in a tenth of the time; hard ones need the base.
     let mut random = Random::new(8);
@@ -302,8 +314,8 @@ fn states_of_others_and_damaged_ones_are_refused() {
     let other = RouterSettings { ridge: 0.3, ..own.clone() };
     assert!(matches!(load(saved.clone(), other, "a"), Err(Error::Foreign { .. })));
     let mut newer = saved.clone();
-    newer["version"] = 2.into();
-    assert!(matches!(load(newer, own.clone(), "a"), Err(Error::Version { found: 2, .. })));
+    newer["version"] = 3.into();
+    assert!(matches!(load(newer, own.clone(), "a"), Err(Error::Version { found: 3, .. })));
     for (field, value) in [
         ("inverse", serde_json::json!([1])),
         ("weights", serde_json::json!([f64::NAN.to_bits()])),
