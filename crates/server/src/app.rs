@@ -10,6 +10,7 @@ use ruvllm::crates::adapters::AdapterStore;
 use crate::config::Config;
 use crate::generation::{Observer, Observers};
 use crate::models::ModelSet;
+use crate::routing::Routers;
 use crate::telemetry::{Live, Metrics};
 use crate::witness::Witness;
 
@@ -48,6 +49,7 @@ impl Default for RequestLimits {
 /// State that all requests share.
 pub(crate) struct App {
     pub(crate) models: Arc<ModelSet>,
+    pub(crate) routers: Arc<Routers>,
     limits: RwLock<RequestLimits>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) live: Arc<Live>,
@@ -65,6 +67,7 @@ impl App {
         let live = Arc::new(Live::new(Arc::clone(&models), Arc::clone(&metrics)));
         Self {
             models,
+            routers: Arc::default(),
             limits: RwLock::new(limits),
             metrics,
             live,
@@ -94,6 +97,11 @@ impl App {
         self.adapters.as_ref()
     }
 
+    /// Sets the routers.
+    pub(crate) fn set_routers(&mut self, routers: Routers) {
+        self.routers = Arc::new(routers);
+    }
+
     /// Tells load balancers to send requests, or no more of them.
     pub(crate) fn set_ready(&self, is_ready: bool) {
         self.is_ready.store(is_ready, Ordering::Release);
@@ -111,10 +119,11 @@ impl App {
         self.witness = Some(Arc::clone(witness));
     }
 
-    /// The observers of calls: metrics, and the witness log if there is one.
+    /// The observers of calls: metrics, routers, and the witness log if there is one.
     pub(crate) fn observers(&self) -> Observers {
         let witness = self.witness.iter().map(|witness| Arc::clone(witness) as Arc<dyn Observer>);
         let metrics = Arc::clone(&self.metrics) as Arc<dyn Observer>;
-        Observers::new(std::iter::once(metrics).chain(witness).collect())
+        let routers = Arc::clone(&self.routers) as Arc<dyn Observer>;
+        Observers::new([metrics, routers].into_iter().chain(witness).collect())
     }
 }

@@ -25,6 +25,7 @@ mod openapi;
 mod reload;
 mod request_id;
 mod router;
+mod routing;
 mod server;
 mod signals;
 mod telemetry;

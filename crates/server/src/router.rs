@@ -10,7 +10,7 @@ use crate::api_error::{self, ApiError};
 use crate::app::App;
 use crate::gate::{self, Gate};
 use crate::telemetry::{Metrics, access, live, metrics};
-use crate::{anthropic, native, openai, openapi, request_id, web};
+use crate::{anthropic, generation, native, openai, openapi, request_id, web};
 
 /// All routes behind a gate.
 pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
@@ -33,6 +33,7 @@ pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
         .route("/v1/sona/adapters/{name}", get(native::sona::retrieve))
         .route("/v1/sona/adapters/{name}/release", post(native::sona::release))
         .route("/v1/sona/adapters/{name}/replay", post(native::sona::replay))
+        .route("/v1/sona/routers", get(native::routers::list))
         .route("/v1/sona/forget", post(native::sona::forget))
         .route("/v1/sona/bank", get(native::bank::list).post(native::bank::add).delete(native::bank::clear))
         .route("/v1/sona/bank/{id}", delete(native::bank::remove))
@@ -52,6 +53,7 @@ pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
         .merge(web::routes())
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
         .fallback(|| async { ApiError::not_found("there is no such path") })
+        .layer(from_fn(generation::name_arm))
         .layer((observers, figures.0, figures.1))
         .with_state(app);
     layered(routes, gate, counted)

@@ -25,6 +25,7 @@ use crate::listen::{self, Address, Certificate, Listener, Peak, Services, Shutdo
 use crate::models::{ModelEntry, ModelSet};
 use crate::reload::{Reload, ReloadHandle};
 use crate::router::{layered, router};
+use crate::routing::{self, Routers, with_arms};
 use crate::telemetry::Metrics;
 use crate::witness::Witness;
 
@@ -69,7 +70,8 @@ impl Server {
     /// # Errors
     /// [`Error`].
     pub fn bind(config: Config, models: Vec<ModelEntry>) -> Result<Self, Error> {
-        let models = tuned(models, &config.tuning);
+        routing::check(&config, &models)?;
+        let models = with_arms(tuned(models, &config.tuning), &config);
         let models = ModelSet::new(models, config.memory_limit.map(|limit| limit.0))
             .with_sessions(config.folders.sessions.clone())
             .with_learning(config.learning.clone());
@@ -77,6 +79,7 @@ impl Server {
         if let Some(folder) = &config.folders.adapters {
             app.set_adapter_folder(folder);
         }
+        app.set_routers(Routers::new(&config));
         let witness = Witness::of_config(&config.witness)?.map(Arc::new);
         if let Some(witness) = &witness {
             app.set_witness(witness);
@@ -107,6 +110,8 @@ impl Server {
         let background = background.map_err(|error| Error::System(io::Error::other(error)))?;
         let models = Arc::clone(&app.models);
         server.runtime.spawn(async move { models.save_sessions(interval).await });
+        let routers = Arc::clone(&app.routers);
+        server.runtime.spawn(async move { routers.save_changed(interval).await });
         let models = Arc::clone(&app.models);
         server.runtime.spawn(async move { models.log_engines(LOG_INTERVAL).await });
         Ok(Self {
@@ -171,12 +176,14 @@ impl Server {
         })
     }
 
-    /// Checks a configuration and the files that it names, without binding the address.
+    /// Checks a configuration for these models, and the files that it names, without binding the
+    /// address.
     ///
     /// # Errors
     /// As [`Self::bind`].
-    pub fn check(config: &Config) -> Result<Vec<String>, Error> {
+    pub fn check(config: &Config, models: &[ModelEntry]) -> Result<Vec<String>, Error> {
         config.check()?;
+        routing::check(config, models)?;
         listen::check(config)?;
         Gate::new(config)?;
         Certificate::read(config)?;
@@ -274,6 +281,7 @@ impl Server {
         drop(background);
         if let Some(app) = app {
             app.models.clear();
+            app.routers.save();
         }
         Ok(witness.map_or(Ok(()), |witness| witness.writer().close())?)
     }

@@ -35,7 +35,7 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     ticket.set_endpoint(Endpoint::Messages);
     ticket.set_request(&body, &["system", "messages"]);
-    let prepared = prepare(&app, &ticket, &body).await;
+    let prepared = prepare(&app, &mut ticket, &body).await;
     let (ticket, (common, model, generate)) = ticket.check(prepared)?;
     let request_id = ticket.request_id.clone();
     let generation = Generation::start(ticket, Arc::clone(&model), vec![generate], 1).await;
@@ -52,15 +52,14 @@ pub(crate) async fn create(
 /// Reads and checks a body.
 async fn prepare(
     app: &App,
-    ticket: &Ticket,
+    ticket: &mut Ticket,
     body: &[u8],
 ) -> Result<(Common, Arc<LoadedModel>, GenerateRequest), ApiError> {
     let (common, request): (Common, MessagesRequest) = (parse(body)?, parse(body)?);
     let common = request.common(common)?;
-    let chosen = app.models.choose(common.model.as_deref()).await?;
-    let engine = chosen.model.engine()?;
-    let target = Target { app, engine, caller: &ticket.caller, adapter: chosen.adapter };
-    let generate = request.generate_request(&target, &common)?;
+    let build = |target: &Target<'_>| request.generate_request(target, &common);
+    let chosen = app.choose(ticket, common.model.as_deref(), build).await?;
+    let generate = build(&Target::new(app, &chosen, &ticket.caller)?)?;
     Ok((common, chosen.model, generate))
 }
 

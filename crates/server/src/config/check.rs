@@ -10,9 +10,9 @@ pub(super) struct Fault {
     pub(super) reason: String,
 }
 
-type Checked = Result<(), Fault>;
+pub(super) type Checked = Result<(), Fault>;
 
-fn require(condition: bool, key: &str, reason: impl FnOnce() -> String) -> Checked {
+pub(super) fn require(condition: bool, key: &str, reason: impl FnOnce() -> String) -> Checked {
     if condition { Ok(()) } else { Err(Fault { key: key.to_owned(), reason: reason() }) }
 }
 

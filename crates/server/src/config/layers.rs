@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
 use super::check::Fault;
-use super::{Config, Model, Tenant};
+use super::{Arm, Config, Model, Router, Tenant};
 
 /// Most bytes of a configuration file.
 const MOST_BYTES: u64 = 4 << 20;
@@ -218,11 +218,14 @@ fn number(text: &str) -> Value {
     whole.or_else(any).unwrap_or_else(|| Value::from(text))
 }
 
-/// Keys that a variable can set: those outside of tenants and models.
+/// Sections of which there are many, whose keys no variable can set.
+const MANY: [&str; 3] = ["models", "routers", "tenants"];
+
+/// Keys that a variable can set: those outside of [`MANY`].
 fn scalar_keys() -> Vec<String> {
     let mut keys = Vec::new();
     walk("", &serde_json::to_value(Config::default()).unwrap_or_default(), &mut keys);
-    keys.retain(|(key, _)| key != "models" && key != "tenants");
+    keys.retain(|(key, _)| !MANY.contains(&key.as_str()));
     keys.into_iter().map(|(key, _)| key).collect()
 }
 
@@ -231,9 +234,12 @@ pub(super) fn keys() -> Vec<(String, String)> {
     let json = |value: serde_json::Result<Json>| value.unwrap_or_default();
     let mut keys = Vec::new();
     walk("", &json(serde_json::to_value(Config::default())), &mut keys);
-    keys.retain(|(key, _)| key != "models" && key != "tenants");
+    keys.retain(|(key, _)| !MANY.contains(&key.as_str()));
     walk("tenants.NAME", &json(serde_json::to_value(Tenant::default())), &mut keys);
     walk("models", &json(serde_json::to_value(Model::default())), &mut keys);
+    walk("routers", &json(serde_json::to_value(Router::default())), &mut keys);
+    walk("routers.arms.NAME", &json(serde_json::to_value(Arm::default())), &mut keys);
+    keys.retain(|(key, _)| key != "routers.arms");
     keys
 }
 

@@ -5,6 +5,7 @@
 
 mod check;
 mod layers;
+mod routers;
 mod sections;
 mod values;
 
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::check::is_name;
 use self::layers::Layers;
 pub use self::layers::{ConfigError, Setting};
+pub use self::routers::{Arm, Router, Rule};
 pub(crate) use self::sections::MEMORY_SIMILARITY;
 pub use self::sections::{
     Cors, Folders, FullQueue, Grpc, KeyFiles, Learning, Limits, Listen, Log, LogFormat, LogLevel, Metrics,
@@ -51,6 +53,8 @@ pub struct Config {
     pub tuning: Tuning,
     /// Models.
     pub models: Vec<Model>,
+    /// Routers.
+    pub routers: Vec<Router>,
     /// Folders that requests can reach.
     pub folders: Folders,
     /// Metrics.
@@ -102,7 +106,17 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Invalid`].
     pub fn check(&self) -> Result<(), ConfigError> {
-        check::check(self).map_err(|fault| self.layers.refused(fault))
+        let checked = check::check(self).and_then(|()| routers::check(&self.routers));
+        checked.map_err(|fault| self.layers.refused(fault))
+    }
+
+    /// Checks the names of routers and of their models against those of the models that are served,
+    /// and of aliases and adapters.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`].
+    pub(crate) fn check_routers(&self, models: &[&str], others: &[&str]) -> Result<(), ConfigError> {
+        routers::check_models(self, models, others).map_err(|fault| self.layers.refused(fault))
     }
 
     /// True if callers need an API key.
@@ -116,8 +130,8 @@ impl Config {
         section.cloned().unwrap_or_default()
     }
 
-    /// Every key with its default, in the order of the sections: `tenants.NAME.` and `models.` are
-    /// the prefixes of the settings of tenants and models.
+    /// Every key with its default, in the order of the sections: `tenants.NAME.`, `models.`,
+    /// `routers.` and `routers.arms.NAME.` are prefixes of settings of which there are many.
     pub fn keys() -> Vec<(String, String)> {
         layers::keys()
     }

@@ -79,6 +79,24 @@ fn faults_name_line_key_and_remedy() {
     refused("[tenants.'a b']", &["letters"]);
     refused("[cors]\norigins = ['https://a/b']", &["line 2", "cors.origins", "https://a/b"]);
     refused("[[models]]\nname='a'\n[[models]]\naliases=['a']", &["line 3", "models[1].name", "two models"]);
+    let router = "[[routers]]\nname = 'auto'\ndefault = 'a'\n";
+    let arm = "[routers.arms.a]\nmodel = 'base'\n";
+    for (head, tail, pieces) in [
+        ("[[routers]]\nname = 'a b'\n", arm, &["line 2", "routers[0].name", "letters"][..]),
+        (router, "", &["line 1", "routers[0].arms", "1 to 256", "[routers.arms.NAME]"]),
+        (router, "[routers.arms.b]\nmodel = 'base'", &["line 3", "routers[0].default", "arms are b"]),
+        (router, "[routers.arms.a]", &["line 4", "arms.a.model", "name a model"]),
+        (router, "[routers.arms.a]\nmodel = 'x'\nkv = 'q17'", &["line 6", "arms.a.kv", "q17"]),
+        (router, &format!("rules = [{{arm = 'b'}}]\n{arm}"), &["line 4", "rules[0].arm", "arms are a"]),
+        (router, &format!("rules = [{{arm = 'a', tool = true}}]\n{arm}"), &["line 4", "tools"]),
+        (router, &format!("latency_weight = nan\n{arm}"), &["line 4", "latency_weight", "0 to 1"]),
+        (router, &format!("exploration_share = 2\n{arm}"), &["line 4", "exploration_share", "0 to 1"]),
+        (router, &format!("target_latency_s = 0\n{arm}"), &["line 4", "target_latency_s", "above 0"]),
+        (router, &format!("warm_up = 1000001\n{arm}"), &["line 4", "warm_up", "1000000"]),
+        (router, &format!("{arm}{router}{arm}"), &["line 7", "routers[1].name", "two routers"]),
+    ] {
+        refused(&format!("{head}{tail}"), pieces);
+    }
     refused("[witness]\nfull_queue = 'maybe'", &["line 2", "wait"]);
 }
 

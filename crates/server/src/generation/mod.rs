@@ -6,6 +6,7 @@
 
 mod arrival;
 mod event_stream;
+mod routed;
 mod ticket;
 
 use std::collections::VecDeque;
@@ -21,6 +22,7 @@ use ruvllm::{
 
 use self::arrival::Arrival;
 pub(crate) use self::event_stream::{StreamWriter, stream, write_event};
+pub(crate) use self::routed::{Routed, name_arm};
 pub(crate) use self::ticket::{CallRecord, Endpoint, Observer, Observers, Room, Ticket};
 use crate::api_error::ApiError;
 use crate::auth::Caller;
@@ -246,7 +248,8 @@ impl Generation {
         };
         if let Ok(tenant) = tenant_of(engine, &self.ticket.caller) {
             let request = (self.ticket.request_id.as_str(), index);
-            learning.record(engine, OnlineAdapter::owner(&tenant), request, completion);
+            let route = self.ticket.routed.as_ref().map(Routed::label);
+            learning.record(engine, OnlineAdapter::owner(&tenant), request, route, completion);
         }
     }
 

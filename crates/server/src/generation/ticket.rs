@@ -12,6 +12,7 @@ use axum::http::request::Parts;
 use ruvllm::{Completion, FinishReason, ServedAdapter, Timings};
 use serde_json::Value;
 
+use super::routed::{ArmRecord, Routed};
 use crate::api_error::{ApiError, ErrorKind};
 use crate::auth::Caller;
 use crate::limits::Permit;
@@ -165,6 +166,10 @@ pub(crate) struct Ticket {
     pub(crate) caller: Caller,
     pub(crate) request_id: RequestId,
     pub(crate) observed: Observed,
+    /// Decision of a router, if the call names one.
+    pub(crate) routed: Option<Routed>,
+    /// Place for the name of its arm.
+    arm: ArmRecord,
     /// Place for the summary of the call.
     record: CallRecord,
     /// Place among the running requests of the caller.
@@ -178,6 +183,12 @@ impl Ticket {
 
     pub(crate) fn set_model(&mut self, name: &Arc<str>) {
         self.observed.model = Some(Arc::clone(name));
+    }
+
+    /// Notes the decision of a router.
+    pub(crate) fn set_routed(&mut self, routed: Routed) {
+        self.arm.set(&routed);
+        self.routed = Some(routed);
     }
 
     pub(crate) fn set_streamed(&mut self) {
@@ -321,6 +332,8 @@ impl Ticket {
             observers,
             caller: caller.ok_or_else(|| ApiError::unauthorized("the request has no API key"))?,
             request_id: extensions.get::<RequestId>().cloned().unwrap_or_default(),
+            routed: None,
+            arm: extensions.get::<ArmRecord>().cloned().unwrap_or_default(),
             record: extensions.get::<CallRecord>().cloned().unwrap_or_default(),
             _permit: extensions.get::<Arc<Permit>>().cloned(),
             observed: Observed {

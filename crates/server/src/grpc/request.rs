@@ -72,20 +72,16 @@ pub(super) fn common(message: &proto::GenerateRequest, depth: usize) -> Result<C
 /// # Errors
 /// 400 for a message without a prompt, and for values out of range.
 pub(super) fn generate(
-    app: &App,
-    ticket: &Ticket,
-    chosen: &Chosen,
+    target: &Target<'_>,
     message: &proto::GenerateRequest,
     common: &Common,
     depth: usize,
 ) -> Result<GenerateRequest, ApiError> {
-    let (engine, adapter) = (chosen.model.engine()?, chosen.adapter.clone());
-    let target = Target { app, engine, caller: &ticket.caller, adapter };
     let mut request = match &message.prompt {
-        Some(ProtoPrompt::Text(text)) => common.request(&target, Prompt::Text(text.clone()))?,
-        Some(ProtoPrompt::Tokens(tokens)) => common.request(&target, Prompt::Tokens(tokens.ids.clone()))?,
+        Some(ProtoPrompt::Text(text)) => common.request(target, Prompt::Text(text.clone()))?,
+        Some(ProtoPrompt::Tokens(tokens)) => common.request(target, Prompt::Tokens(tokens.ids.clone()))?,
         Some(ProtoPrompt::Chat(chat)) => {
-            let mut request = chat_request(chat, depth)?.generate_request(&target, common)?;
+            let mut request = chat_request(chat, depth)?.generate_request(target, common)?;
             request.tool_choice = tool_choice(chat.tool_choice.as_deref());
             request
         }

@@ -50,7 +50,7 @@ impl Inference {
     /// Checks a message.
     async fn prepare(
         &self,
-        ticket: &Ticket,
+        ticket: &mut Ticket,
         message: &proto::GenerateRequest,
         depth: usize,
         deadline: Option<Instant>,
@@ -61,8 +61,9 @@ impl Inference {
         if n > most {
             return Err(ApiError::invalid_param("n", format!("n is {n}, expected at most {most}")));
         }
-        let chosen = self.app.models.choose(common.model.as_deref()).await?;
-        let mut request = request::generate(&self.app, ticket, &chosen, message, &common, depth)?;
+        let build = |target: &Target<'_>| request::generate(target, message, &common, depth);
+        let chosen = self.app.choose(ticket, common.model.as_deref(), build).await?;
+        let mut request = build(&Target::new(&self.app, &chosen, &ticket.caller)?)?;
         request.deadline = request.deadline.into_iter().chain(deadline).min();
         Ok(Prepared { model: chosen.model, request, n })
     }

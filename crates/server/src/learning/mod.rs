@@ -106,6 +106,7 @@ impl ModelLearning {
         engine: &Engine,
         tenant: &str,
         (request, choice): (&str, usize),
+        route: Option<String>,
         completion: &Completion,
     ) {
         let Completion { prompt, tokens, timings, adapters, .. } = completion;
@@ -131,6 +132,7 @@ impl ModelLearning {
                 tokens_per_second: float(timings.decode_tok_s),
                 ..Timings::default()
             },
+            route,
             created_ms: now_ms(),
             ..Trajectory::default()
         });

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ruvllm::crates::adapters::CompactFile;
+use ruvllm::crates::models::quantize::Recipe;
 use ruvllm::{
-    Embedder, EmbeddingRequest, Embeddings, Engine, LearningOptions, LoadProgress, Precision, Prompt,
-    Sessions, Tenant, TokenId,
+    Embedder, EmbeddingRequest, Embeddings, Engine, LearningOptions, LoadProgress, ModelSource, Precision,
+    Prompt, Sessions, Tenant, TokenId,
 };
 use tokio::sync::Mutex;
 
@@ -21,6 +22,9 @@ use crate::learning::memory::ModelMemory;
 /// A loaded model: a decoder, which generates, or an encoder, which only embeds.
 pub(crate) struct LoadedModel {
     name: Arc<str>,
+    source: ModelSource,
+    /// Recipe by which the weights are quantized while they are loaded.
+    quantize: Option<Recipe>,
     embedder: Embedder,
     bytes: u64,
     /// Held while embeddings are computed.
@@ -67,6 +71,8 @@ impl LoadedModel {
         let name = entry.name.as_str().into();
         let model = Self {
             name,
+            source: entry.source.clone(),
+            quantize: entry.options.quantize,
             embedder,
             bytes,
             embedding: Arc::default(),
@@ -180,6 +186,14 @@ impl LoadedModel {
     /// Name of the model in replies.
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// Fingerprint of the weights.
+    ///
+    /// # Errors
+    /// As [`ModelSource::fingerprint`].
+    pub(crate) fn fingerprint(&self) -> Result<[u8; 32], ruvllm::Error> {
+        self.source.fingerprint(self.quantize)
     }
 
     /// Bytes of weights and of the budget for keys and values.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::RwLock;
-use ruvllm::{EngineOptions, ModelSource};
+use ruvllm::{EngineOptions, KvPolicy, ModelSource};
 
 pub(crate) use self::loaded::LoadedModel;
 use crate::api_error::{ApiError, with_sources};
@@ -73,6 +73,8 @@ pub(crate) struct Chosen {
     pub(crate) model: Arc<LoadedModel>,
     /// Adapter that the name means besides the model.
     pub(crate) adapter: Option<String>,
+    /// KV-cache policy that a router has chosen; `None`: the model's.
+    pub(crate) kv: Option<KvPolicy>,
 }
 
 /// A name that requests may give, for lists of models.
@@ -161,7 +163,18 @@ impl ModelSet {
             Some(model) => model,
             None => self.load(index).await?,
         };
-        Ok(Chosen { model, adapter })
+        Ok(Chosen { model, adapter, kv: None })
+    }
+
+    /// The model of this name, if it is in memory.
+    pub(crate) fn in_memory(&self, name: &str) -> Option<Arc<LoadedModel>> {
+        self.slots.iter().find(|slot| slot.entry.name == name)?.state.read().clone()
+    }
+
+    /// True if the configuration gives a model an adapter of this name.
+    pub(crate) fn has_adapter(&self, model: &str, adapter: &str) -> bool {
+        let slot = self.slots.iter().find(|slot| slot.entry.name == model);
+        slot.is_some_and(|slot| slot.adapters.read().iter().any(|(name, _)| name == adapter))
     }
 
     fn find(&self, name: Option<&str>) -> Result<(usize, Option<String>), ApiError> {

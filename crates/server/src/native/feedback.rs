@@ -24,6 +24,7 @@ use crate::body::Json;
 use crate::learning::{ModelLearning, choice_id, now_ms};
 use crate::models::LoadedModel;
 use crate::openai::chat::{ChatMessage, messages_of};
+use crate::routing::ArmReward;
 use crate::tenant::tenant_of;
 
 /// Adapter that is taught if the feedback names none.
@@ -64,6 +65,8 @@ pub(crate) struct FeedbackObject {
     /// `learned`; `outlier`: the correction is so improbable that it is taken for noise;
     /// `quarantined`: the adapter has done harm and learns nothing until it is released.
     result: &'static str,
+    /// Reward of the arm that a router had chosen; null without one.
+    router: Option<RouterReward>,
     /// Position of the lesson in the log; null if nothing was learned.
     lesson: Option<u64>,
     /// Mean log-probability of the answer's tokens before and after the lesson, in nats.
@@ -71,6 +74,15 @@ pub(crate) struct FeedbackObject {
     log_probability_after: Option<f64>,
     /// Mean divergence from the model without adapters at these tokens, in nats.
     divergence: Option<f64>,
+}
+
+/// Reward of an arm.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RouterReward {
+    name: String,
+    arm: String,
+    /// 0 to 1, by outcome and time of the answer.
+    reward: f64,
 }
 
 /// `POST /v1/feedback`
@@ -84,13 +96,40 @@ pub(crate) async fn create(
     Extension(caller): Extension<Caller>,
     Json(request): Json<FeedbackRequest>,
 ) -> Result<axum::Json<FeedbackObject>, ApiError> {
-    let model = learning_model(&app, &caller, request.model.as_deref()).await?;
+    let routed = match request.request_id.clone() {
+        Some(id) => {
+            let (routers, tenant) = (Arc::clone(&app.routers), Arc::clone(&caller.tenant));
+            blocking(move || Ok(routers.answered(&tenant, &id))).await?
+        }
+        None => None,
+    };
+    let name = request.model.as_deref();
+    // Clients name the router, the model that has answered, or none.
+    let is_routers = |name: &str| app.routers.find(name).is_some();
+    let name = match &routed {
+        Some((_, arm)) if name.is_none_or(is_routers) => Some(arm.model.as_str()),
+        _ => name,
+    };
+    let model = learning_model(&app, &caller, name).await?;
+    let routed = routed.filter(|(_, arm)| *arm.model == **model.name());
     let most = app.limits().items;
     let taught = match caller.limits.admit_lesson(Instant::now()) {
         Err(limited) => Err(limited.into()),
         Ok(()) => {
-            let model = Arc::clone(&model);
-            blocking(move || teach(&model, &caller, &request, most)).await
+            let (model, metrics) = (Arc::clone(&model), Arc::clone(&app.metrics));
+            blocking(move || {
+                let mut object = teach(&model, &caller, &request, most)?;
+                if let (Some((router, _)), Some(id)) = (routed, &request.request_id) {
+                    let reward = router.learn(&caller.tenant, id, request.outcome());
+                    let reward = reward.map_err(|error| ApiError::internal(&error))?;
+                    object.router = reward.map(|ArmReward { router, arm, reward }| {
+                        metrics.count_reward(&router, &arm, reward);
+                        RouterReward { name: router.to_string(), arm: arm.to_string(), reward }
+                    });
+                }
+                Ok(object)
+            })
+            .await
         }
     };
     if let Some(learning) = model.learning() {
@@ -164,6 +203,12 @@ fn teach(
 }
 
 impl FeedbackRequest {
+    /// Outcome of the answer for a router, -1 to 1: one that had to be corrected was wrong.
+    fn outcome(&self) -> f64 {
+        let accepted = self.accepted.map(|accepted| if accepted { 1.0 } else { -1.0 });
+        self.rating.map(f64::from).or(accepted).unwrap_or(-1.0)
+    }
+
     fn rating(&self) -> Result<Option<Rating>, ApiError> {
         let rating = self.rating.map(Rating::new).transpose();
         rating.map_err(|error| ApiError::invalid_param("rating", error.to_string()))

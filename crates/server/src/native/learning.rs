@@ -19,12 +19,21 @@ pub(super) async fn learning_model(
     caller: &Caller,
     name: Option<&str>,
 ) -> Result<Arc<LoadedModel>, ApiError> {
-    if !caller.limits.learns() {
-        let message = "learning is off for this tenant; `learning = true` in its section of the server's \
-                       configuration turns it on";
-        return Err(ApiError::forbidden(message));
-    }
+    require_learning(caller)?;
     Ok(app.models.choose(name).await?.model)
+}
+
+/// Refuses a tenant that does not learn.
+///
+/// # Errors
+/// 403.
+pub(super) fn require_learning(caller: &Caller) -> Result<(), ApiError> {
+    if caller.limits.learns() {
+        return Ok(());
+    }
+    let message = "learning is off for this tenant; `learning = true` in its section of the server's configuration \
+                   turns it on";
+    Err(ApiError::forbidden(message))
 }
 
 /// Learning of a model.

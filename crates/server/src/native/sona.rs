@@ -227,6 +227,7 @@ pub(crate) async fn forget(
     crate::body::Json(request): crate::body::Json<ForgetRequest>,
 ) -> Result<Json<ForgottenObject>, ApiError> {
     let ForgetRequest { model, all, since, request_id, choice } = request;
+    let (routers, name) = (Arc::clone(&app.routers), Arc::clone(&caller.tenant));
     with_learning(&app, caller, model.as_deref(), move |model, engine, learning, tenant| {
         let owner = OnlineAdapter::owner(tenant);
         learning.recorder().flush().map_err(unusable)?;
@@ -244,6 +245,10 @@ pub(crate) async fn forget(
         // The store has forgotten; an adapter that cannot be built again is logged with its error.
         adapters.values().try_for_each(|adapter| adapter.reload(engine)).map_err(refused)?;
         adapters.iter().for_each(|(name, adapter)| learning.observe(owner, name, adapter));
+        if scope == ForgetScope::All {
+            // Rewards of single requests cannot be taken out of their sums.
+            routers.forget(&name).map_err(unusable)?;
+        }
         let items = match (model.memory(), scope) {
             (Some(memory), ForgetScope::All) => memory.forget(engine, owner).map_err(refused)?,
             _ => 0,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use ruvllm::{Engine, GenerateRequest, Prompt, SamplingParams, TokenId};
+use ruvllm::{Engine, GenerateRequest, KvPolicy, Prompt, SamplingParams, TokenId};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -12,6 +12,7 @@ use super::OneOrMany;
 use crate::api_error::ApiError;
 use crate::app::App;
 use crate::auth::Caller;
+use crate::models::Chosen;
 use crate::tenant::tenant_of;
 
 /// Most choices of a prompt.
@@ -35,13 +36,26 @@ fn one() -> f32 {
 }
 
 /// Place and owner of a request.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub(crate) struct Target<'t> {
     pub(crate) app: &'t App,
     pub(crate) engine: &'t Engine,
     pub(crate) caller: &'t Caller,
     /// Adapter that the model's name means.
-    pub(crate) adapter: Option<String>,
+    pub(crate) adapter: Option<&'t str>,
+    /// KV-cache policy; `None`: the model's.
+    pub(crate) kv: Option<KvPolicy>,
+}
+
+impl<'t> Target<'t> {
+    /// Place and owner of a request of a caller to a model.
+    ///
+    /// # Errors
+    /// 400 for an encoder.
+    pub(crate) fn new(app: &'t App, chosen: &'t Chosen, caller: &'t Caller) -> Result<Self, ApiError> {
+        let (engine, adapter, kv) = (chosen.model.engine()?, chosen.adapter.as_deref(), chosen.kv);
+        Ok(Self { app, engine, caller, adapter, kv })
+    }
 }
 
 /// Options of a stream.
@@ -127,7 +141,7 @@ impl Common {
     /// # Errors
     /// 400 for values out of range.
     pub(crate) fn request(&self, target: &Target<'_>, prompt: Prompt) -> Result<GenerateRequest, ApiError> {
-        let &Target { app, engine, caller, ref adapter } = target;
+        let &Target { app, engine, caller, adapter, kv } = target;
         let mut request = GenerateRequest::new(prompt)
             .with_sampling(self.sampling()?)
             .with_tenant(tenant_of(engine, caller)?)
@@ -142,6 +156,7 @@ impl Common {
         if let Some(session) = &self.session {
             request = request.with_session(session);
         }
+        request.kv = kv;
         if let Some(name) = adapter {
             request = request.with_named_adapter(name, 1.0);
         }

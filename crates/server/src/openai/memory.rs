@@ -144,7 +144,8 @@ impl MemoryField {
     }
 }
 
-fn text_of(message: &Message) -> Option<&str> {
+/// Text of a message of a request.
+pub(crate) fn text_of(message: &Message) -> Option<&str> {
     message.content.as_ref()?.as_str()
 }
 

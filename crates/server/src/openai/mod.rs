@@ -18,7 +18,7 @@ use self::chunk::{ChunkFields, ChunkHead};
 #[cfg(feature = "grpc")]
 pub(crate) use self::common::AdapterField;
 pub(crate) use self::common::{Common, Target};
-pub(crate) use self::memory::{MemoryField, MemoryUse, arm_name};
+pub(crate) use self::memory::{MemoryField, MemoryUse, arm_name, text_of};
 pub(crate) use self::one_or_many::OneOrMany;
 pub(crate) use self::usage::{Timings, Usage};
 

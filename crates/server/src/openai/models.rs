@@ -28,7 +28,7 @@ pub(crate) struct ModelObject {
     display_name: String,
     #[schema(value_type = String)]
     created_at: Timestamp,
-    /// Model of an adapter.
+    /// Model of an adapter; default model of a router.
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<String>,
     /// True for a model in memory.
@@ -77,6 +77,16 @@ fn teaches(app: &App, caller: &Caller) -> bool {
     app.models.learn() && caller.limits.learns() && caller.require(Scope::Learning).is_ok()
 }
 
+/// All names of models, adapters and routers.
+fn offered(app: &App) -> impl Iterator<Item = Offered<'_>> {
+    let routers = app.routers.all().iter().map(|router| {
+        let model = &router.default_arm().model;
+        let (name, loaded) = (router.name().to_string(), app.models.in_memory(model));
+        Offered { name, parent: Some(model), loaded }
+    });
+    app.models.offered().chain(routers)
+}
+
 /// `GET /v1/models`
 pub(crate) async fn list(
     State(app): State<Arc<App>>,
@@ -84,7 +94,7 @@ pub(crate) async fn list(
 ) -> Json<ModelList> {
     let (created, teaches) = (app.models.created(), teaches(&app, &caller));
     let object = |offered: Offered<'_>| ModelObject::new(&offered, created, teaches);
-    let data: Vec<_> = app.models.offered().map(object).collect();
+    let data: Vec<_> = offered(&app).map(object).collect();
     let id = |object: Option<&ModelObject>| object.map(|object| object.id.clone());
     let (first_id, last_id) = (id(data.first()), id(data.last()));
     Json(ModelList { object: "list", data, has_more: false, first_id, last_id })
@@ -97,10 +107,10 @@ pub(crate) async fn retrieve(
     Path(name): Path<String>,
 ) -> Result<Json<ModelObject>, ApiError> {
     let (created, teaches) = (app.models.created(), teaches(&app, &caller));
-    let found = app.models.offered().find(|offered| offered.name == name);
+    let found = offered(&app).find(|offered| offered.name == name);
     let object = found.map(|offered| ModelObject::new(&offered, created, teaches));
     object.map(Json).ok_or_else(|| {
-        let names: Vec<_> = app.models.offered().map(|offered| offered.name).collect();
+        let names: Vec<_> = offered(&app).map(|offered| offered.name).collect();
         ApiError::no_model(&name, &names.join(", "))
     })
 }

@@ -11,6 +11,7 @@ use crate::native::bank::{
     AddRequest, AddedObject, BankList, ClearedObject, FoundList, OutcomeObject, OutcomeRequest, SearchRequest,
 };
 use crate::native::feedback::{FeedbackObject, FeedbackRequest};
+use crate::native::routers::RouterList;
 use crate::native::sessions::{ForkRequest, SessionList, SessionObject};
 use crate::native::sona::{ForgetRequest, ForgottenObject, LearnedList, LearnedObject, ReplayObject};
 use crate::native::state::{Health, Props};
@@ -161,6 +162,10 @@ fn learning(document: &mut Document) {
         .operation("post", "/v1/sona/adapters/{name}/replay", "ruvllm", "Learns the log again and compares")
         .model_query()
         .reply::<ReplayObject>()
+        .add::<ErrorReply>();
+    document
+        .operation("get", "/v1/sona/routers", "ruvllm", "Routers, and what the caller has taught them")
+        .reply::<RouterList>()
         .add::<ErrorReply>();
     document
         .operation("post", "/v1/sona/forget", "ruvllm", "Removes data and what was learned from it")

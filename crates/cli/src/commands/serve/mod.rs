@@ -4,7 +4,7 @@ mod models;
 mod settings;
 
 use clap::Args;
-use ruvllm_server::config::{Log, LogLevel};
+use ruvllm_server::config::{Log, LogLevel, Router};
 use ruvllm_server::{Config, ModelEntry, Server};
 use serde::Serialize;
 
@@ -25,8 +25,8 @@ the keys, the certificate and the adapters again.
 
 When it is ready, it writes its address to standard error, with --json also a document to standard output.
 
-JSON: {address, grpc, models: [{name, aliases, adapters}]}; with --check the configured addresses; grpc only if it is
-served
+JSON: {address, grpc, models: [{name, aliases, adapters}], routers: [{name, arms}]}; with --check the
+configured addresses; grpc only if it is served
 
 Examples:
   ruvllm serve
@@ -57,6 +57,7 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     grpc: Option<String>,
     models: Vec<ModelDocument<'a>>,
+    routers: Vec<RouterDocument<'a>>,
 }
 
 #[derive(Serialize)]
@@ -64,6 +65,18 @@ struct ModelDocument<'a> {
     name: &'a str,
     aliases: &'a [String],
     adapters: Vec<&'a str>,
+}
+
+#[derive(Serialize)]
+struct RouterDocument<'a> {
+    name: &'a str,
+    arms: Vec<&'a str>,
+}
+
+impl<'a> From<&'a Router> for RouterDocument<'a> {
+    fn from(router: &'a Router) -> Self {
+        Self { name: &router.name, arms: router.arms.keys().map(String::as_str).collect() }
+    }
 }
 
 impl<'a> From<&'a ModelEntry> for ModelDocument<'a> {
@@ -81,7 +94,7 @@ pub(crate) fn run(args: &ServeArgs, json: bool) -> Result<()> {
     }
     // Fails only for a process that has a log already.
     let _ = ruvllm_server::logging::init(&log(&config));
-    let served = models.clone();
+    let (served, routers) = (models.clone(), config.routers.clone());
     let read = args.models.clone();
     let read = move |config: &Config| read.entries(config).map_err(ruvllm_server::Error::models);
     let server = Server::bind(config, models)?
@@ -92,7 +105,8 @@ pub(crate) fn run(args: &ServeArgs, json: bool) -> Result<()> {
     let grpc = server.grpc_address().map(ToString::to_string);
     if json {
         let models = served.iter().map(ModelDocument::from).collect();
-        output::write_json(&Document { address: address.clone(), grpc: grpc.clone(), models })?;
+        let routers = routers.iter().map(RouterDocument::from).collect();
+        output::write_json(&Document { address: address.clone(), grpc: grpc.clone(), models, routers })?;
     }
     output::hint(&match grpc {
         Some(grpc) => format!("listening on {address}, gRPC on {grpc}"),
@@ -109,13 +123,14 @@ fn log(config: &Config) -> Log {
 
 /// Checks a configuration and prints what it serves.
 fn check(config: &Config, models: &[ModelEntry], json: bool) -> Result<()> {
-    for warning in Server::check(config)? {
+    for warning in Server::check(config, models)? {
         output::warn(&warning);
     }
     let (address, grpc) = (settings::address(config), settings::grpc_address(config));
     let models: Vec<_> = models.iter().map(ModelDocument::from).collect();
+    let routers: Vec<_> = config.routers.iter().map(RouterDocument::from).collect();
     if json {
-        return output::write_json(&Document { address, grpc, models });
+        return output::write_json(&Document { address, grpc, models, routers });
     }
     let keys = match &config.keys.file {
         Some(path) => path.display().to_string(),
@@ -134,6 +149,17 @@ fn check(config: &Config, models: &[ModelEntry], json: bool) -> Result<()> {
             }
         }
         rows.push(vec!["model".to_owned(), text]);
+    }
+    for RouterDocument { name, arms } in &routers {
+        rows.push(vec!["router".to_owned(), format!("{name}, arm {}", arms.join(" "))]);
+    }
+    if let Some(folder) = &config.learning.folder {
+        let learn =
+            config.tenants.iter().filter(|(_, tenant)| tenant.learning).map(|(name, _)| name.as_str());
+        let learn: Vec<&str> = learn.collect();
+        let tenants =
+            if learn.is_empty() { "no tenant".to_owned() } else { format!("tenant {}", learn.join(" ")) };
+        rows.push(vec!["learning".to_owned(), format!("{}, {tenants}", folder.display())]);
     }
     output::write_text(&output::table_of_lines(&rows, &[])).map(|_| ())
 }

@@ -44,7 +44,7 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     ticket.set_endpoint(Endpoint::Chat);
     ticket.set_request(&body, &["messages", "chat_template_kwargs"]);
-    let prepared = prepare(&app, &ticket, &body).await;
+    let prepared = prepare(&app, &mut ticket, &body).await;
     let (ticket, Prepared { common, model, request, n, memory }) = ticket.check(prepared)?;
     let with_logprobs = request.logprobs.is_some();
     let generation = Generation::start(ticket, Arc::clone(&model), vec![request], n).await?;
@@ -59,14 +59,13 @@ pub(crate) async fn create(
 }
 
 /// Reads and checks a body.
-async fn prepare(app: &App, ticket: &Ticket, body: &[u8]) -> Result<Prepared, ApiError> {
+async fn prepare(app: &App, ticket: &mut Ticket, body: &[u8]) -> Result<Prepared, ApiError> {
     let (common, request): (Common, ChatRequest) = (parse(body)?, parse(body)?);
     let memory: MemoryField = parse(body)?;
     let n = common.choices()?;
-    let chosen = app.models.choose(common.model.as_deref()).await?;
-    let engine = chosen.model.engine()?;
-    let target = Target { app, engine, caller: &ticket.caller, adapter: chosen.adapter };
-    let mut request = request.generate_request(&target, &common)?;
+    let build = |target: &Target<'_>| request.generate_request(target, &common);
+    let chosen = app.choose(ticket, common.model.as_deref(), build).await?;
+    let mut request = build(&Target::new(app, &chosen, &ticket.caller)?)?;
     let memory = memory.add_to_chat(ticket, &chosen.model, &mut request.prompt).await?;
     Ok(Prepared { common, model: chosen.model, request, n, memory })
 }

@@ -68,7 +68,7 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     ticket.set_endpoint(Endpoint::Completions);
     ticket.set_request(&body, &["prompt"]);
-    let prepared = prepare(&app, &ticket, &body).await;
+    let prepared = prepare(&app, &mut ticket, &body).await;
     let (ticket, prepared) = ticket.check(prepared)?;
     let Prepared { common, model, requests, echoes, wants_logprobs, n, best_of, memory } = prepared;
     let generation = Generation::start(ticket, Arc::clone(&model), requests, best_of).await?;
@@ -86,16 +86,22 @@ pub(crate) async fn create(
 }
 
 /// Reads and checks a body.
-async fn prepare(app: &App, ticket: &Ticket, body: &[u8]) -> Result<Prepared, ApiError> {
+async fn prepare(app: &App, ticket: &mut Ticket, body: &[u8]) -> Result<Prepared, ApiError> {
     let (common, request): (Common, CompletionRequest) = (parse(body)?, parse(body)?);
     let memory: MemoryField = parse(body)?;
     let n = common.choices()?;
     let best_of = request.best_of(n, common.streams())?;
     let mut prompts = request.prompts(app, best_of)?;
-    let chosen = app.models.choose(common.model.as_deref()).await?;
+    // A router decides by the first prompt: all choices of a call are from one model.
+    let first = |target: &Target<'_>| {
+        let prompt =
+            prompts.first().ok_or_else(|| ApiError::invalid_param("prompt", "there is no prompt"))?;
+        common.request(target, prompt.clone())
+    };
+    let chosen = app.choose(ticket, common.model.as_deref(), first).await?;
     let engine = chosen.model.engine()?;
     let memory = memory.add_to_prompts(ticket, &chosen.model, &mut prompts).await?;
-    let target = Target { app, engine, caller: &ticket.caller, adapter: chosen.adapter };
+    let target = Target::new(app, &chosen, &ticket.caller)?;
     let requests = prompts.iter().map(|prompt| {
         let base = common.request(&target, prompt.clone())?;
         request.complete(app, &common, base, best_of > n)

@@ -41,7 +41,7 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     ticket.set_endpoint(Endpoint::Responses);
     ticket.set_request(&body, &["instructions", "input"]);
-    let prepared = prepare(&app, &ticket, &body).await;
+    let prepared = prepare(&app, &mut ticket, &body).await;
     let (ticket, Prepared { streams, model, generate, object }) = ticket.check(prepared)?;
     let generation = Generation::start(ticket, Arc::clone(&model), vec![generate], 1).await;
     let generation = generation.map_err(renamed)?;
@@ -54,14 +54,13 @@ pub(crate) async fn create(
 }
 
 /// Reads and checks a body.
-async fn prepare(app: &App, ticket: &Ticket, body: &[u8]) -> Result<Prepared, ApiError> {
+async fn prepare(app: &App, ticket: &mut Ticket, body: &[u8]) -> Result<Prepared, ApiError> {
     let (common, request): (Common, ResponsesRequest) = (parse(body)?, parse(body)?);
     let echo: Echo = parse(body)?;
     let common = request.common(common)?;
-    let chosen = app.models.choose(common.model.as_deref()).await?;
-    let engine = chosen.model.engine()?;
-    let target = Target { app, engine, caller: &ticket.caller, adapter: chosen.adapter };
-    let generate = request.generate_request(&target, &common)?;
+    let build = |target: &Target<'_>| request.generate_request(target, &common);
+    let chosen = app.choose(ticket, common.model.as_deref(), build).await?;
+    let generate = build(&Target::new(app, &chosen, &ticket.caller)?)?;
     let object = ResponseObject::new(chosen.model.name(), echo, &generate);
     Ok(Prepared { streams: common.streams(), model: chosen.model, generate, object })
 }

@@ -1,4 +1,4 @@
-//! Labels. Their values are names of endpoints, of configured models and of configured tenants, so
+//! Labels. Their values are names of endpoints and of configured models, tenants and routers, so
 //! that clients cannot add time series.
 
 use std::borrow::Cow;
@@ -13,6 +13,8 @@ pub(super) struct Labels {
     pub(super) endpoint: Option<Cow<'static, str>>,
     pub(super) model: Option<Arc<str>>,
     pub(super) tenant: Option<Arc<str>>,
+    pub(super) router: Option<Arc<str>>,
+    pub(super) arm: Option<Arc<str>>,
     /// A further label: its name and value.
     pub(super) kind: Option<(&'static str, &'static str)>,
 }
@@ -20,6 +22,10 @@ pub(super) struct Labels {
 impl Labels {
     pub(super) fn of_model(name: &Arc<str>) -> Self {
         Self { model: Some(Arc::clone(name)), ..Self::default() }
+    }
+
+    pub(super) fn of_arm(router: &Arc<str>, arm: &Arc<str>) -> Self {
+        Self { router: Some(Arc::clone(router)), arm: Some(Arc::clone(arm)), ..Self::default() }
     }
 
     pub(super) fn with(self, name: &'static str, value: &'static str) -> Self {
@@ -33,6 +39,8 @@ impl EncodeLabelSet for Labels {
             ("endpoint", self.endpoint.as_deref()),
             ("model", self.model.as_deref()),
             ("tenant", self.tenant.as_deref()),
+            ("router", self.router.as_deref()),
+            ("arm", self.arm.as_deref()),
             self.kind.map_or(("", None), |(name, value)| (name, Some(value))),
         ];
         for (name, value) in known {

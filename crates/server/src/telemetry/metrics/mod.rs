@@ -11,7 +11,7 @@ mod steps;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Extension;
@@ -89,6 +89,9 @@ pub(crate) struct Metrics {
     cached_tokens: Counters,
     output_tokens: Counters,
     choices: Counters,
+    router_decisions: Counters,
+    router_rewards: Counters,
+    router_reward_sum: Family<Labels, Counter<f64, AtomicU64>>,
 }
 
 impl Metrics {
@@ -112,6 +115,11 @@ impl Metrics {
             counters("cached_prompt_tokens", "Prompt tokens from the prefix cache or a session");
         let output_tokens = counters("output_tokens", "Tokens that reached the reply");
         let choices = counters("choices", "Generated choices by their finish reason");
+        let router_decisions = counters("router_decisions", "Decisions of routers by their reason");
+        let router_rewards = counters("router_rewards", "Decisions whose outcome is known");
+        let router_reward_sum = Family::<Labels, Counter<f64, AtomicU64>>::default();
+        let help = "Sum of the rewards, each 0 to 1";
+        registry.register("router_reward_sum", help, router_reward_sum.clone());
         let mut seconds = |name: &str, help: &str, buckets: fn() -> Histogram| {
             let family = Histograms::new_with_constructor(buckets);
             registry.register_with_unit(name, help, Unit::Seconds, family.clone());
@@ -143,7 +151,23 @@ impl Metrics {
             cached_tokens,
             output_tokens,
             choices,
+            router_decisions,
+            router_rewards,
+            router_reward_sum,
         }
+    }
+
+    /// Counts the decision of a router for an arm.
+    pub(crate) fn count_decision(&self, router: &Arc<str>, arm: &Arc<str>, reason: &'static str) {
+        let labels = Labels::of_arm(router, arm).with("reason", reason);
+        self.router_decisions.get_or_create(&labels).inc();
+    }
+
+    /// Counts the reward of an arm.
+    pub(crate) fn count_reward(&self, router: &Arc<str>, arm: &Arc<str>, reward: f64) {
+        let labels = Labels::of_arm(router, arm);
+        self.router_rewards.get_or_create(&labels).inc();
+        self.router_reward_sum.get_or_create(&labels).inc_by(reward);
     }
 
     /// Adds the tenant as a label of requests and tokens: a time series for each tenant.

@@ -82,6 +82,8 @@ impl Served {
             outcome: "error",
             error: Some(ErrorKind::RateLimit),
         });
+        served.app.metrics.count_decision(&"auto".into(), &"quick".into(), "rule");
+        served.app.metrics.count_reward(&"auto".into(), &"quick".into(), 0.5);
         served.app.metrics.watch_dropped_records(|| 3);
         served.app.metrics.watch_connections(|| 2);
         served.scrape()
