@@ -14,7 +14,7 @@ use crate::body::BodyLimits;
 use crate::generation::{Endpoint, Generation, Ticket};
 use crate::models::LoadedModel;
 use crate::native::tokens;
-use crate::openai::embeddings;
+use crate::openai::{Target, embeddings};
 
 /// The service over the models of a server.
 pub(super) struct Inference {
@@ -34,7 +34,7 @@ impl Inference {
         ticket.set_message(&message, &["prompt", "text", "chat", "tokens"]);
         let prepared = match deadline::of(&metadata) {
             Ok(deadline) => {
-                let prepared = self.prepare(&ticket, &message, depth(&extensions), deadline);
+                let prepared = self.prepare(&mut ticket, &message, depth(&extensions), deadline);
                 deadline::within(deadline, prepared).await
             }
             Err(error) => Err(error),
