@@ -1,6 +1,6 @@
-//! Files that are replaced as a whole.
+//! Files that their owner alone can read: replaced as a whole, or opened for a database.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -24,7 +24,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         // The new name is on the disk once its folder is.
         #[cfg(unix)]
         if let Some(folder) = path.parent() {
-            fs::File::open(folder)?.sync_all()?;
+            File::open(folder)?.sync_all()?;
         }
         Ok(())
     };
@@ -33,4 +33,24 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         let _ = fs::remove_file(&part);
         Error::File { path: path.to_owned(), error }
     })
+}
+
+/// Opens a file for reading and writing, made now if there is none.
+///
+/// # Errors
+/// Errors of the system.
+pub(crate) fn open_private(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let is_new = !path.exists();
+    let file = options.open(path)?;
+    #[cfg(unix)]
+    if is_new {
+        // The file's name is durable too.
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+    }
+    Ok(file)
 }

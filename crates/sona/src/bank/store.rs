@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use redb::backends::FileBackend;
 use redb::{
     Database, ReadTransaction, ReadableDatabase as _, ReadableTable, TableDefinition, WriteTransaction,
 };
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::item::{Counts, Item};
 use crate::error::{Error, Result};
+use crate::files;
 
 /// Version of the records.
 const FORMAT: u64 = 1;
@@ -59,7 +61,9 @@ fn db<E: Into<redb::Error>>(error: E) -> Error {
 impl Store {
     /// Opens or creates the database and checks its format and dimension.
     pub(super) fn open(path: &Path, dim: usize) -> Result<Self> {
-        Self::with(Arc::new(Database::create(path).map_err(db)?), dim)
+        let failed = |error| Error::File { path: path.to_owned(), error };
+        let file = FileBackend::new(files::open_private(path).map_err(failed)?).map_err(db)?;
+        Self::with(Arc::new(Database::builder().create_with_backend(file).map_err(db)?), dim)
     }
 
     /// Uses tables of a database that others use too.

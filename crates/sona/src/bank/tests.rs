@@ -46,6 +46,17 @@ fn open(folder: &Path) -> Bank {
     Bank::open(folder, config()).unwrap()
 }
 
+#[cfg(unix)]
+#[test]
+fn its_files_are_for_their_owner_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let bank = open(folder.path());
+    drop(bank);
+    let path = folder.path().join("bank.redb");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(path).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+}
+
 fn lesson(task: &str, body: &str) -> NewItem {
     let text = ItemText::new("Title", "When it applies.", body).unwrap();
     NewItem {

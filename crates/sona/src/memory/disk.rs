@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use redb::backends::FileBackend;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 
 use crate::error::{Error, Result};
+use crate::files;
 
 use super::entry::{Entry, Id};
 use super::in_memory::{InMemory, Plan};
@@ -28,7 +30,10 @@ impl DiskStore {
     /// [`Error::Store`] if the file is no store, is damaged or open in another process;
     /// [`Error::MemoryFull`] or [`Error::Dimension`] if its entries do not fit the limits.
     pub fn open(path: &Path, limits: Limits, now_ms: u64) -> Result<Self> {
-        let database = Database::create(path).map_err(failed("open the memory store"))?;
+        let file = files::open_private(path).map_err(|error| Error::File { path: path.to_owned(), error })?;
+        let file = FileBackend::new(file).map_err(failed("open the memory store"))?;
+        let database = Database::builder().create_with_backend(file);
+        let database = database.map_err(failed("open the memory store"))?;
         let mut memory = InMemory::new(limits);
         let transaction = database.begin_write().map_err(failed("open the memory store"))?;
         // Creates the table, so that later reads find it.

@@ -58,7 +58,6 @@ mod trajectories;
 #[cfg(test)]
 mod tests;
 
-use std::fs::{File, OpenOptions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -70,6 +69,7 @@ use self::failure::Failure;
 use self::tables::{FORMAT, FORMAT_VERSION, META, NEXT_ID, Tables};
 use crate::budget::Charge;
 use crate::error::{Error, Result};
+use crate::files;
 
 pub use events::{EventPayload, LearningEvent, NewEvent};
 pub use exchange::Imported;
@@ -299,7 +299,7 @@ impl Source {
         match self {
             Self::File(path) if options.read_only => Ok(Handle::ReadOnly(builder.open_read_only(path)?)),
             Self::File(path) => {
-                let backend = FileBackend::new(open_file(path).map_err(redb::StorageError::Io)?)?;
+                let backend = FileBackend::new(files::open_private(path).map_err(redb::StorageError::Io)?)?;
                 creation::empty_if_unfinished(&backend)?;
                 Ok(Handle::Writable(builder.create_with_backend(backend)?))
             }
@@ -310,20 +310,4 @@ impl Source {
             }
         }
     }
-}
-
-fn open_file(path: &Path) -> std::io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let is_new = !path.exists();
-    let file = options.open(path)?;
-    #[cfg(unix)]
-    if is_new {
-        // The file's name is durable too.
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
-    }
-    Ok(file)
 }

@@ -1,5 +1,6 @@
 //! Damaged files: clear errors, no panic.
 
+use std::fs::OpenOptions;
 use std::ops::Bound;
 use std::sync::LazyLock;
 
