@@ -15,6 +15,7 @@ pub mod hooks;
 pub mod index;
 pub mod instant;
 mod lexical;
+mod masking;
 pub mod memory;
 pub mod model;
 #[cfg(feature = "store")]
@@ -35,6 +36,7 @@ pub mod tuning;
 pub use crate::budget::{Charge, FixedBudget, MemoryBudget};
 pub use crate::error::{Error, Result};
 pub use crate::lexical::HashedWords;
+pub use crate::masking::FunctionMasking;
 pub use crate::rating::Rating;
 #[cfg(feature = "store")]
 pub use crate::recorder::{Recorder, RecorderOptions, RecorderStatus, Refusal};

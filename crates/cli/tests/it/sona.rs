@@ -198,6 +198,46 @@ fn a_figure_has_all_steps_and_a_split_has_no_duplicates() {
 }
 
 #[test]
+fn conversations_are_trained_with_masked_copies() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let data = home.join("data.jsonl");
+    let train = |rest: &[&str]| {
+        let (out, paths) = (home.join("out"), ["sona", "train", "--data", argument(&data), "--force"]);
+        let flags = ["--out", argument(&out), "--batch", "2", "--rank", "2", "--steps", "2"];
+        run(home, &[&paths[..], &flags, rest].concat())
+    };
+    let call = |number: usize| {
+        let place = ["Lisse", "Haren", "Brielle"][number % 3];
+        let tool = serde_json::json!({"type": "function", "function": {
+            "name": "find_ferry", "description": format!(
+                "{} The office has timetable, platform, captain, fare and weather of the northern islands.",
+                sentence(number)
+            ),
+            "parameters": {"type": "object", "properties": {"harbour": {"type": "string"}}, "required": ["harbour"]}}});
+        let messages = serde_json::json!([
+            {"role": "user", "content": format!("Which ferry leaves from {place} at noon?")},
+            {"role": "assistant", "content": "",
+             "tool_calls": [{"name": "find_ferry", "arguments": {"harbour": place}}]}]);
+        format!("{}\n", serde_json::json!({"messages": messages, "tools": [tool]}))
+    };
+    fs::write(&data, (0..20).map(call).collect::<String>()).unwrap();
+    let document = train(&["--mask-functions", "3", "--split", "0.3", "--json"]).json();
+    let count = |name: &str| document["examples"][name].as_u64().unwrap();
+    let kept = 20 - count("held_out");
+    assert_eq!(
+        (count("masked"), count("trained")),
+        (3 * kept, 4 * kept),
+        "copies of held-out lines are none"
+    );
+    let text = train(&["--mask-functions", "1"]).text().to_owned();
+    assert!(text.contains("40 examples trained on, 20 of them masked copies, 0 held out"), "{text}");
+    train(&["--mask-functions", "1", "--loss", "preference"]).fails_with(2, &["--mask-functions"]);
+    fs::write(&data, "{\"text\": \"a\"}\n").unwrap();
+    train(&["--mask-functions", "1"]).fails_with(1, &["data.jsonl", "different words"]);
+}
+
+#[test]
 fn preferences_and_pairs_are_learned() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();

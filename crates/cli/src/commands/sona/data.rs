@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ruvllm::crates::sona::FunctionMasking;
 use ruvllm_models::Checkpoint;
 use ruvllm_text::TokenId;
 use ruvllm_text::chat::{ChatTemplate, Message};
@@ -93,6 +94,41 @@ impl Encoder {
         let text = |window: &[TokenId]| window.iter().map(|t| format!("{t} ")).collect::<String>();
         let all: Vec<_> = windows.map(|window| Prepared::new(text(window), Sequence::new(window))).collect();
         if all.is_empty() { Err(nothing(path)) } else { Ok(all) }
+    }
+
+    /// Masked copies of the conversations with tools among `data`, so many of each, with the seed
+    /// of their names; `path` is the file, for messages.
+    ///
+    /// # Errors
+    /// No conversation with a call of one of its tools, or too few words.
+    pub(super) fn masked(
+        &self,
+        data: &[Prepared<Sequence>],
+        copies: usize,
+        (seed, path): (u64, &Path),
+    ) -> Result<Vec<Prepared<Sequence>>> {
+        let place = path.display().to_string();
+        // A window of text is no JSON.
+        let lines: Vec<Value> =
+            data.iter().filter_map(|example| serde_json::from_str(example.text()).ok()).collect();
+        let masking = FunctionMasking::new(&lines, seed);
+        let mut masking = masking.map_err(|error| refused(&place, error.to_string()))?;
+        let mut all = Vec::new();
+        for line in &lines {
+            for _ in 0..copies {
+                let Some(masked) = masking.mask(line) else { break };
+                let text = masked.to_string();
+                let example = serde_json::from_value(masked);
+                let example = example.map_err(|_| refused(&place, EXPECTED.to_owned()))?;
+                let level = Level::new(place.clone(), line);
+                all.push(Prepared::new(text, self.sequence(example, &place)?).with_level(level));
+            }
+        }
+        if all.is_empty() {
+            let reason = "no line has {messages, tools} with a call of one of its tools to mask".to_owned();
+            return Err(refused(&place, reason));
+        }
+        Ok(all)
     }
 
     /// Preferences of a file of JSON lines.

@@ -52,6 +52,11 @@ impl<T> Example<T> {
         Self { level, ..self }
     }
 
+    /// Text that identifies it: its JSON line, or its tokens.
+    pub(in super::super) fn text(&self) -> &str {
+        &self.text
+    }
+
     pub(super) fn into_parts(self) -> (T, Level) {
         (self.value, self.level)
     }
@@ -76,6 +81,8 @@ pub(super) struct Counts {
     pub(super) duplicates: usize,
     /// Examples removed because a similar one is kept.
     pub(super) near_duplicates: usize,
+    /// Masked copies among those that are trained on.
+    pub(super) masked: usize,
 }
 
 /// Removes duplicates from held-out and training examples. Held-out ones are kept where both have

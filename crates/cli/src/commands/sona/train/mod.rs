@@ -45,6 +45,8 @@ the better. An answer of the data line comes as {reference}. Equal commands and 
 --test measures held-out data of the same form before and after, and keeps the best factors instead of the last;
 --split holds out a share of DATA instead, chosen by a hash of each text, so that equal texts are on one side.
 --dedup removes training examples that occur twice or are held out.
+--mask-functions adds N copies of each {messages, tools}, up to its first calls, in which functions and parameters have
+made-up names, and values of the text are replaced, so that calls are read from the list of tools and not from memory.
 --curriculum trains on the easy examples first: phase k of --phases on the examples of phases 1 to k. The order is that of
 a field phase or difficulty of the lines (numbers), else of the model's own loss.
 --replay mixes windows of a general text into the data, so that less of the general is forgotten: --share of them.
@@ -54,13 +56,14 @@ same command with --resume goes on from it with the same bits. Ctrl-C saves it t
 those before --resume too.
 
 JSON: {output, loss_function, steps, outcome, tokens, tokens_per_second, loss, examples, curriculum, perplexity_before,
-perplexity_after, held_out}. examples is {trained, held_out, duplicates, near_duplicates}. curriculum is null or {by,
+perplexity_after, held_out}. examples is {trained, held_out, duplicates, near_duplicates, masked}. curriculum is null or {by,
 examples}, the latter by phase. outcome is finished, early_stop or stopped. Perplexities are those of text, held_out is {NAME: {before, after}} of the other losses; both
 are null without held-out data.
 
 Examples:
   ruvllm sona train --data law.txt --test held-out.txt --out law-lora --plot law.svg
   ruvllm sona train --data answers.jsonl --split 0.1 --dedup near --replay stories.txt --out answers-lora
+  ruvllm sona train --data calls.jsonl --mask-functions 8 --replay stories.txt --out calls-lora
   ruvllm sona train --loss preference --data pairs.jsonl --split 0.1 --rate 1e-4 --out polite-lora
   ruvllm sona train --loss contrastive --data pairs.jsonl --split 0.1 --batch 16 --out search-lora
   ruvllm sona train --loss reward --reward './rate.py --strict' --data prompts.jsonl --split 0.1 --out short-lora
@@ -107,6 +110,10 @@ pub(crate) struct TrainArgs {
     /// Duplicates that are removed
     #[arg(long, value_name = "KIND", default_value = "off")]
     dedup: Dedup,
+
+    /// Copies of each conversation with made-up names of functions and parameters
+    #[arg(long, value_name = "N", default_value = "0")]
+    mask_functions: usize,
 
     #[command(flatten)]
     curriculum: CurriculumArgs,
@@ -190,6 +197,10 @@ pub(crate) fn run(args: &TrainArgs, json: bool) -> Result<ExitCode> {
         let reason = "only --loss text reads general text; leave it out".to_owned();
         return Err(Error::Conflict { flag: "--replay", reason });
     }
+    if args.mask_functions > 0 && args.loss != Loss::Text {
+        let reason = "only --loss text reads conversations with tools; leave it out".to_owned();
+        return Err(Error::Conflict { flag: "--mask-functions", reason });
+    }
     if args.rewards.reward.is_some() && args.loss != Loss::Reward {
         let reason = "only --loss reward rates answers; name that loss, or leave the command out".to_owned();
         return Err(Error::Conflict { flag: "--reward", reason });
@@ -224,7 +235,12 @@ pub(crate) fn run(args: &TrainArgs, json: bool) -> Result<ExitCode> {
 
 /// Cross-entropy; perplexity of held-out data.
 fn text(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) -> Result<Run> {
-    let Examples { mut data, levels, test, mut counts } = examples(args, |path| encoder.sequences(path))?;
+    let masked = |data: &[Example<Sequence>]| match args.mask_functions {
+        0 => Ok(Vec::new()),
+        copies => encoder.masked(data, copies, (args.seed, &args.data)),
+    };
+    let Examples { mut data, levels, test, mut counts } =
+        examples(args, |path| encoder.sequences(path), masked)?;
     if let Some(path) = &args.replay {
         let general = encoder.sequences(path)?.into_iter().map(|example| example.value).collect();
         mix(&mut data, general, args.share);
@@ -242,7 +258,7 @@ fn text(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) -> Res
 
 /// DPO; loss and shares of held-out pairs.
 fn preference(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) -> Result<Run> {
-    let Examples { data, levels, test, counts } = examples(args, |path| encoder.preferences(path))?;
+    let Examples { data, levels, test, counts } = examples(args, |path| encoder.preferences(path), none)?;
     let beta = args.beta.unwrap_or(BETA);
     let objective = |backprop: &Backprop<'_>| Preferences::new(backprop, &data, &test, beta);
     let mut first = objective(backprop)?;
@@ -261,7 +277,7 @@ fn preference(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) 
 
 /// `InfoNCE`; retrieval among the held-out texts.
 fn contrastive(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) -> Result<Run> {
-    let Examples { data, levels, test, counts } = examples(args, |path| encoder.pairs(path))?;
+    let Examples { data, levels, test, counts } = examples(args, |path| encoder.pairs(path), none)?;
     let objective = Contrastive::new(backprop, &data, &test, args.temperature, POOLING)?;
     let quality = |backprop: &mut Backprop<'_>, lora: &Lora| {
         let found = (!test.is_empty()).then(|| retrieval(backprop, lora, &test, POOLING, args.batch));
@@ -288,8 +304,18 @@ struct Examples<T> {
     counts: Counts,
 }
 
-/// Training data and held-out data of the flags, without duplicates.
-fn examples<T>(args: &TrainArgs, read: impl Fn(&Path) -> Result<Vec<Example<T>>>) -> Result<Examples<T>> {
+/// No further examples.
+fn none<T>(_: &[Example<T>]) -> Result<Vec<Example<T>>> {
+    Ok(Vec::new())
+}
+
+/// Training data and held-out data of the flags, without duplicates; `further` makes more of the
+/// training data.
+fn examples<T>(
+    args: &TrainArgs,
+    read: impl Fn(&Path) -> Result<Vec<Example<T>>>,
+    further: impl Fn(&[Example<T>]) -> Result<Vec<Example<T>>>,
+) -> Result<Examples<T>> {
     let mut data = read(&args.data)?;
     let mut test = args.test.as_deref().map(&read).transpose()?.unwrap_or_default();
     if let Some(share) = args.split {
@@ -307,6 +333,9 @@ fn examples<T>(args: &TrainArgs, read: impl Fn(&Path) -> Result<Vec<Example<T>>>
     if test.is_empty() && args.split.is_some_and(|share| share > 0.0) {
         return nothing("--split held nothing out of so few examples; raise it, or name --test");
     }
+    let masked = further(&data)?;
+    counts.masked = masked.len();
+    data.extend(masked);
     (counts.trained, counts.held_out) = (data.len(), test.len());
     let (data, levels) = data.into_iter().map(Example::into_parts).unzip();
     let test = test.into_iter().map(|example| example.value).collect();

@@ -98,8 +98,12 @@ pub(super) fn write(document: &Document, json: bool) -> Result<()> {
     for (name, Change { before, after }) in document.held_out.iter().flatten() {
         text += &format!(", {} {before:.3} to {after:.3}", name.replace('_', " "));
     }
-    let Counts { trained, held_out, duplicates, near_duplicates } = examples;
-    text += &format!("\n{} trained on, {held_out} held out", output::counted(*trained, "example"));
+    let Counts { trained, held_out, duplicates, near_duplicates, masked } = examples;
+    text += &format!("\n{} trained on", output::counted(*trained, "example"));
+    if *masked > 0 {
+        text += &format!(", {masked} of them masked copies");
+    }
+    text += &format!(", {held_out} held out");
     if duplicates + near_duplicates > 0 {
         text += &format!(", removed {duplicates} equal and {near_duplicates} similar");
     }

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use self::command::RewardCommand;
 use super::report::Measured;
-use super::{Examples, Run, TrainArgs, examples, new_lora, train};
+use super::{Examples, Run, TrainArgs, examples, new_lora, none, train};
 use crate::args::{above_zero, positive};
 use crate::commands::sona::data::{Encoder, RewardPrompt};
 use crate::error::{Error, Result};
@@ -63,7 +63,7 @@ pub(super) fn run(
         return Err(Error::Conflict { flag: "--loss", reason });
     };
     let limit = engine.context_length().saturating_sub(*max_tokens);
-    let Examples { data, levels, test, counts } = examples(args, |path| encoder.prompts(path, limit))?;
+    let Examples { data, levels, test, counts } = examples(args, |path| encoder.prompts(path, limit), none)?;
     let timeout = Duration::from_secs_f32(reward_timeout.min(1e6));
     let program = RewardCommand::start(command, timeout).map_err(failed)?;
     let settings = format!("{command:?} {max_tokens}");
