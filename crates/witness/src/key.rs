@@ -1,4 +1,4 @@
-//! Ed25519 keys of checkpoints, in the PEM files that openssl reads and writes.
+//! Ed25519 keys, in the PEM files that openssl reads and writes.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -22,15 +22,16 @@ const PUBLIC: (&str, &[u8]) = ("PUBLIC KEY", &[48, 42, 48, 5, 6, 3, 43, 101, 112
 const MAX_FILE_BYTES: u64 = 4096;
 
 /// Id of a public key: the first 8 bytes of its SHA-256, as 16 hexadecimal digits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct KeyId([u8; 8]);
 
-/// Key that signs checkpoints.
+/// Key that signs.
 pub struct PrivateKey(SigningKey);
 
-/// Key that verifies checkpoints.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Key that verifies. Text form: 64 lower-case hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct PublicKey(VerifyingKey);
 
 /// Ed25519 signature. Text form: 128 lower-case hexadecimal digits.
@@ -38,17 +39,31 @@ pub struct PublicKey(VerifyingKey);
 #[serde(try_from = "String", into = "String")]
 pub struct Signature(pub [u8; 64]);
 
+impl FromStr for Signature {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        bytes_of(text.as_bytes()).map(Self).ok_or("expected 128 lower-case hexadecimal digits")
+    }
+}
+
 impl TryFrom<String> for Signature {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        bytes_of(text.as_bytes()).map(Self).ok_or("expected 128 lower-case hexadecimal digits")
+        text.parse()
+    }
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
     }
 }
 
 impl From<Signature> for String {
     fn from(signature: Signature) -> Self {
-        hex(&signature.0)
+        signature.to_string()
     }
 }
 
@@ -104,7 +119,8 @@ impl PrivateKey {
         PublicKey(self.0.verifying_key())
     }
 
-    pub(crate) fn sign(&self, message: &[u8]) -> Signature {
+    /// Signs a message.
+    pub fn sign(&self, message: &[u8]) -> Signature {
         Signature(self.0.sign(message).to_bytes())
     }
 }
@@ -123,10 +139,13 @@ impl PublicKey {
     /// A file that cannot be read, is no key, or is a key for which anybody can sign.
     pub fn load(path: &Path) -> Result<Self> {
         let reason = "no public Ed25519 key (PEM)";
-        let key = unpem(&read_small(path)?, PUBLIC)
-            .and_then(|bytes| VerifyingKey::from_bytes(&bytes).ok())
-            .filter(|key| !key.is_weak());
-        key.map(Self).ok_or_else(|| Error::Key { path: path.to_owned(), reason })
+        let key = unpem(&read_small(path)?, PUBLIC).and_then(|bytes| Self::strong(&bytes));
+        key.ok_or_else(|| Error::Key { path: path.to_owned(), reason })
+    }
+
+    /// Key of 32 bytes, unless of small order.
+    fn strong(bytes: &[u8; 32]) -> Option<Self> {
+        VerifyingKey::from_bytes(bytes).ok().filter(|key| !key.is_weak()).map(Self)
     }
 
     /// Writes the key to a new file.
@@ -137,7 +156,7 @@ impl PublicKey {
         create(path, &mut OpenOptions::new(), &pem(self.0.as_bytes(), PUBLIC))
     }
 
-    /// Id, as checkpoints state it.
+    /// Id, as signed documents state it.
     pub fn id(&self) -> KeyId {
         let mut id = [0; 8];
         id.copy_from_slice(&Digest::of(self.0.as_bytes()).0[..8]);
@@ -145,8 +164,38 @@ impl PublicKey {
     }
 
     /// True if the key made the signature. Strict: points of small order are refused.
-    pub(crate) fn verifies(&self, message: &[u8], signature: &Signature) -> bool {
+    pub fn verifies(&self, message: &[u8], signature: &Signature) -> bool {
         self.0.verify_strict(message, &DalekSignature::from_bytes(&signature.0)).is_ok()
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(self.0.as_bytes()))
+    }
+}
+
+/// Refuses keys for which anybody can sign.
+impl FromStr for PublicKey {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bytes = bytes_of(text.as_bytes()).ok_or("expected 64 lower-case hexadecimal digits")?;
+        Self::strong(&bytes).ok_or("no Ed25519 key, or one for which anybody can sign")
+    }
+}
+
+impl TryFrom<String> for PublicKey {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<PublicKey> for String {
+    fn from(key: PublicKey) -> Self {
+        key.to_string()
     }
 }
 
@@ -250,6 +299,19 @@ mod tests {
         assert!(!keys[0].public_key().verifies(b"other", &signature));
         assert!(!keys[1].public_key().verifies(b"message", &signature));
         assert_ne!(keys[0].public_key().id(), keys[1].public_key().id());
+    }
+
+    #[test]
+    fn public_keys_and_signatures_have_one_text() {
+        let key = PrivateKey::from_bytes(&[3; 32]);
+        let (public, signature) = (key.public_key(), key.sign(b"message"));
+        assert_eq!(public.to_string().parse(), Ok(public.clone()));
+        assert_eq!(signature.to_string().parse(), Ok(signature.clone()));
+        let weak = format!("01{}", "0".repeat(62));
+        for text in ["", "x", &weak, &public.to_string().to_uppercase(), &signature.to_string()] {
+            assert!(text.parse::<PublicKey>().is_err(), "{text}");
+        }
+        assert!(signature.to_string().to_uppercase().parse::<Signature>().is_err());
     }
 
     #[cfg(unix)]
