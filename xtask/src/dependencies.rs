@@ -13,7 +13,7 @@ const BEGIN: &str = "<!-- dependencies:begin -->\n";
 const END: &str = "<!-- dependencies:end -->";
 
 /// Crates that can be taken alone, and the program; from the lowest layer up.
-const CRATES: [&str; 16] = [
+const CRATES: [&str; 17] = [
     "gguf-rs-lite",
     "ruvllm-kernels",
     "ruvllm-memory",
@@ -21,6 +21,7 @@ const CRATES: [&str; 16] = [
     "ruvllm-witness",
     "ruvllm-kv-cache",
     "ruvllm-adapters",
+    "ruvllm-kernel-packs",
     "ruvllm-text",
     "ruvllm-models",
     "ruvllm-hub",

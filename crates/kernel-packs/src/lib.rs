@@ -1,0 +1,29 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod archive;
+mod contents;
+mod error;
+mod files;
+mod host;
+mod json;
+pub mod limits;
+pub mod manifest;
+mod name;
+mod pack;
+mod store;
+mod trust;
+
+pub use contents::Contents;
+pub use error::{Error, Result};
+pub use host::{Engine, EngineKind, Host};
+pub use manifest::Manifest;
+pub use name::{MANIFEST, SIGNATURE};
+pub use pack::{Module, Pack, Policy, Release};
+pub use ruvllm_witness::{Digest, KeyId, PrivateKey, PublicKey, Signature, Timestamp};
+pub use semver::Version;
+pub use store::{DamagedPack, InstalledPack, Store, StoredRelease};
+pub use trust::{TrustedKey, TrustedKeys};
+
+#[cfg(test)]
+mod tests;
