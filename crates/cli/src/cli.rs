@@ -6,7 +6,7 @@ use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     adapter, bench, calibrate_kv, chat, completions, convert, detokenize, doctor, embed, eval, generate,
-    inspect, key, man, quantize, run, serve, session, show, sona, store, template, tokenize, witness,
+    inspect, key, man, pack, quantize, run, serve, session, show, sona, store, template, tokenize, witness,
 };
 use crate::error::Result;
 
@@ -28,7 +28,7 @@ Settings: ruvllm/config.toml in $XDG_CONFIG_HOME or ~/.config, with the long nam
 RUVLLM_CONFIG=FILE names another file, an empty value none; `ruvllm doctor` shows where each value comes from.
 
 Errors: one line on standard error. With --json also {error: {kind, message, hint}} on standard output; kind is usage,
-config, model_not_found, invalid_model, chat_template, invalid_adapter, invalid_input, context_exceeded, out_of_memory,
+config, model_not_found, invalid_model, chat_template, invalid_adapter, invalid_pack, invalid_input, context_exceeded, out_of_memory,
 output, hub or engine; hint is null where there is none.
 
 Exit codes: 0 success, 1 failure, 2 usage error, 130, 143, 129 stopped by Ctrl-C, SIGTERM, SIGHUP.";
@@ -97,6 +97,8 @@ pub(crate) enum Command {
     Session(session::SessionCommand),
     #[command(subcommand)]
     Witness(witness::WitnessCommand),
+    #[command(subcommand)]
+    Pack(pack::PackCommand),
     Doctor(doctor::DoctorArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -168,6 +170,7 @@ impl Cli {
             Command::Witness(witness::WitnessCommand::Show(args)) => witness::show::run(&args, json)?,
             Command::Witness(witness::WitnessCommand::Export(args)) => witness::export::run(&args, json)?,
             Command::Witness(witness::WitnessCommand::Key(args)) => witness::key::run(&args, json)?,
+            Command::Pack(command) => pack::run(&command, json)?,
             Command::Doctor(args) => doctor::run(&args, json)?,
             Command::Completions(args) => completions::run(&args, &mut Self::command(), json)?,
             Command::Man(args) => man::run(&args, Self::command(), json)?,

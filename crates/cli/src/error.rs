@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::units::bytes;
 
 use crate::device::DeviceError;
+use crate::pack_text;
 
 /// Errors of a command.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +27,15 @@ pub(crate) enum Error {
     /// A witness log cannot be read, or a key made.
     #[error(transparent)]
     Witness(#[from] ruvllm_witness::Error),
+    /// A pack of kernels cannot be read, built, verified or installed.
+    #[error(transparent)]
+    Pack(#[from] ruvllm_kernel_packs::Error),
+    /// A pack that has a signature would get another one.
+    #[error("{} is signed already; give --force to replace the signature", path.display())]
+    SignedPack {
+        /// Archive or folder.
+        path: PathBuf,
+    },
     /// The device of `--device` is absent or does not support the command.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -381,6 +391,7 @@ impl Error {
             Self::NoSuchModel { path, source } => Some(no_such_model(path, source)),
             Self::Engine(error) => engine_in_flags(error),
             Self::Adapter(error) => adapter_in_flags(error),
+            Self::Pack(error) => Some(pack_text::in_commands(&one_line(error))),
             _ => None,
         }
     }

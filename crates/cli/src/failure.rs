@@ -60,13 +60,14 @@ impl Failure {
 
 /// Categories of failures: the words of `kind`.
 #[cfg(test)]
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 13] = [
     USAGE_KIND,
     CONFIG,
     NOT_FOUND,
     MODEL,
     CHAT_TEMPLATE,
     ADAPTER,
+    PACK,
     INPUT,
     CONTEXT,
     MEMORY,
@@ -87,6 +88,8 @@ const MODEL: &str = "invalid_model";
 const CHAT_TEMPLATE: &str = "chat_template";
 /// An adapter that cannot be read or is of another model.
 const ADAPTER: &str = "invalid_adapter";
+/// A pack of kernels that cannot be read, verified or used.
+const PACK: &str = "invalid_pack";
 /// A prompt, text, list of tokens, script or file of the user.
 const INPUT: &str = "invalid_input";
 /// More tokens than the context holds.
@@ -103,6 +106,7 @@ const ENGINE: &str = "engine";
 /// Category of an error.
 fn kind(error: &Error) -> &'static str {
     use ruvllm_adapters::Error as E;
+    use ruvllm_kernel_packs::Error as P;
     match error {
         Error::NothingToMeasure
         | Error::SameFile
@@ -131,6 +135,8 @@ fn kind(error: &Error) -> &'static str {
         | Error::NotReplaced { .. }
         | Error::SessionExists { .. }
         | Error::Witness(ruvllm_witness::Error::Io { action: "create" | "write", .. })
+        | Error::SignedPack { .. }
+        | Error::Pack(P::Io { action: "create" | "write" | "remove" | "lock", .. } | P::Busy { .. })
         | Error::Adapter(E::Exists { .. } | E::NotReplaced { .. } | E::Write { .. })
         | Error::Rewrite { .. } => OUTPUT,
         Error::Tokens { .. }
@@ -147,6 +153,7 @@ fn kind(error: &Error) -> &'static str {
         | Error::NoConversation { .. }
         | Error::NoSession { .. }
         | Error::Witness(_)
+        | Error::Pack(P::NotInstalled { .. } | P::NoPrevious { .. })
         | Error::Input { .. } => INPUT,
         Error::ScriptLine { source, .. } => kind(source),
         Error::Engine(error) => engine_kind(error),
@@ -155,6 +162,7 @@ fn kind(error: &Error) -> &'static str {
             ruvllm_adapters::Error::NameTaken { .. } | ruvllm_adapters::Error::StoreWrite { .. },
         ) => OUTPUT,
         Error::Adapter(_) => ADAPTER,
+        Error::Pack(_) => PACK,
         // Variants of other concerns, such as the kernels'.
         _ => ENGINE,
     }

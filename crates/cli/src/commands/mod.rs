@@ -17,6 +17,7 @@ pub(crate) mod key;
 pub(crate) mod load;
 pub(crate) mod man;
 pub(crate) mod offer;
+pub(crate) mod pack;
 pub(crate) mod quantize;
 mod rewrite;
 pub(crate) mod run;

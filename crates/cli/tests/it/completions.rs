@@ -83,6 +83,7 @@ fn every_command_has_a_manual_page() {
                 "ruvllm-adapter.1",
                 "ruvllm-eval.1",
                 "ruvllm-key.1",
+                "ruvllm-pack.1",
                 "ruvllm-session.1",
                 "ruvllm-sona.1",
                 "ruvllm-sona-bank.1",

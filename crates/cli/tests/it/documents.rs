@@ -49,7 +49,7 @@ fn every_command_has_a_schema() {
                     .for_each(|name| has(format!("sona-{name}")));
                 commands(&["sona", "bank"]).iter().for_each(|name| has(format!("sona-bank-{name}")));
             }
-            group @ ("adapter" | "eval" | "key" | "session" | "witness") => commands(&[group])
+            group @ ("adapter" | "eval" | "key" | "pack" | "session" | "witness") => commands(&[group])
                 .iter()
                 .for_each(|name| assert!(schemas.contains_key(&format!("{group}-{name}")), "{name}")),
             // `chat` or `generate` with a model that it pulls first.

@@ -31,6 +31,7 @@ mod interrupt;
 mod keys;
 mod loading;
 mod output_language;
+mod pack;
 #[cfg(unix)]
 mod prefix_key;
 mod program;

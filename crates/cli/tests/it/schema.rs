@@ -39,7 +39,7 @@ fn name_of(arguments: &[String], document: &Value) -> Option<String> {
         "sona" if arguments.get(1).is_some_and(|word| word == "bank") => {
             return Some(format!("sona-bank-{}", arguments.get(2)?));
         }
-        group @ ("adapter" | "eval" | "key" | "session" | "sona" | "witness") => {
+        group @ ("adapter" | "eval" | "key" | "pack" | "session" | "sona" | "witness") => {
             return Some(format!("{group}-{}", words.next()?));
         }
         "doctor" if arguments.iter().any(|word| word == "--gpu") => "doctor-gpu",

@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 62] = [
+pub(crate) const COMMANDS: [&[&str]; 71] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -63,6 +63,15 @@ pub(crate) const COMMANDS: [&[&str]; 62] = [
     &["witness", "show"],
     &["witness", "export"],
     &["witness", "key"],
+    &["pack", "keygen"],
+    &["pack", "build"],
+    &["pack", "sign"],
+    &["pack", "verify"],
+    &["pack", "inspect"],
+    &["pack", "install"],
+    &["pack", "list"],
+    &["pack", "rollback"],
+    &["pack", "prune"],
     &["doctor"],
     &["completions"],
 ];
@@ -86,9 +95,11 @@ fn long_lines(text: &str, columns: usize) -> Vec<&str> {
 
 #[test]
 fn help_fits_the_width_of_the_terminal() {
-    for command in
-        [&[&[][..], &["adapter"], &["eval"], &["key"], &["session"], &["witness"], &["man"]], &COMMANDS[..]]
-            .concat()
+    for command in [
+        &[&[][..], &["adapter"], &["eval"], &["key"], &["pack"], &["session"], &["witness"], &["man"]],
+        &COMMANDS[..],
+    ]
+    .concat()
     {
         let arguments = [command, &["--help"]].concat();
         let help = |columns: Option<&str>| {

@@ -1,13 +1,12 @@
 //! `ruvllm witness key`: a key pair for checkpoints.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use ruvllm_witness::PrivateKey;
 use serde::Serialize;
 
 use crate::error::Result;
+use crate::key_pair::KeyPair;
 use crate::output;
 
 const HELP: &str = "\
@@ -38,21 +37,11 @@ struct Document<'a> {
 }
 
 pub(crate) fn run(args: &KeyArgs, json: bool) -> Result<()> {
-    let mut name = OsString::from(&args.output);
-    name.push(".pub");
-    let public_path = PathBuf::from(name);
-    let key = PrivateKey::generate()?;
-    key.public_key().create(&public_path)?;
-    if let Err(error) = key.create(&args.output) {
-        // A public key without its private key is of no use.
-        let _ = std::fs::remove_file(&public_path);
-        return Err(error.into());
-    }
-    let key_id = key.public_key().id().to_string();
+    let pair = KeyPair::create(&args.output)?;
     if json {
-        let document = Document { private_key: &args.output, public_key: &public_path, key_id };
+        let key_id = pair.public_key.id().to_string();
+        let document = Document { private_key: &args.output, public_key: &pair.public_path, key_id };
         return output::write_json(&document);
     }
-    let (private, public) = (args.output.display(), public_path.display());
-    output::write_text(&format!("key {key_id}\nprivate: {private}\npublic:  {public}\n")).map(|_| ())
+    output::write_text(&pair.text(&args.output)).map(|_| ())
 }
