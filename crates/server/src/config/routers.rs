@@ -84,8 +84,9 @@ pub(super) fn check(routers: &[Router]) -> Checked {
     for (index, router) in routers.iter().enumerate() {
         let key = |name: &str| format!("routers[{index}].{name}");
         let Router { name, default, arms, rules, .. } = router;
-        require(is_name(name), &key("name"), || {
-            format!("{name:?} is not 1 to 64 ASCII letters, digits, `.`, `_`, `-`")
+        // It names a folder: `..` is none of its own.
+        require(is_name(name) && !name.starts_with('.'), &key("name"), || {
+            format!("{name:?} is not 1 to 64 ASCII letters, digits, `.`, `_`, `-`, the first no `.`")
         })?;
         let is_new = routers[..index].iter().all(|other| other.name != *name);
         require(is_new, &key("name"), || format!("{name:?} names two routers"))?;

@@ -83,6 +83,7 @@ fn faults_name_line_key_and_remedy() {
     let arm = "[routers.arms.a]\nmodel = 'base'\n";
     for (head, tail, pieces) in [
         ("[[routers]]\nname = 'a b'\n", arm, &["line 2", "routers[0].name", "letters"][..]),
+        ("[[routers]]\nname = '..'\n", arm, &["line 2", "routers[0].name", "the first no `.`"]),
         (router, "", &["line 1", "routers[0].arms", "1 to 256", "[routers.arms.NAME]"]),
         (router, "[routers.arms.b]\nmodel = 'base'", &["line 3", "routers[0].default", "arms are b"]),
         (router, "[routers.arms.a]", &["line 4", "arms.a.model", "name a model"]),
