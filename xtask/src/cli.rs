@@ -12,8 +12,8 @@ use crate::clients::ClientsArgs;
 use crate::process::CommandLine;
 use crate::sanitize::Sanitizer;
 use crate::{
-    Result, Workspace, adr, ci, clients, cross_test, dependencies, fixtures, fuzz, grpc, platforms, sanitize,
-    second_opinion, setup, tidy, web, workspace,
+    Result, Workspace, adr, ci, clients, cross_test, dependencies, fixtures, fuzz, grpc, kernel_sandbox,
+    platforms, sanitize, second_opinion, setup, tidy, web, workspace,
 };
 
 /// Builds, checks and measures the ruvllm workspace
@@ -92,6 +92,10 @@ enum Command {
         #[arg(long)]
         update: bool,
     },
+    /// Lints and tests the sandbox of kernel packs, feature `wasmtime` of its crate
+    ///
+    /// Not part of `ci`, but of `ci --full`.
+    KernelSandbox,
     /// Runs client libraries of others against the server: one table of features and clients
     ///
     /// Not part of `ci`: needs Python, node and the registries of both. Fails if a check does.
@@ -233,6 +237,7 @@ pub fn run() -> Result<()> {
             Ok(())
         }
         Command::Grpc { update } => grpc::grpc(&workspace, update),
+        Command::KernelSandbox => kernel_sandbox::kernel_sandbox(&workspace),
         Command::Clients(args) => clients::clients(&workspace, &args),
         Command::SecondOpinion => second_opinion::second_opinion(&workspace),
         Command::Web(options) => web::web(&workspace, &options),

@@ -18,6 +18,7 @@ pub mod fixtures;
 mod fuzz;
 mod gpu;
 mod grpc;
+mod kernel_sandbox;
 pub mod metadata;
 mod platforms;
 pub mod process;

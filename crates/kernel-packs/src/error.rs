@@ -326,6 +326,56 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
+    /// A file or folder of another user.
+    #[cfg(feature = "wasmtime")]
+    #[error("{} belongs to another user; use a folder of this user's own", path.display())]
+    OtherOwner {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// The sandbox cannot run on this machine or with these settings.
+    #[cfg(feature = "wasmtime")]
+    #[error("kernels cannot run here: {why}; use the native ones or change SandboxOptions")]
+    Sandbox {
+        /// Message of the engine or system.
+        why: String,
+    },
+    /// A kernel could not be loaded, or a call of it failed.
+    #[cfg(feature = "wasmtime")]
+    #[error("the kernel {kernel} failed: {fault}")]
+    Kernel {
+        /// Id of the kernel.
+        kernel: String,
+        /// The failure.
+        fault: Box<crate::sandbox::Fault>,
+    },
+    /// A kernel that trapped too often in a row is not called.
+    #[cfg(feature = "wasmtime")]
+    #[error(
+        "the kernel {kernel} is in quarantine after {traps} traps in a row; release it or use another pack"
+    )]
+    Quarantined {
+        /// Id of the kernel.
+        kernel: String,
+        /// Traps in a row.
+        traps: u32,
+    },
+}
+
+#[cfg(feature = "wasmtime")]
+impl Error {
+    /// Failure of a kernel.
+    pub(crate) fn kernel(kernel: &str, fault: crate::sandbox::Fault) -> Self {
+        Self::Kernel { kernel: excerpt(kernel), fault: Box::new(fault) }
+    }
+
+    /// Failure of a kernel, if it is one.
+    pub fn fault(&self) -> Option<&crate::sandbox::Fault> {
+        match self {
+            Self::Kernel { fault, .. } => Some(fault),
+            _ => None,
+        }
+    }
 }
 
 /// A bound of a validity.

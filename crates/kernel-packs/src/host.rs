@@ -72,7 +72,8 @@ impl Host {
 }
 
 impl Engine {
-    fn check(&self, kernel: &Kernel) -> Result<()> {
+    /// Checks that the engine is one that the kernel is made for.
+    pub(crate) fn check(&self, kernel: &Kernel) -> Result<()> {
         let engine = self.kind.name();
         let id = || kernel.id.clone();
         let platforms = &kernel.platforms;

@@ -9,7 +9,9 @@ use crate::extent::Extent;
 use crate::platforms::Platform;
 use crate::process::CommandLine;
 use crate::sanitize::{Bound, Sanitizer};
-use crate::{Error, Result, Workspace, adr, fuzz, gpu, grpc, rust_version, sanitize, second_opinion};
+use crate::{
+    Error, Result, Workspace, adr, fuzz, gpu, grpc, kernel_sandbox, rust_version, sanitize, second_opinion,
+};
 
 /// Page with the last successful run, between two markers.
 const PAGE: &str = "docs/testing.md";
@@ -63,6 +65,7 @@ pub(crate) fn full(workspace: &Workspace, args: &Full) -> Result<()> {
     }
     gpu_steps(workspace, &mut steps)?;
     grpc_steps(workspace, &mut steps)?;
+    sandbox_steps(workspace, &mut steps)?;
     peers(workspace, &mut steps, args)?;
     steps.summary()?;
     record(workspace, &steps, start)
@@ -127,6 +130,13 @@ fn grpc_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
     }
     let tests = grpc::tests(workspace);
     steps.run("grpc", &tests.display(), || counted(&tests))
+}
+
+/// The sandbox of kernel packs.
+fn sandbox_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
+    steps.command("kernel sandbox lints", &kernel_sandbox::lint(workspace))?;
+    let tests = kernel_sandbox::tests(workspace);
+    steps.run("kernel sandbox", &tests.display(), || counted(&tests))
 }
 
 /// Comparisons with other implementations.

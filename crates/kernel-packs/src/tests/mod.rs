@@ -4,6 +4,8 @@ mod archives;
 mod documents;
 mod folders;
 mod manifests;
+#[cfg(feature = "wasmtime")]
+mod sandbox;
 mod schemas;
 mod signatures;
 mod stores;

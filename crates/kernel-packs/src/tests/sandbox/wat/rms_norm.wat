@@ -1,0 +1,53 @@
+;; RMSNorm of rows: out = x * weight / sqrt(mean(x^2) + eps).
+;; Parameters: eps (f32), then the sizes of `rows` and `dim`; `dim` is a multiple of 16.
+(module
+  (memory (export "memory") 1)
+  (func (export "kernel_forward") (param $d i32) (param $n i32) (result i32)
+    (local $x i32) (local $out i32) (local $p i32) (local $rows i32) (local $bytes i32)
+    (loop $request
+      (local.set $x (i32.load (local.get $d)))
+      (local.set $out (i32.load offset=16 (local.get $d)))
+      (local.set $p (i32.load offset=32 (local.get $d)))
+      (local.set $rows (i32.load offset=8 (local.get $p)))
+      (local.set $bytes (i32.shl (i32.load offset=16 (local.get $p)) (i32.const 2)))
+      (if (i32.and (local.get $bytes) (i32.const 63)) (then (return (i32.const 3))))
+      (loop $row
+        (call $row (local.get $x) (i32.load offset=8 (local.get $d)) (local.get $out)
+          (local.get $bytes) (f32.load (local.get $p)))
+        (local.set $x (i32.add (local.get $x) (local.get $bytes)))
+        (local.set $out (i32.add (local.get $out) (local.get $bytes)))
+        (br_if $row (local.tee $rows (i32.sub (local.get $rows) (i32.const 1)))))
+      (local.set $d (i32.add (local.get $d) (i32.const 40)))
+      (br_if $request (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+    (i32.const 0))
+  (func $row (param $x i32) (param $w i32) (param $out i32) (param $bytes i32) (param $eps f32)
+    (local $end i32) (local $at i32) (local $a v128) (local $b v128) (local $c v128) (local $e v128)
+    (local $v v128) (local $scale v128)
+    (local.set $at (local.get $x))
+    (local.set $end (i32.add (local.get $x) (local.get $bytes)))
+    (loop $sum
+      (local.set $v (v128.load (local.get $at)))
+      (local.set $a (f32x4.add (local.get $a) (f32x4.mul (local.get $v) (local.get $v))))
+      (local.set $v (v128.load offset=16 (local.get $at)))
+      (local.set $b (f32x4.add (local.get $b) (f32x4.mul (local.get $v) (local.get $v))))
+      (local.set $v (v128.load offset=32 (local.get $at)))
+      (local.set $c (f32x4.add (local.get $c) (f32x4.mul (local.get $v) (local.get $v))))
+      (local.set $v (v128.load offset=48 (local.get $at)))
+      (local.set $e (f32x4.add (local.get $e) (f32x4.mul (local.get $v) (local.get $v))))
+      (br_if $sum (i32.lt_u (local.tee $at (i32.add (local.get $at) (i32.const 64)))
+        (local.get $end))))
+    (local.set $a (f32x4.add (f32x4.add (local.get $a) (local.get $b))
+      (f32x4.add (local.get $c) (local.get $e))))
+    (local.set $scale (f32x4.splat (f32.div (f32.const 1) (f32.sqrt (f32.add (local.get $eps)
+      (f32.div
+        (f32.add
+          (f32.add (f32x4.extract_lane 0 (local.get $a)) (f32x4.extract_lane 1 (local.get $a)))
+          (f32.add (f32x4.extract_lane 2 (local.get $a)) (f32x4.extract_lane 3 (local.get $a))))
+        (f32.convert_i32_u (i32.shr_u (local.get $bytes) (i32.const 2)))))))))
+    (loop $write
+      (v128.store (local.get $out) (f32x4.mul (f32x4.mul (v128.load (local.get $x))
+        (local.get $scale)) (v128.load (local.get $w))))
+      (local.set $w (i32.add (local.get $w) (i32.const 16)))
+      (local.set $out (i32.add (local.get $out) (i32.const 16)))
+      (br_if $write (i32.lt_u (local.tee $x (i32.add (local.get $x) (i32.const 16)))
+        (local.get $end))))))
