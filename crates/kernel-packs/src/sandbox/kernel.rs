@@ -196,7 +196,8 @@ impl Kernel {
                 read(guest)
             });
             match &result {
-                Err(fault) if fault.is_defect() => drop(instance),
+                // A new instance may have room that the kernel has taken in this one.
+                Err(fault) if fault.is_defect() || matches!(fault, Fault::Room { .. }) => drop(instance),
                 _ => shared.pool.put(instance),
             }
             result

@@ -238,3 +238,16 @@ fn memory_of_the_kernel_and_of_the_host_do_not_meet() {
         assert_eq!(call(&kernel, &x).unwrap(), x);
     }
 }
+
+#[test]
+fn an_instance_without_room_is_replaced() {
+    // Takes all but 13 of its 16 pages in the first call.
+    let kernel =
+        load(&entry("(if (i32.lt_u (memory.size) (i32.const 4)) (then (drop (memory.grow (i32.const 3)))))"));
+    let kernel = kernel.unwrap();
+    call(&kernel, &[1.0]).unwrap();
+    let large = vec![1.0; 100_000];
+    assert!(matches!(fault_of(call(&kernel, &large)), Fault::Room { .. }));
+    assert_eq!((kernel.idle_instances(), kernel.counts().all_traps()), (0, 0));
+    call(&kernel, &large).unwrap();
+}
