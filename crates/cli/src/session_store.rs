@@ -61,8 +61,19 @@ pub(crate) struct StoredSession {
 pub(crate) struct OpenSession {
     pub(crate) id: SessionId,
     folder: PathBuf,
-    /// Holds the lock.
-    _lock: File,
+    /// Locked until it is dropped.
+    lock: Lock,
+}
+
+/// The lock of a session.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Not by closing alone: a program that another thread is just starting has the file open too.
+        let _ = self.0.unlock();
+    }
 }
 
 impl SessionStore {
@@ -124,7 +135,7 @@ impl SessionStore {
             .open(folder.join("lock"))
             .map_err(failed)?;
         match lock.try_lock() {
-            Ok(()) => Ok(OpenSession { id: id.clone(), folder, _lock: lock }),
+            Ok(()) => Ok(OpenSession { id: id.clone(), folder, lock: Lock(lock) }),
             Err(TryLockError::WouldBlock) => Err(Error::SessionInUse { id: id.0.clone() }),
             Err(TryLockError::Error(source)) => Err(failed(source)),
         }
@@ -163,7 +174,7 @@ impl SessionStore {
         // After a kill in between, the session is gone and its folder can be used again.
         fs::remove_file(&found.file).map_err(failed)?;
         let folder = open.folder.clone();
-        drop(open._lock);
+        drop(open.lock);
         fs::remove_dir_all(&folder).map_err(|source| Error::WriteFile { path: folder, source })?;
         Ok(found.bytes)
     }

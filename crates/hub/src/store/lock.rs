@@ -10,8 +10,15 @@ use crate::files;
 /// A lock that is held until it is dropped, or its process ends in whatever way.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    // The system lets go of the lock when the file is closed.
-    _file: File,
+    file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing is not enough: a program that another thread is just starting has the file open
+        // as well, and would keep the lock for that instant.
+        let _ = self.file.unlock();
+    }
 }
 
 impl Lock {
@@ -19,7 +26,7 @@ impl Lock {
     pub(super) fn try_take(path: &Path, repo: &str) -> Result<Self> {
         let file = open(path)?;
         match file.try_lock() {
-            Ok(()) => Ok(Self { _file: file }),
+            Ok(()) => Ok(Self { file }),
             Err(TryLockError::WouldBlock) => Err(Error::Busy { repo: repo.to_owned() }),
             Err(TryLockError::Error(source)) => Err(file_error("lock", path)(source)),
         }
@@ -29,7 +36,7 @@ impl Lock {
     pub(super) fn wait(path: &Path) -> Result<Self> {
         let file = open(path)?;
         file.lock().map_err(file_error("lock", path))?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 
@@ -42,4 +49,21 @@ fn open(path: &Path) -> Result<File> {
         created => created,
     }
     .map_err(file_error("create", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_lock_is_free_while_a_copy_of_its_file_is_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let lock = Lock::try_take(&path, "a/b").unwrap();
+        // As a process has that is forked from this one.
+        let _copy = lock.file.try_clone().unwrap();
+        assert!(matches!(Lock::try_take(&path, "a/b"), Err(Error::Busy { .. })));
+        drop(lock);
+        assert!(Lock::try_take(&path, "a/b").is_ok());
+    }
 }

@@ -215,13 +215,13 @@ impl Store {
         Ok(removed)
     }
 
-    /// Takes the lock, which lasts until the file is closed or the process ends.
-    fn lock(&self) -> Result<File> {
+    /// Takes the lock, which lasts until it is dropped or the process ends.
+    fn lock(&self) -> Result<Lock> {
         let path = self.root.join(LOCK);
         let file = files::private().write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(io_error("create", &path))?;
         match file.try_lock() {
-            Ok(()) => Ok(file),
+            Ok(()) => Ok(Lock(file)),
             Err(TryLockError::WouldBlock) => Err(Error::Busy { root: self.root.clone() }),
             Err(TryLockError::Error(source)) => Err(io_error("lock", &path)(source)),
         }
@@ -284,6 +284,16 @@ impl Store {
             }
         }
         Ok(())
+    }
+}
+
+/// The lock of a store.
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Not by closing alone: a program that another thread is just starting has the file open too.
+        let _ = self.0.unlock();
     }
 }
 
