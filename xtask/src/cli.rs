@@ -12,8 +12,8 @@ use crate::clients::ClientsArgs;
 use crate::process::CommandLine;
 use crate::sanitize::Sanitizer;
 use crate::{
-    Result, Workspace, adr, ci, clients, cross_test, dependencies, fixtures, fuzz, grpc, kernel_sandbox,
-    platforms, sanitize, second_opinion, setup, tidy, web, workspace,
+    Result, Workspace, adr, ci, clients, core_pack, cross_test, dependencies, fixtures, fuzz, grpc,
+    kernel_sandbox, platforms, sanitize, second_opinion, setup, tidy, web, workspace,
 };
 
 /// Builds, checks and measures the ruvllm workspace
@@ -96,6 +96,14 @@ enum Command {
     ///
     /// Not part of `ci`, but of `ci --full`.
     KernelSandbox,
+    /// Builds the kernels of the core pack for WebAssembly and replaces the committed module
+    ///
+    /// `cargo xtask setup --core-pack` installs the compiler.
+    CorePack {
+        /// Builds it in another folder instead and compares the bytes; `ci --full` does
+        #[arg(long)]
+        check: bool,
+    },
     /// Runs client libraries of others against the server: one table of features and clients
     ///
     /// Not part of `ci`: needs Python, node and the registries of both. Fails if a check does.
@@ -146,6 +154,9 @@ enum Command {
         /// Also what `web` needs
         #[arg(long)]
         web: bool,
+        /// Also what `core-pack` needs
+        #[arg(long)]
+        core_pack: bool,
     },
     /// Runs Criterion suites, or whole models beside another engine
     #[command(disable_help_flag = true)]
@@ -238,6 +249,11 @@ pub fn run() -> Result<()> {
         }
         Command::Grpc { update } => grpc::grpc(&workspace, update),
         Command::KernelSandbox => kernel_sandbox::kernel_sandbox(&workspace),
+        Command::CorePack { check: false } => core_pack::update(&workspace),
+        Command::CorePack { check: true } => {
+            println!("{}", core_pack::check(&workspace)?);
+            Ok(())
+        }
         Command::Clients(args) => clients::clients(&workspace, &args),
         Command::SecondOpinion => second_opinion::second_opinion(&workspace),
         Command::Web(options) => web::web(&workspace, &options),
@@ -249,8 +265,8 @@ pub fn run() -> Result<()> {
         Command::Dependencies { check: true } => dependencies::check(&workspace).map(|_| ()),
         Command::Dependencies { check: false } => dependencies::update(&workspace),
         Command::Man { folder } => man(&workspace, &folder),
-        Command::Setup { dry_run, cross, platforms, web } => {
-            setup::setup(&workspace, dry_run, setup::Extras { cross, platforms, web })
+        Command::Setup { dry_run, cross, platforms, web, core_pack } => {
+            setup::setup(&workspace, dry_run, setup::Extras { cross, platforms, web, core_pack })
         }
         Command::Adr { command } => run_adr(&workspace, &command),
         Command::Bench(_)
@@ -319,6 +335,7 @@ mod tests {
             "sanitize address",
             "sanitize thread",
             "sanitize thread --seconds 600",
+            "core-pack --check",
             "sanitize loom",
             "second-opinion",
             "clients",

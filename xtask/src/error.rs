@@ -195,6 +195,12 @@ pub enum Error {
         /// The command line.
         command: &'static str,
     },
+    /// The committed module of the core pack is not what its sources give.
+    #[error("{} is not what its sources give: build it with `cargo xtask core-pack`", path.display())]
+    CorePack {
+        /// The module.
+        path: PathBuf,
+    },
     /// The stated minimum Rust version differs from the tested one.
     #[error("minimum Rust version: {problem}")]
     RustVersion {

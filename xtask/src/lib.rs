@@ -9,6 +9,7 @@ pub mod adr;
 mod ci;
 mod cli;
 mod clients;
+mod core_pack;
 mod cross_test;
 mod dependencies;
 mod error;

@@ -71,25 +71,28 @@ const CROSS_NEEDS: [Need; 3] = [
     },
 ];
 
+/// Compiler whose standard library can be built for any target.
+const LIBRARY: Need = Need {
+    what: "compiler with the source of its library",
+    probe: &[
+        "sh",
+        "-c",
+        "test -e \"$(/usr/bin/rustc --print sysroot)/lib/rustlib/src/rust/library/std/Cargo.toml\"",
+    ],
+    install: &[
+        "apt-get",
+        "install",
+        "-y",
+        "--no-install-recommends",
+        "rustc-web",
+        "libstd-rust-web-dev",
+        "rust-web-src",
+    ],
+};
+
 /// Additional programs of `platforms`.
 const PLATFORM_NEEDS: [Need; 3] = [
-    Need {
-        what: "compiler with the source of its library",
-        probe: &[
-            "sh",
-            "-c",
-            "test -e \"$(/usr/bin/rustc --print sysroot)/lib/rustlib/src/rust/library/std/Cargo.toml\"",
-        ],
-        install: &[
-            "apt-get",
-            "install",
-            "-y",
-            "--no-install-recommends",
-            "rustc-web",
-            "libstd-rust-web-dev",
-            "rust-web-src",
-        ],
-    },
+    LIBRARY,
     Need {
         what: "compiler and linker of C for Windows",
         probe: &[platforms::LINKER, "--version"],
@@ -122,6 +125,7 @@ pub(crate) struct Extras {
     pub(crate) cross: bool,
     pub(crate) platforms: bool,
     pub(crate) web: bool,
+    pub(crate) core_pack: bool,
 }
 
 /// Installs missing programs; with `dry_run` only lists them.
@@ -129,7 +133,9 @@ pub(crate) fn setup(workspace: &Workspace, dry_run: bool, extras: Extras) -> Res
     let cross = CROSS_NEEDS.iter().filter(|_| extras.cross);
     let platforms = PLATFORM_NEEDS.iter().filter(|_| extras.platforms);
     let web = WEB_NEEDS.iter().filter(|_| extras.web);
-    provide(workspace, NEEDS.iter().chain(cross).chain(platforms).chain(web), dry_run)
+    // `platforms` names it too.
+    let library = [&LIBRARY].into_iter().filter(|_| extras.core_pack && !extras.platforms);
+    provide(workspace, NEEDS.iter().chain(cross).chain(platforms).chain(web).chain(library), dry_run)
 }
 
 /// Installs the `needs` whose probe fails; with `dry_run` only lists them.

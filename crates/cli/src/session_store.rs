@@ -71,7 +71,8 @@ struct Lock(File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Not by closing alone: a program that another thread is just starting has the file open too.
+        // Not by closing alone: a program that another thread is just starting has the file open
+        // too.
         let _ = self.0.unlock();
     }
 }

@@ -10,7 +10,8 @@ use crate::platforms::Platform;
 use crate::process::CommandLine;
 use crate::sanitize::{Bound, Sanitizer};
 use crate::{
-    Error, Result, Workspace, adr, fuzz, gpu, grpc, kernel_sandbox, rust_version, sanitize, second_opinion,
+    Error, Result, Workspace, adr, core_pack, fuzz, gpu, grpc, kernel_sandbox, rust_version, sanitize,
+    second_opinion,
 };
 
 /// Page with the last successful run, between two markers.
@@ -136,7 +137,14 @@ fn grpc_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
 fn sandbox_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
     steps.command("kernel sandbox lints", &kernel_sandbox::lint(workspace))?;
     let tests = kernel_sandbox::tests(workspace);
-    steps.run("kernel sandbox", &tests.display(), || counted(&tests))
+    steps.run("kernel sandbox", &tests.display(), || counted(&tests))?;
+    match core_pack::missing(workspace) {
+        None => steps.run("core pack", "cargo xtask core-pack --check", || core_pack::check(workspace)),
+        Some(missing) => {
+            steps.skip("core pack", missing);
+            Ok(())
+        }
+    }
 }
 
 /// Comparisons with other implementations.

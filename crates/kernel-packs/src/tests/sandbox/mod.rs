@@ -2,6 +2,7 @@
 
 mod cached;
 mod calls;
+mod core_pack;
 mod hostile;
 mod interface;
 mod kernels;

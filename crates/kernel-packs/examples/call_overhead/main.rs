@@ -1,56 +1,38 @@
-//! Time of calls, instances and compilation in the sandbox, beside native kernels and plain
-//! wasmtime. Prints the table of `docs/kernel-packs.md`.
+//! Time of calls, instances, compilation and the core pack in the sandbox, beside native kernels
+//! and plain wasmtime. Prints the table of `docs/kernel-packs.md`.
 //!
 //! `cargo run --release -p ruvllm-kernel-packs --features wasmtime --example call_overhead`
+
+mod core_pack;
+mod epochs;
+mod measure;
 
 use std::error::Error;
 use std::fs;
 use std::hint::black_box;
 use std::path::Path;
-use std::time::Instant;
 
 use ruvllm_kernel_packs::sandbox::{Allocation, Job, Kernel, Sandbox, SandboxOptions};
 use ruvllm_kernel_packs::{Contents, Host, Pack, Policy, PrivateKey, TrustedKey, TrustedKeys, Version};
-use ruvllm_kernels::{Isa, Kernels};
-use wasmtime::{Config, Engine, Instance, Module, Store};
+use wasmtime::{Engine, Instance, Module, Store};
+
+use epochs::config;
+use measure::row;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const RMS_NORM: &str = include_str!("../src/tests/sandbox/wat/rms_norm.wat");
+const RMS_NORM: &str = include_str!("../../src/tests/sandbox/wat/rms_norm.wat");
 const NOTHING: &str = r#"(module (memory (export "memory") 1)
     (func (export "kernel_forward") (param i32 i32) (result i32) (i32.const 0)))"#;
-
-/// Values of a row.
-const DIM: usize = 4096;
-/// Repeats of each measurement; the table has their median, least and most.
-const REPEATS: usize = 15;
 
 fn main() -> Result<()> {
     println!("| measurement | median | least | most |\n|---|---:|---:|---:|");
     let sandbox = Sandbox::new(SandboxOptions::default())?;
     calls(&sandbox)?;
     instances()?;
-    norms(&sandbox)?;
-    epochs()?;
+    core_pack::all(&sandbox)?;
+    epochs::shares()?;
     compilation()
-}
-
-/// Measures `work` in microseconds per call and prints a row.
-fn row(name: &str, calls: u32, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
-    let mut times = Vec::with_capacity(REPEATS);
-    // The first one warms up.
-    for _ in 0..=REPEATS {
-        let start = Instant::now();
-        for _ in 0..calls {
-            work()?;
-        }
-        times.push(start.elapsed().as_secs_f64() * 1e6 / f64::from(calls));
-    }
-    times.remove(0);
-    times.sort_by(f64::total_cmp);
-    let median = times[REPEATS / 2];
-    println!("| {name} | {median:.3} us | {:.3} us | {:.3} us |", times[0], times[REPEATS - 1]);
-    Ok(median)
 }
 
 /// A verified pack with one kernel.
@@ -72,11 +54,15 @@ fn pack(text: &str) -> Result<Pack> {
             "platforms": {"wasmtime": {"min_version": "48.0.0", "features": ["simd128"]}}
         }]}"#,
     )?;
+    verified(|key| Ok(Contents::build(folder.path(), Some(key))?))
+}
+
+/// A verified pack that is built with a new key.
+fn verified(build: impl FnOnce(&PrivateKey) -> Result<Contents>) -> Result<Pack> {
     let key = PrivateKey::generate()?;
     let keys = TrustedKeys::new(vec![TrustedKey::new("Acme", key.public_key())], None)?;
     let host = Host { version: Version::new(0, 1, 0), engine: Some(Sandbox::engine()) };
-    let contents = Contents::build(folder.path(), Some(&key))?;
-    Ok(contents.verify(Policy { keys: &keys, host: &host, now: None })?)
+    Ok(build(&key)?.verify(Policy { keys: &keys, host: &host, now: None })?)
 }
 
 fn load(sandbox: &Sandbox, text: &str) -> Result<Kernel> {
@@ -119,79 +105,6 @@ fn instances() -> Result<()> {
             })?;
         }
     }
-    Ok(())
-}
-
-/// `RMSNorm` of one row and of 64, in the sandbox and native.
-fn norms(sandbox: &Sandbox) -> Result<()> {
-    let kernel = load(sandbox, RMS_NORM)?;
-    for rows in [1, 64] {
-        let (x, weight) = (vec![1.5f32; rows * DIM], vec![0.5f32; DIM]);
-        let mut y = vec![0.0f32; rows * DIM];
-        let binding = kernel.bind(&[("rows", rows as u64), ("dim", DIM as u64)], &[])?;
-        let calls = 20_000 / rows as u32;
-        row(&format!("RMSNorm of {rows} x {DIM}, copied in and out"), calls, || {
-            let inputs = [bytemuck::cast_slice(&x[..]), bytemuck::cast_slice(&weight[..])];
-            let outputs = &mut [bytemuck::cast_slice_mut(&mut y[..])];
-            Ok(kernel.call(&mut [Job { binding: &binding, inputs: &inputs, outputs }])?)
-        })?;
-        row(&format!("RMSNorm of {rows} x {DIM}, in place"), calls, || {
-            Ok(kernel.call_with(&[&binding], |_| Ok(()), |guest| guest.output::<f32>(0, 0).map(|_| ()))?)
-        })?;
-        for native in [Kernels::for_isa(Isa::Scalar)?, Kernels::detect()?] {
-            row(&format!("RMSNorm of {rows} x {DIM}, native ({})", native.isa()), calls, || {
-                for (x, y) in x.chunks(DIM).zip(y.chunks_mut(DIM)) {
-                    native.rms_norm(black_box(x), &weight, 1e-6, y);
-                }
-                Ok(())
-            })?;
-        }
-    }
-    Ok(())
-}
-
-/// Plain settings of wasmtime, with or without checks of epochs.
-fn config(epochs: bool) -> Config {
-    let mut config = Config::new();
-    config.epoch_interruption(epochs).cranelift_nan_canonicalization(true);
-    config
-}
-
-/// Shares of the checks of epochs and of the one form of NaN.
-fn epochs() -> Result<()> {
-    let mut medians = Vec::new();
-    let mut plain = config(false);
-    plain.cranelift_nan_canonicalization(false);
-    for (name, config) in [
-        ("with epochs and one NaN", config(true)),
-        ("without epochs", config(false)),
-        ("without epochs and with any NaN", plain),
-    ] {
-        let engine = Engine::new(&config)?;
-        let mut store = Store::new(&engine, ());
-        if medians.is_empty() {
-            store.set_epoch_deadline(1);
-        }
-        let instance = Instance::new(&mut store, &Module::new(&engine, wat::parse_str(RMS_NORM)?)?, &[])?;
-        let memory = instance.get_memory(&mut store, "memory").ok_or("no memory")?;
-        memory.grow(&mut store, 1)?;
-        let (base, bytes) = (1024u32, 4 * DIM as u32);
-        let words = [base, bytes, base + bytes, bytes, base + 2 * bytes, bytes, 0, 0, 64, 24];
-        let data = memory.data_mut(&mut store);
-        for (index, word) in words.iter().enumerate() {
-            data[4 * index..4 * index + 4].copy_from_slice(&word.to_le_bytes());
-        }
-        data[72..76].copy_from_slice(&1u32.to_le_bytes());
-        data[80..84].copy_from_slice(&(DIM as u32).to_le_bytes());
-        data[1024..].fill(0x3f);
-        let function = instance.get_typed_func::<(i32, i32), i32>(&mut store, "kernel_forward")?;
-        medians.push(row(&format!("RMSNorm of 1 x {DIM} in plain wasmtime, {name}"), 20_000, || {
-            black_box(function.call(&mut store, (0, 1))?);
-            Ok(())
-        })?);
-    }
-    println!("| share of epochs | {:.1} % | | |", (medians[0] / medians[1] - 1.0) * 100.0);
-    println!("| share of epochs and one NaN | {:.1} % | | |", (medians[0] / medians[2] - 1.0) * 100.0);
     Ok(())
 }
 
