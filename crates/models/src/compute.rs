@@ -1,5 +1,11 @@
-//! Compute resources of a forward pass: the kernels of one instruction set and a pool of threads.
+//! Compute resources of a forward pass: the kernels of one instruction set, a pool of threads, and
+//! kernels of others that replace some of the native ones.
 
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::Arc;
+
+use ruvllm_kernels::rope::{RopeLayout, RopeTable};
 use ruvllm_kernels::{Kernels, ThreadPool};
 
 /// Kernels and threads, given to every forward pass.
@@ -9,6 +15,29 @@ pub struct Compute {
     pub kernels: Kernels,
     /// The threads that share each operation; the calling thread is one of them.
     pub pool: ThreadPool,
+    /// Replacements of native kernels in decoders; `None` = all are native.
+    pub row_kernels: Option<Arc<dyn RowKernels>>,
+}
+
+/// Replacements of native kernels that work on rows.
+///
+/// A function that returns false has not changed its output, and the native kernel computes it: for
+/// operations that are not replaced, after failures, and where a call costs more than it is worth.
+/// Calls come from all threads of the pool.
+pub trait RowKernels: Debug + Send + Sync {
+    /// Digest of the code that is in use: keys and values that were computed with other code are
+    /// not reused. It may change between forward passes.
+    fn digest(&self) -> [u8; 32];
+
+    /// [`Kernels::rms_norm`]: `x` and `out` are `[rows, weight.len()]`.
+    fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) -> bool;
+
+    /// [`Kernels::silu_mul`]: `gate` becomes `silu(gate) * up`.
+    fn silu_mul(&self, gate: &mut [f32], up: &[f32]) -> bool;
+
+    /// [`Kernels::rope`] of the heads of one position: `x` is `[heads, head_dim]`, `cos` and `sin`
+    /// have a value per pair of dimensions.
+    fn rope(&self, layout: RopeLayout, cos: &[f32], sin: &[f32], x: &mut [f32], head_dim: usize) -> bool;
 }
 
 impl Compute {
@@ -17,6 +46,48 @@ impl Compute {
     /// # Errors
     /// If the instruction set asked for is not available or the threads cannot be started.
     pub fn new(threads: usize) -> ruvllm_kernels::Result<Self> {
-        Ok(Self { kernels: Kernels::detect()?, pool: ThreadPool::new(threads)? })
+        Ok(Self::with(Kernels::detect()?, ThreadPool::new(threads)?))
+    }
+
+    /// Native kernels on these threads.
+    pub fn with(kernels: Kernels, pool: ThreadPool) -> Self {
+        Self { kernels, pool, row_kernels: None }
+    }
+
+    /// RMS norm of rows.
+    pub(crate) fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        if !self.replaced(|kernels| kernels.rms_norm(x, weight, eps, out)) {
+            self.kernels.rms_norm(x, weight, eps, out);
+        }
+    }
+
+    /// SwiGLU, in `gate`.
+    pub(crate) fn silu_mul(&self, gate: &mut [f32], up: &[f32]) {
+        if !self.replaced(|kernels| kernels.silu_mul(gate, up)) {
+            self.kernels.silu_mul(gate, up);
+        }
+    }
+
+    /// Rotary embedding of the heads of one position.
+    pub(crate) fn rope(
+        &self,
+        table: &RopeTable,
+        layout: RopeLayout,
+        position: usize,
+        x: &mut [f32],
+        head_dim: usize,
+    ) {
+        let is_done = self.replaced(|kernels| {
+            let (cos, sin) = table.at(position);
+            kernels.rope(layout, cos, sin, x, head_dim)
+        });
+        if !is_done {
+            let positions: Range<usize> = position..position + 1;
+            self.kernels.rope(table, layout, positions, x, x.len() / head_dim.max(1), head_dim);
+        }
+    }
+
+    fn replaced(&self, call: impl FnOnce(&dyn RowKernels) -> bool) -> bool {
+        self.row_kernels.as_deref().is_some_and(call)
     }
 }

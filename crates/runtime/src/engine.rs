@@ -143,7 +143,9 @@ impl Engine {
         let fingerprint = || fingerprint(checkpoint, options.quantize);
         let (kv, request_kv) = plan::new_kv_store(&model, fingerprint, options, &plan)?;
         let folder_key = options.prefix_key.as_ref();
-        let prefixes = PrefixCache::open(&options.prefixes, folder_key, fingerprint, model.config(), &kv)?;
+        let row_kernels = options.row_kernels.clone();
+        let prefixes =
+            PrefixCache::open(&options.prefixes, folder_key, fingerprint, model.config(), &kv, row_kernels)?;
         let quality = QualityMemory::new(prefixes.as_deref().and_then(PrefixCache::quality_files));
         let codec =
             TextCodec::read(checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;

@@ -95,7 +95,7 @@ pub use ruvllm_kv_cache::prefix::{FolderKey, PrefixNode, TreeStatistics};
 pub use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvShape, KvStore};
 pub use ruvllm_memory::{PagePool, PoolStats, PressurePolicy, Quota, Tenant};
 pub use ruvllm_models::quantize::Recipe;
-pub use ruvllm_models::{Checkpoint, LoadProgress, Model, ModelConfig, Pooling};
+pub use ruvllm_models::{Checkpoint, LoadProgress, Model, ModelConfig, Pooling, RowKernels};
 pub use ruvllm_scheduler::{Config as SchedulerConfig, Refusal};
 pub use ruvllm_text::TokenId;
 pub use ruvllm_text::chat::{ChatTemplate, Message};

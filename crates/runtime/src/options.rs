@@ -12,7 +12,7 @@ use ruvllm_kv_cache::prefix::FolderKey;
 use ruvllm_kv_cache::{KvCalibration, KvPolicy};
 use ruvllm_memory::PressurePolicy;
 use ruvllm_models::quantize::Recipe;
-use ruvllm_models::{Checkpoint, open_checkpoint_in};
+use ruvllm_models::{Checkpoint, RowKernels, open_checkpoint_in};
 use ruvllm_scheduler::Config as SchedulerConfig;
 
 use crate::error::{Error, Result};
@@ -186,6 +186,10 @@ pub struct EngineOptions {
     /// Key of a prefix folder that other users own or may write to. Files written with another key
     /// are ignored; without a key such a folder is refused. Default: none.
     pub prefix_key: Option<FolderKey>,
+    /// Replacements of native kernels in decoders, such as those of a kernel pack. Texts may differ
+    /// from native ones, and prefixes are reused only with the same
+    /// [`digest`](RowKernels::digest). Default: none.
+    pub row_kernels: Option<Arc<dyn RowKernels>>,
     /// Time after its last use at which a session ([`Engine::sessions`](crate::Engine::sessions))
     /// ends. Default: never.
     pub session_ttl: Option<Duration>,
@@ -260,6 +264,7 @@ setters! {
         set with_pressure(pressure: PressurePolicy);
         set with_prefixes(prefixes: PrefixCaching);
         some with_prefix_key(prefix_key: FolderKey);
+        some with_row_kernels(row_kernels: Arc<dyn RowKernels>);
         some with_session_ttl(session_ttl: Duration);
         set with_session_quota(session_quota: usize);
         some with_context(context: usize);
@@ -295,6 +300,7 @@ impl Default for EngineOptions {
             pressure: PressurePolicy::default(),
             prefixes: PrefixCaching::default(),
             prefix_key: None,
+            row_kernels: None,
             session_ttl: None,
             session_quota: 1024,
             context: None,

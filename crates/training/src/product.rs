@@ -25,7 +25,7 @@ pub(crate) fn project<const N: usize>(
     factors: Option<&SiteFactors<'_>>,
     components: &mut Vec<f32>,
 ) {
-    let Compute { kernels, pool } = compute;
+    let Compute { kernels, pool, .. } = compute;
     if linears.iter().any(|linear| linear.weights.format().uses_q8()) {
         input.quantize(kernels, pool);
     }
@@ -97,7 +97,7 @@ pub(crate) fn backward(
     job: Backward<'_>,
     scratch: &mut Scratch,
 ) {
-    let Compute { kernels, pool } = compute;
+    let Compute { kernels, pool, .. } = compute;
     let Backward { transposed, factors, input, components, mut input_gradient, gradients } = job;
     let (tokens, width) = (outputs.tokens(), outputs.cols());
     let mut jobs = Vec::new();
@@ -152,7 +152,7 @@ struct Strided<'a> {
 /// Adds a product over all tokens, `out += left rows`, with `left`, `[n, tokens]`. Each thread
 /// takes some columns, so a sum has one order: the tokens'.
 fn add_outer(compute: &Compute, left: &[f32], n: usize, rows: Strided<'_>, out: &mut [f32]) {
-    let Compute { kernels, pool } = compute;
+    let Compute { kernels, pool, .. } = compute;
     let Strided { values, width, first, columns } = rows;
     let tokens = values.len() / width;
     let mut parts: Vec<Vec<&mut [f32]>> =

@@ -57,7 +57,7 @@ pub(super) fn project_adapted<const N: usize>(
     input: &mut Activations,
     products: [Product<'_>; N],
 ) {
-    let Compute { kernels, pool } = compute;
+    let Compute { kernels, pool, .. } = compute;
     let biases = products.each_ref().map(|product| product.bias);
     let mut jobs = products.map(|Product { weights, out, .. }| MatmulJob { weights, out });
     let Adapted { gates, terms: list, scratch } = adapted;
@@ -89,7 +89,7 @@ pub(super) fn adapt_in_place(
     states: &mut Activations,
     before: &mut [f32],
 ) {
-    let Compute { kernels, pool } = compute;
+    let Compute { kernels, pool, .. } = compute;
     let Adapted { gates, terms: list, scratch } = adapted;
     let mut terms = list.take();
     list_terms(&mut terms, gates, rows, at);

@@ -36,7 +36,7 @@ impl Gates {
     /// segments as a whole, in order.
     pub(super) fn compute(
         &mut self,
-        Compute { kernels, pool }: &Compute,
+        Compute { kernels, pool, .. }: &Compute,
         (segments, all): (&[Segment<'_>], &[Span]),
         layer: usize,
         input: &[f32],

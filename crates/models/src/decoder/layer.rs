@@ -106,12 +106,12 @@ impl Layer<'_> {
         let rows = queries.zip(kv).zip(positions(segments, all));
         rows::for_each(&compute.pool, rows, |((query, (key, value)), (position, cache))| {
             let rope = self.rope(cache);
-            self.apply_rope(query, config.n_heads, position, rope);
+            self.apply_rope(query, position, rope);
             if let Some(temperature) = &config.decoder.attention_temperature {
                 let factor = temperature.factor(position);
                 query.iter_mut().for_each(|x| *x *= factor);
             }
-            self.apply_rope(key, config.n_kv_heads, position, rope);
+            self.apply_rope(key, position, rope);
             if cache.store().rotated() {
                 [query, key, value].into_iter().for_each(|row| self.hadamard_rotate(row));
             }
@@ -144,22 +144,22 @@ impl Layer<'_> {
         let rows = rows.chunks_exact_mut(width).zip(unnormed.chunks_exact_mut(width));
         rows::for_each(&compute.pool, rows, |(row, unnormed)| {
             unnormed.copy_from_slice(row);
-            compute.kernels.rms_norm(unnormed, weight, config.norm_eps, row);
+            compute.rms_norm(unnormed, weight, config.norm_eps, row);
         });
     }
 
     /// Applies RoPE to the heads of one row at `position`.
-    fn apply_rope(&self, row: &mut [f32], n_heads: usize, position: usize, rope: &RopeTable) {
+    fn apply_rope(&self, row: &mut [f32], position: usize, rope: &RopeTable) {
         let Layer { config, compute, .. } = self;
         let layout = config.decoder.rope_layout;
-        compute.kernels.rope(rope, layout, position..position + 1, row, n_heads, config.head_dim);
+        compute.rope(rope, layout, position, row, config.head_dim);
     }
 
     /// Passes the span's queries, each rotated (RoPE) to a later position, to the cache: SQuat
     /// weights key errors by them (ADR-0015).
     pub(super) fn record_queries(&self, buffers: &mut Buffers, segment: &mut Segment<'_>, span: Span) {
         let Layer { config, compute, .. } = self;
-        let Compute { kernels, pool } = compute;
+        let Compute { kernels, pool, .. } = compute;
         let width = config.query_dim();
         let rope = self.rope(segment.step.sequence());
         let Buffers { queries, later_queries, .. } = buffers;
@@ -167,7 +167,7 @@ impl Layer<'_> {
         later_queries.extend_from_slice(&queries[span.range(width)]);
         rows::for_each(pool, later_queries.chunks_exact_mut(width).enumerate(), |(index, row)| {
             let distance = spaced(span.position + index, FIRST_POSITIONS);
-            self.apply_rope(row, config.n_heads, distance, rope);
+            self.apply_rope(row, distance, rope);
         });
         segment.step.observe_queries(kernels, pool, self.index, config.n_heads, later_queries);
     }
@@ -244,7 +244,7 @@ impl Layer<'_> {
         finish(compute, gated, weights.down.weights.format().uses_q8(), &|rows, gate| {
             let up = &up[rows.start * config.ffn_dim..rows.end * config.ffn_dim];
             match config.decoder.activation {
-                Activation::SwiGlu => compute.kernels.silu_mul(gate, up),
+                Activation::SwiGlu => compute.silu_mul(gate, up),
                 Activation::GeGlu => {
                     compute.kernels.gated(ruvllm_kernels::rows::Activation::GeluTanh, gate, up);
                 }
@@ -293,7 +293,7 @@ pub(super) fn normalize(
     normed.resize(n_rows, dim);
     finish(compute, normed, q8, &|rows, normed| {
         let hidden = &hidden[rows.start * dim..rows.end * dim];
-        compute.kernels.rms_norm(hidden, weight, config.norm_eps, normed);
+        compute.rms_norm(hidden, weight, config.norm_eps, normed);
     });
 }
 

@@ -40,7 +40,7 @@ impl TextAttention {
         [queries, keys, values]: [&[f32]; 3],
         out: &mut [f32],
     ) {
-        let Compute { kernels, pool } = compute;
+        let Compute { kernels, pool, .. } = compute;
         let (n_tokens, head_dim) = (queries.len() / config.model_dim, config.head_dim());
         let layout = layout(config, n_tokens).expect("`prepare` made one of more tokens");
         let bytes = &mut self.planes.as_bytes_mut()[..2 * layout.plane_bytes()];

@@ -131,7 +131,7 @@ impl Layer<'_> {
         next: &mut Activations,
     ) {
         let Layer { config, compute, .. } = self;
-        let Compute { kernels, pool } = compute;
+        let Compute { kernels, pool, .. } = compute;
         let (dim, norm) = (config.model_dim, norm.norm());
         project(compute, input, &mut [MatmulJob { weights: &linear.weights, out: &mut *update }]);
         let rows = update.chunks_exact_mut(dim).zip(states.values().chunks_exact(dim));

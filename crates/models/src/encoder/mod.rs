@@ -126,7 +126,7 @@ impl Encoder {
 
     /// The sum of the embeddings of token, type and position, normed.
     fn embed(&self, compute: &Compute, workspace: &mut EncoderWorkspace, texts: &[&[TokenId]]) {
-        let Compute { kernels, pool } = compute;
+        let Compute { kernels, pool, .. } = compute;
         let (dim, weights) = (self.config.model_dim, &self.weights);
         let (sums, states) = workspace.embedding_buffers();
         let norm = weights.embedding_norm.norm();

@@ -156,7 +156,7 @@ fn unaligned_files_do_not_change_a_bit() {
         let shifted = Model::load(&gguf, &mut |_| ()).expect("it loads");
         let aligned = fixtures::model(&format!("{folder}/{file}"));
         for kernels in Kernels::available() {
-            let compute = Compute { kernels, pool: ThreadPool::new(2).expect("threads start") };
+            let compute = Compute::with(kernels, ThreadPool::new(2).expect("threads start"));
             let run = |model| bits(&all_logits(model, &compute, KvFormat::F32, &tokens, tokens.len()));
             assert!(run(&shifted) == run(&aligned), "{folder}/{file} {}", compute.kernels.isa());
         }

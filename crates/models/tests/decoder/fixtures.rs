@@ -77,7 +77,7 @@ pub(crate) fn all_computes() -> Vec<Compute> {
     let mut computes = Vec::new();
     for kernels in Kernels::available() {
         for threads in 1..=THREADS {
-            computes.push(Compute { kernels, pool: ThreadPool::new(threads).expect("threads start") });
+            computes.push(Compute::with(kernels, ThreadPool::new(threads).expect("threads start")));
         }
     }
     computes

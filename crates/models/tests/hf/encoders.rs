@@ -128,7 +128,7 @@ fn neither_company_nor_threads_nor_instruction_set_changes_a_bit() {
     let alone: Vec<u32> = texts.iter().flat_map(|&text| bits(&states(&encoder, &one, &[text]))).collect();
     for kernels in Kernels::available() {
         for threads in 1..=3 {
-            let compute = Compute { kernels, pool: ThreadPool::new(threads).expect("threads") };
+            let compute = Compute::with(kernels, ThreadPool::new(threads).expect("threads"));
             assert!(bits(&states(&encoder, &compute, &texts)) == alone, "{kernels:?}, {threads} threads");
         }
     }

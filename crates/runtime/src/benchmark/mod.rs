@@ -237,7 +237,8 @@ impl Engine {
         let threads = if threads.is_empty() { &own } else { threads };
         let compute = |&threads: &usize| {
             let pool = ThreadPool::new(threads).map_err(Error::Compute)?;
-            Ok(Compute { kernels: self.core().compute.kernels, pool })
+            let Compute { kernels, row_kernels, .. } = &self.core().compute;
+            Ok(Compute { row_kernels: row_kernels.clone(), ..Compute::with(*kernels, pool) })
         };
         threads.iter().map(compute).collect()
     }

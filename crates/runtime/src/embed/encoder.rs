@@ -71,7 +71,7 @@ impl EncoderEngine {
         let defaults = EmbeddingDefaults::from_metadata(checkpoint.metadata()).map_err(failed)?;
         let rows = encoder.config().vocab_size;
         let tokenizer = read_tokenizer(checkpoint, &name, options.tokenizer.as_deref(), rows)?;
-        let alone = Compute { kernels: compute.kernels, pool: ThreadPool::single() };
+        let alone = Compute::with(compute.kernels, ThreadPool::single());
         Ok(Self {
             encoder,
             tokenizer,

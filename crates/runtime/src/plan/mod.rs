@@ -243,7 +243,7 @@ pub(crate) fn compute(machine: &Machine, options: &EngineOptions) -> Result<Comp
     options.check()?;
     let kernels = options.isa.map_or_else(Kernels::detect, Kernels::for_isa).map_err(Error::Compute)?;
     let pool = ThreadPool::new(threads(machine, options.threads).value).map_err(Error::Compute)?;
-    Ok(Compute { kernels, pool })
+    Ok(Compute { row_kernels: options.row_kernels.clone(), ..Compute::with(kernels, pool) })
 }
 
 /// Compute threads; independent of the model.

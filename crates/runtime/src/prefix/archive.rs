@@ -33,7 +33,7 @@ impl PrefixCache {
         // A lookup leaves one token to compute.
         let asked: Vec<TokenId> = tokens.iter().copied().chain([0]).collect();
         let found = self.tree.lookup(key, &asked);
-        let key = PrefixKey { model, ..key.clone() };
+        let key = PrefixKey { model: self.computed_by(model), ..key.clone() };
         let tokens = &tokens[..found.blocks.len() * self.tree.block_tokens()];
         for place in store.missing(&key, tokens, 0) {
             let block = found.blocks[place.index()].pin();
@@ -54,9 +54,9 @@ impl PrefixCache {
         tenant: &Tenant,
         tokens: &[TokenId],
     ) {
-        key.model = model;
+        key.model = self.computed_by(model);
         let stored = key.clone();
-        key.model = self.key.model;
+        key.model = self.computed_by(self.key.model);
         let of_format = stores.find(|kv| *kv_format(kv) == *key.kv_format);
         let Some(Ok(kv)) = of_format.map(|kv| kv.for_tenant(tenant)) else { return };
         let asked: Vec<TokenId> = tokens.iter().copied().chain([0]).collect();

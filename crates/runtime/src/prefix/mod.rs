@@ -24,8 +24,9 @@ use ruvllm_kv_cache::prefix::{
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvPolicy, KvStore, Sequence};
 use ruvllm_memory::{Demand, Offer, OwnerId, PagePool, PressureOwner, Release, Rung, Use};
-use ruvllm_models::ModelConfig;
+use ruvllm_models::{ModelConfig, RowKernels};
 use ruvllm_text::TokenId;
+use sha2::{Digest as _, Sha256};
 
 use crate::error::{Error, Result};
 use crate::quality::QualityFiles;
@@ -73,8 +74,10 @@ pub enum PrefixCaching {
 pub(crate) struct PrefixCache {
     tree: PrefixTree<Block, PoolLeaves>,
     files: Option<Files>,
-    /// Prefix key of the root tenant.
+    /// Prefix key of the root tenant, for native kernels.
     key: PrefixKey,
+    /// Replacements of native kernels, which prefixes depend on.
+    row_kernels: Option<Arc<dyn RowKernels>>,
     /// Policy of the engine's store, whose format `key` has.
     policy: KvPolicy,
     /// Sequence capacity above which the model uses its second RoPE frequencies (`LongRoPE`);
@@ -135,13 +138,15 @@ impl Reused {
 
 impl PrefixCache {
     /// Opens the prefix cache; `None` for [`PrefixCaching::Off`]. `folder_key`: key of a folder
-    /// that other users write to; `model` computes the model's fingerprint.
+    /// that other users write to; `model` computes the model's fingerprint; `row_kernels` are those
+    /// of the engine.
     pub(crate) fn open(
         caching: &PrefixCaching,
         folder_key: Option<&FolderKey>,
         model: impl FnOnce() -> [u8; 32],
         config: &ModelConfig,
         kv: &KvStore,
+        row_kernels: Option<Arc<dyn RowKernels>>,
     ) -> Result<Option<Arc<Self>>> {
         let reports = Arc::new(Reports::default());
         let (files, model) = match caching {
@@ -159,7 +164,7 @@ impl PrefixCache {
                 (Some(Files::new(store, at_once, &reports, kv)?), model())
             }
         };
-        Ok(Some(Self::new(kv, files, reports, model, config.long_rope_above())))
+        Ok(Some(Self::new(kv, files, reports, model, config.long_rope_above(), row_kernels)))
     }
 
     fn new(
@@ -168,6 +173,7 @@ impl PrefixCache {
         reports: Arc<Reports>,
         model: [u8; 32],
         long_above: Option<usize>,
+        row_kernels: Option<Arc<dyn RowKernels>>,
     ) -> Arc<Self> {
         let key = PrefixKey {
             model,
@@ -188,7 +194,8 @@ impl PrefixCache {
             };
             let tree = PrefixTree::with_leaves(kv.block_tokens(), leaves);
             let policy = *kv.policy();
-            Self { tree, files, key, policy, long_above, cost, recomputed_tokens: AtomicU64::new(0), reports }
+            let recomputed_tokens = AtomicU64::new(0);
+            Self { tree, files, key, row_kernels, policy, long_above, cost, recomputed_tokens, reports }
         })
     }
 
@@ -207,7 +214,7 @@ impl PrefixCache {
         capacity: usize,
         adapters: Option<[u8; 32]>,
     ) -> PrefixKey {
-        let mut key = self.key.clone();
+        let mut key = PrefixKey { model: self.computed_by(self.key.model), ..self.key.clone() };
         // Stores of several policies share the tree; the engine's own format is in the key already.
         if store.policy() != &self.policy {
             key.kv_format = kv_format(store).into();
@@ -218,6 +225,15 @@ impl PrefixCache {
             key.rope_scaling = "as the model for long sequences".into();
         }
         key
+    }
+
+    /// Fingerprint of a model and of the kernels that compute it now: that of the model alone if
+    /// all are native.
+    fn computed_by(&self, model: [u8; 32]) -> [u8; 32] {
+        match &self.row_kernels {
+            None => model,
+            Some(kernels) => Sha256::new_with_prefix(model).chain_update(kernels.digest()).finalize().into(),
+        }
     }
 
     /// Appends up to `most` tokens that followed `tokens` in a cached prefix to `next`.

@@ -53,11 +53,11 @@ fn spilling(kv: &KvStore, folder: &tempfile::TempDir) -> Arc<PrefixCache> {
         PrefixStore::open(folder.path().join("prefixes"), kv.block_tokens(), 1 << 30).expect("a folder");
     let reports = Arc::default();
     let files = Files::new(store, false, &reports, kv).expect("a thread");
-    PrefixCache::new(kv, Some(files), reports, [1; 32], None)
+    PrefixCache::new(kv, Some(files), reports, [1; 32], None, None)
 }
 
 fn in_memory(kv: &KvStore) -> Arc<PrefixCache> {
-    PrefixCache::new(kv, None, Arc::default(), [0; 32], None)
+    PrefixCache::new(kv, None, Arc::default(), [0; 32], None, None)
 }
 
 /// A claim that succeeds after the eviction of one unit for a tenant.

@@ -23,6 +23,7 @@ mod precision;
 mod prefix;
 mod pressure;
 mod prompt_logprobs;
+mod row_kernels;
 mod sessions;
 mod speculation;
 mod stream;
