@@ -15,6 +15,7 @@ mod name;
 mod pack;
 #[cfg(feature = "wasmtime")]
 pub mod sandbox;
+pub mod signature;
 mod store;
 mod trust;
 

@@ -1,6 +1,7 @@
 //! Packs, keys and folders of the tests.
 
 mod archives;
+mod callables;
 mod documents;
 mod folders;
 mod manifests;
