@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::fault::Fault;
 use super::guest::Guest;
@@ -26,6 +27,9 @@ pub struct Kernel {
 }
 
 struct Shared {
+    /// Number that tells bindings of this kernel from those of others, also of ones that are gone:
+    /// an address would be used again.
+    number: u64,
     manifest: manifest::Kernel,
     template: Template,
     needs: Needs,
@@ -72,12 +76,14 @@ impl Kernel {
         module: &wasmtime::Module,
         options: &SandboxOptions,
     ) -> Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let failed = |fault| Error::kernel(&manifest.id, fault);
         let template = Template::new(module, manifest).map_err(failed)?;
         let (first, needs) = template.first_instance().map_err(failed)?;
         let pool = Pool::new(options.idle_instances);
         pool.put(first);
         let shared = Shared {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             manifest: manifest.clone(),
             template,
             needs,
@@ -129,7 +135,7 @@ impl Kernel {
         }
         let binding = Binding::new(manifest, direction, sizes, parameters, needs.scratch);
         let mut binding = binding.map_err(|fault| self.error(fault))?;
-        binding.owner = self.owner();
+        binding.owner = self.shared.number;
         Ok(binding)
     }
 
@@ -280,17 +286,12 @@ impl Kernel {
         Error::Quarantined { kernel, traps: self.shared.health.in_a_row() }
     }
 
-    /// Number that tells bindings of this kernel from those of others.
-    fn owner(&self) -> usize {
-        Arc::as_ptr(&self.shared).addr()
-    }
-
     /// Checks that requests are of this kernel and of one direction.
     fn check_bindings(&self, bindings: &[&Binding]) -> Result<(), Fault> {
         let Some(first) = bindings.first() else {
             return Err(Fault::argument("requests", "a call has at least one"));
         };
-        if bindings.iter().any(|binding| binding.owner != self.owner()) {
+        if bindings.iter().any(|binding| binding.owner != self.shared.number) {
             return Err(Fault::argument("requests", "one was bound for another kernel"));
         }
         if bindings.iter().any(|binding| binding.direction != first.direction) {

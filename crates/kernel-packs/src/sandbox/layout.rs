@@ -83,7 +83,8 @@ pub(super) struct Slot {
 /// Request with the sizes of its tensors and the values of its parameters, for any number of calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
-    pub(super) owner: usize,
+    /// Number of the kernel.
+    pub(super) owner: u64,
     pub(super) direction: Direction,
     pub(super) inputs: Vec<Slot>,
     pub(super) outputs: Vec<Slot>,

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{ECHO, SANDBOX, call, entry, fault_of, load, load_in, plain, sandbox, with_entry};
-use crate::sandbox::{Allocation, Direction, Fault, Job, Outcome, ReturnCode, SandboxOptions};
+use crate::sandbox::{Allocation, Direction, Fault, Job, Kernel, Outcome, ReturnCode, SandboxOptions};
 
 /// Writes the tenth of what it finds at 1024 to the output, then the input to 1024.
 const STASH: &str = "(f32.store (i32.load offset=16 (local.get $d)) (f32.load (i32.const 1024)))
@@ -250,4 +250,19 @@ fn an_instance_without_room_is_replaced() {
     assert!(matches!(fault_of(call(&kernel, &large)), Fault::Room { .. }));
     assert_eq!((kernel.idle_instances(), kernel.counts().all_traps()), (0, 0));
     call(&kernel, &large).unwrap();
+}
+
+#[test]
+fn requests_of_a_kernel_that_is_gone_are_refused() {
+    let kernels = || (0..32).map(|_| load(ECHO).unwrap()).collect::<Vec<_>>();
+    let bind = |kernel: &Kernel| kernel.bind(&[("n", 1)], &[]).unwrap();
+    let stale: Vec<_> = kernels().iter().map(bind).collect();
+    // Memory of the freed kernels is used again.
+    for kernel in kernels() {
+        for binding in &stale {
+            let (x, mut y) = ([0u8; 4], [0u8; 4]);
+            let job = Job { binding, inputs: &[&x], outputs: &mut [&mut y] };
+            assert!(matches!(fault_of(kernel.call(&mut [job])), Fault::Argument { .. }));
+        }
+    }
 }
