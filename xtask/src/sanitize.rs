@@ -24,10 +24,11 @@ const DISTURBED: [&str; 2] = [
 ];
 
 /// Packages with loom models, and their modules.
-const MODELS: [(&str, &str); 3] = [
+const MODELS: [(&str, &str); 4] = [
     ("ruvllm-kernels", "pool::model"),
     ("ruvllm-memory", "model"),
     ("ruvllm-adapters", "micro::versions::model"),
+    ("ruvllm-kernel-packs", "current::model"),
 ];
 
 /// Tests of the kernels for the stress run, and generated cases per run.
@@ -124,8 +125,8 @@ fn demand_report(test: &CommandLine, fault: &Fault) -> Result<()> {
     }
 }
 
-/// Checks the models of thread pool, page pool and adapter versions. Their planted faults are tests
-/// that must panic.
+/// Checks the models of thread pool, page pool, adapter versions and kernel packs. Planted faults
+/// are tests that must panic.
 pub(crate) fn loom(workspace: &Workspace, bound: Bound) -> Result<()> {
     for (package, models) in MODELS {
         let mut command = CommandLine::cargo(workspace)

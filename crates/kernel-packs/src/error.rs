@@ -360,6 +360,31 @@ pub enum Error {
         /// Traps in a row.
         traps: u32,
     },
+    /// A kernel that does not compute the golden vectors of its category.
+    #[cfg(feature = "wasmtime")]
+    #[error("the kernel {kernel} failed its health check: {why}; use another version of the pack")]
+    Unhealthy {
+        /// Id of the kernel.
+        kernel: String,
+        /// First fault.
+        why: Box<crate::manager::Unhealthy>,
+    },
+    /// A pack of another name than the manager's.
+    #[cfg(feature = "wasmtime")]
+    #[error("the manager is for the pack {expected}, this is {found}; use a manager for each")]
+    OtherPack {
+        /// Name of the manager's pack.
+        expected: String,
+        /// Name of the pack.
+        found: String,
+    },
+    /// A manager that was made without a store.
+    #[cfg(feature = "wasmtime")]
+    #[error("the manager of {name} has no store to load from; make it with Manager::with_origin")]
+    NoOrigin {
+        /// Name of the pack.
+        name: String,
+    },
 }
 
 #[cfg(feature = "wasmtime")]

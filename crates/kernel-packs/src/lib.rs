@@ -5,11 +5,15 @@
 
 mod archive;
 mod contents;
+#[cfg(any(feature = "wasmtime", all(test, loom)))]
+mod current;
 mod error;
 mod files;
 mod host;
 mod json;
 pub mod limits;
+#[cfg(feature = "wasmtime")]
+pub mod manager;
 pub mod manifest;
 mod name;
 mod pack;
@@ -17,6 +21,8 @@ mod pack;
 pub mod sandbox;
 pub mod signature;
 mod store;
+#[cfg(any(feature = "wasmtime", all(test, loom)))]
+mod sync;
 mod trust;
 
 pub use contents::Contents;

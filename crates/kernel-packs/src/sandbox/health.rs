@@ -75,16 +75,14 @@ impl Health {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends a call that trapped.
-    pub(super) fn trapped(&self, kind: TrapKind) {
+    /// Ends a call that trapped; true if it leads to quarantine.
+    pub(super) fn trapped(&self, kind: TrapKind) -> bool {
         self.failed();
         if let Some(index) = TrapKind::ALL.iter().position(|other| *other == kind) {
             self.traps[index].fetch_add(1, Ordering::Relaxed);
         }
         let in_a_row = self.in_a_row.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        if self.most != 0 && in_a_row >= self.most {
-            self.is_quarantined.store(true, Ordering::Release);
-        }
+        self.most != 0 && in_a_row >= self.most && !self.is_quarantined.swap(true, Ordering::AcqRel)
     }
 
     /// Counts a call that native code replaced.

@@ -1,8 +1,8 @@
 //! Kernels that are ready to be called.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::fault::Fault;
 use super::guest::Guest;
@@ -26,6 +26,9 @@ pub struct Kernel {
     tenant: u64,
 }
 
+/// Function that is told of a quarantine, with the number of traps in a row.
+type OnQuarantine = Box<dyn Fn(&str, u32) + Send + Sync>;
+
 struct Shared {
     /// Number that tells bindings of this kernel from those of others, also of ones that are gone:
     /// an address would be used again.
@@ -35,6 +38,7 @@ struct Shared {
     needs: Needs,
     pool: Pool,
     health: Health,
+    on_quarantine: OnceLock<OnQuarantine>,
     refuse_non_finite: bool,
 }
 
@@ -89,6 +93,7 @@ impl Kernel {
             needs,
             pool,
             health: Health::new(options.quarantine_after),
+            on_quarantine: OnceLock::new(),
             refuse_non_finite: options.refuse_non_finite,
         };
         Ok(Self { shared: Arc::new(shared), tenant: 0 })
@@ -265,14 +270,26 @@ impl Kernel {
         self.shared.health.release();
     }
 
+    /// Sets the function that is told of a quarantine, with the kernel's id and the traps in a row,
+    /// by the thread whose call led to it. Later functions are ignored.
+    pub(crate) fn on_quarantine(&self, tell: impl Fn(&str, u32) + Send + Sync + 'static) {
+        let _ = self.shared.on_quarantine.set(Box::new(tell));
+    }
+
     /// Counts a failure and adds the kernel's id to it.
     #[cold]
     fn failed(&self, fault: Fault) -> Error {
-        let health = &self.shared.health;
-        match &fault {
+        let Shared { health, manifest, on_quarantine, .. } = &*self.shared;
+        let is_quarantined_now = match &fault {
             Fault::Trap(trap) => health.trapped(trap.kind()),
             other if other.is_defect() => health.trapped(TrapKind::Other),
-            _ => health.failed(),
+            _ => {
+                health.failed();
+                false
+            }
+        };
+        if is_quarantined_now && let Some(tell) = on_quarantine.get() {
+            tell(&manifest.id, health.in_a_row());
         }
         self.error(fault)
     }

@@ -109,6 +109,11 @@ impl Sandbox {
         self.cache.as_ref().map_or_else(CacheCounts::default, Cache::counts)
     }
 
+    /// False if outputs with NaN or infinity are refused.
+    pub(crate) fn allows_non_finite(&self) -> bool {
+        !self.options.refuse_non_finite
+    }
+
     fn compiled(&self, module: &Module<'_>) -> Result<wasmtime::Module> {
         let (id, bytes) = (module.kernel.id.as_str(), module.bytes);
         match &self.cache {

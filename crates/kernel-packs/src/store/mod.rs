@@ -190,14 +190,32 @@ impl Store {
     /// [`Error::NotInstalled`], [`Error::NoPrevious`], [`Error::Busy`]; [`Error::Installed`] with
     /// the fault of the previous version, which then does not become the current one.
     pub fn rollback(&self, name: &str, policy: Policy<'_>) -> Result<InstalledPack> {
+        let rolled_back = self.rollback_if(name, policy, |_| true)?;
+        rolled_back.ok_or_else(|| Error::NoPrevious { name: name.to_owned() })
+    }
+
+    /// Rollback under the condition that `accepts` the versions, which no other process changes in
+    /// between; `None` if it does not.
+    ///
+    /// # Errors
+    /// As [`rollback`](Self::rollback).
+    pub fn rollback_if(
+        &self,
+        name: &str,
+        policy: Policy<'_>,
+        accepts: impl FnOnce(&InstalledPack) -> bool,
+    ) -> Result<Option<InstalledPack>> {
         self.existing(name)?;
         let _lock = self.lock()?;
         let state = self.existing(name)?;
         let previous = state.previous().ok_or_else(|| Error::NoPrevious { name: name.to_owned() })?;
+        if !accepts(&state.installed(name.to_owned())) {
+            return Ok(None);
+        }
         self.open_release(name, previous, policy)?;
         let next = state.rolled_back();
         next.save(&self.root.join(name))?;
-        Ok(next.installed(name.to_owned()))
+        Ok(Some(next.installed(name.to_owned())))
     }
 
     /// Removes all versions of a pack but the current and the previous one. Returns those that

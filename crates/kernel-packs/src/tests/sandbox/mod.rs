@@ -6,6 +6,7 @@ mod core_pack;
 mod hostile;
 mod interface;
 mod kernels;
+mod manager;
 mod quarantine;
 mod refused;
 mod threads;

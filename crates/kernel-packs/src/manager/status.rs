@@ -1,0 +1,138 @@
+//! State of a manager, for servers that show it.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::health::Checked;
+use super::loaded::LoadedPack;
+use crate::Release;
+use crate::manifest::Category;
+use crate::sandbox::Counts;
+use crate::signature::{Callable, Mismatch};
+
+/// State of a manager.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Status {
+    /// Name of the pack.
+    pub name: String,
+    /// Pack that new calls run on; `None` before the first one is loaded.
+    pub active: Option<PackStatus>,
+    /// Pack that a rollback goes to without compilation.
+    pub previous: Option<PackStatus>,
+    /// Time until the previous pack goes.
+    pub grace_left: Option<Duration>,
+    /// Time in which the quarantine of a kernel leads to a rollback.
+    pub probation_left: Option<Duration>,
+    /// Packs in memory: active, previous, and those of running calls.
+    pub packs_in_memory: usize,
+    /// Counters since the manager was made.
+    pub counts: ManagerCounts,
+    /// Latest rollbacks and refused packs, earliest first, 32 at most.
+    pub rollbacks: Vec<Rollback>,
+    /// Last failure of a rollback in the store, which the next [`tick`](super::Manager::tick) tries
+    /// again.
+    pub store_fault: Option<String>,
+}
+
+/// Counters since a manager was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ManagerCounts {
+    /// Packs that became active by an upgrade.
+    pub swaps: u64,
+    /// Packs that were refused: they do not compile or failed the health check.
+    pub refused: u64,
+    /// Rollbacks by hand.
+    pub requested: u64,
+    /// Rollbacks after the quarantine of a kernel.
+    pub automatic: u64,
+    /// Previous packs whose grace period ended.
+    pub expired: u64,
+}
+
+/// Loaded pack in a status.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct PackStatus {
+    /// Version and digest.
+    pub release: Release,
+    /// Kernels in the order of the manifest.
+    pub kernels: Vec<KernelStatus>,
+}
+
+/// Kernel in a status.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct KernelStatus {
+    /// Id.
+    pub id: String,
+    /// Operation.
+    pub category: Category,
+    /// Category and type under which an engine can call it, or the reason why it cannot.
+    pub callable: Result<Callable, Mismatch>,
+    /// Outcome of the health check.
+    pub checked: Checked,
+    /// True if calls are refused after traps.
+    pub is_quarantined: bool,
+    /// Counters, calls of the health check included.
+    pub counts: Counts,
+}
+
+/// Rollback, or an upgrade that left the active pack as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rollback {
+    /// Pack that is no longer used, or was refused.
+    pub from: Release,
+    /// Pack that is active after it.
+    pub to: Option<Release>,
+    /// Reason.
+    pub reason: Reason,
+}
+
+/// Reason of a rollback.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A call of [`Manager::rollback`](super::Manager::rollback).
+    Requested,
+    /// A kernel did not compile or failed its health check.
+    Refused {
+        /// Text of the error, with the kernel's id.
+        why: String,
+    },
+    /// A kernel was quarantined within the probation time.
+    Quarantined {
+        /// Id of the kernel.
+        kernel: String,
+        /// Traps in a row.
+        traps: u32,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Requested => f.write_str("requested"),
+            Self::Refused { why } => f.write_str(why),
+            Self::Quarantined { kernel, traps } => {
+                write!(f, "the kernel {kernel} was quarantined after {traps} traps in a row")
+            }
+        }
+    }
+}
+
+impl PackStatus {
+    pub(super) fn of(pack: &LoadedPack) -> Self {
+        let kernel = |loaded: &super::LoadedKernel| KernelStatus {
+            id: loaded.kernel.manifest().id.clone(),
+            category: loaded.kernel.manifest().category,
+            callable: loaded.callable.clone(),
+            checked: loaded.checked.clone(),
+            is_quarantined: loaded.kernel.is_quarantined(),
+            counts: loaded.kernel.counts(),
+        };
+        Self { release: pack.release().clone(), kernels: pack.kernels().iter().map(kernel).collect() }
+    }
+}

@@ -1,0 +1,50 @@
+;; RoPE of f32. Parameters: interleaved (i32), then the sizes of tokens, heads, dim and pairs.
+(module
+  (memory (export "memory") 1)
+  (func (export "kernel_forward") (param $d i32) (param $n i32) (result i32)
+    (local $p i32) (local $x i32) (local $y i32) (local $cos i32) (local $sin i32) (local $dim i32)
+    (local $pairs i32) (local $step i32) (local $far i32) (local $token i32) (local $head i32)
+    (loop $request
+      (local.set $p (i32.load offset=32 (local.get $d)))
+      (local.set $dim (i32.shl (i32.load offset=24 (local.get $p)) (i32.const 2)))
+      (local.set $pairs (i32.load offset=32 (local.get $p)))
+      (local.set $x (i32.load (local.get $d)))
+      (local.set $y (i32.load offset=16 (local.get $d)))
+      (memory.copy (local.get $y) (local.get $x) (i32.load offset=4 (local.get $d)))
+      ;; The sines begin behind the cosines, at a multiple of 16.
+      (local.set $cos (i32.load offset=8 (local.get $d)))
+      (local.set $token (i32.load offset=8 (local.get $p)))
+      (local.set $sin (i32.add (local.get $cos) (i32.and (i32.const -16) (i32.add (i32.const 15)
+        (i32.shl (i32.mul (local.get $token) (local.get $pairs)) (i32.const 2))))))
+      ;; Bytes between pairs, and between the values of a pair.
+      (local.set $step (i32.const 4))
+      (local.set $far (i32.shl (local.get $pairs) (i32.const 2)))
+      (if (i32.load (local.get $p)) (then
+        (local.set $step (i32.const 8)) (local.set $far (i32.const 4))))
+      (loop $token
+        (local.set $head (i32.load offset=16 (local.get $p)))
+        (loop $head
+          (call $head (local.get $y) (local.get $cos) (local.get $sin) (local.get $pairs)
+            (local.get $step) (local.get $far))
+          (local.set $y (i32.add (local.get $y) (local.get $dim)))
+          (br_if $head (local.tee $head (i32.sub (local.get $head) (i32.const 1)))))
+        (local.set $cos (i32.add (local.get $cos) (i32.shl (local.get $pairs) (i32.const 2))))
+        (local.set $sin (i32.add (local.get $sin) (i32.shl (local.get $pairs) (i32.const 2))))
+        (br_if $token (local.tee $token (i32.sub (local.get $token) (i32.const 1)))))
+      (local.set $d (i32.add (local.get $d) (i32.const 40)))
+      (br_if $request (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+    (i32.const 0))
+  (func $head (param $y i32) (param $cos i32) (param $sin i32) (param $pairs i32) (param $step i32)
+    (param $far i32) (local $other i32) (local $a f32) (local $b f32)
+    (loop $pair
+      (local.set $other (i32.add (local.get $y) (local.get $far)))
+      (local.set $a (f32.load (local.get $y)))
+      (local.set $b (f32.load (local.get $other)))
+      (f32.store (local.get $y) (f32.sub (f32.mul (local.get $a) (f32.load (local.get $cos)))
+        (f32.mul (local.get $b) (f32.load (local.get $sin)))))
+      (f32.store (local.get $other) (f32.add (f32.mul (local.get $b) (f32.load (local.get $cos)))
+        (f32.mul (local.get $a) (f32.load (local.get $sin)))))
+      (local.set $y (i32.add (local.get $y) (local.get $step)))
+      (local.set $cos (i32.add (local.get $cos) (i32.const 4)))
+      (local.set $sin (i32.add (local.get $sin) (i32.const 4)))
+      (br_if $pair (local.tee $pairs (i32.sub (local.get $pairs) (i32.const 1)))))))
