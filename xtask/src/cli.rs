@@ -92,7 +92,7 @@ enum Command {
         #[arg(long)]
         update: bool,
     },
-    /// Lints and tests the sandbox of kernel packs, feature `wasmtime` of its crate
+    /// Lints and tests the sandbox of kernel packs, and the core pack in the engine
     ///
     /// Not part of `ci`, but of `ci --full`.
     KernelSandbox,

@@ -30,6 +30,10 @@ pub(crate) enum Error {
     /// A pack of kernels cannot be read, built, verified or installed.
     #[error(transparent)]
     Pack(#[from] ruvllm_kernel_packs::Error),
+    /// The feature `kernel-packs` is off.
+    #[error("this program has no sandbox; build it with --features kernel-packs, or omit --kernel-pack")]
+    #[cfg_attr(feature = "kernel-packs", allow(dead_code))]
+    NoSandbox,
     /// A pack that has a signature would get another one.
     #[error("{} is signed already; give --force to replace the signature", path.display())]
     SignedPack {

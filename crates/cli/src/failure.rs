@@ -162,7 +162,7 @@ fn kind(error: &Error) -> &'static str {
             ruvllm_adapters::Error::NameTaken { .. } | ruvllm_adapters::Error::StoreWrite { .. },
         ) => OUTPUT,
         Error::Adapter(_) => ADAPTER,
-        Error::Pack(_) => PACK,
+        Error::Pack(_) | Error::NoSandbox => PACK,
         // Variants of other concerns, such as the kernels'.
         _ => ENGINE,
     }

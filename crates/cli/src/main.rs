@@ -21,6 +21,7 @@ mod failure;
 mod heap;
 mod help;
 mod input;
+mod kernel_pack;
 mod key_pair;
 mod output;
 mod pack_text;

@@ -50,6 +50,8 @@ mod evaluate;
 mod generate;
 mod guide;
 mod intake;
+#[cfg(feature = "kernel-packs")]
+pub mod kernel_packs;
 mod learning;
 mod machine;
 mod memory;

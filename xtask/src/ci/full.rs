@@ -136,8 +136,13 @@ fn grpc_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
 /// The sandbox of kernel packs.
 fn sandbox_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
     steps.command("kernel sandbox lints", &kernel_sandbox::lint(workspace))?;
-    let tests = kernel_sandbox::tests(workspace);
-    steps.run("kernel sandbox", &tests.display(), || counted(&tests))?;
+    steps.command("lints of its use", &kernel_sandbox::program(workspace))?;
+    for (name, tests) in [
+        ("kernel sandbox", kernel_sandbox::tests(workspace)),
+        ("kernel packs in the engine", kernel_sandbox::engine(workspace)),
+    ] {
+        steps.run(name, &tests.display(), || counted(&tests))?;
+    }
     match core_pack::missing(workspace) {
         None => steps.run("core pack", "cargo xtask core-pack --check", || core_pack::check(workspace)),
         Some(missing) => {

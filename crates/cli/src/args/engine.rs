@@ -7,8 +7,10 @@ use clap::Args;
 use ruvllm::{EngineOptions, Isa, KvCalibration, KvPolicy, PressurePolicy};
 use ruvllm_models::quantize::Recipe;
 
+use super::kernel_pack::KernelPackArgs;
 use super::values::{bytes, isa, kv_calibration, positive, recipe};
 use crate::device::DeviceArgs;
+use crate::error::Result;
 
 /// The model of a command.
 #[derive(Debug, Clone, Args)]
@@ -50,21 +52,28 @@ pub(crate) struct ComputeArgs {
 
     #[command(flatten)]
     pub(crate) calibration: CalibrationArgs,
+
+    #[command(flatten)]
+    kernel_pack: KernelPackArgs,
 }
 
 impl ComputeArgs {
     /// Engine options of these flags.
-    pub(crate) fn options(&self, kv: Option<KvPolicy>) -> EngineOptions {
+    ///
+    /// # Errors
+    /// As [`KernelPackArgs::apply`].
+    pub(crate) fn options(&self, kv: Option<KvPolicy>) -> Result<EngineOptions> {
         let Self { threads, isa, ref loading, kv_budget, pressure, ref calibration, .. } = *self;
         let kv_calibration = calibration.kv_calibration.clone();
-        loading
+        let options = loading
             .options()
             .with_threads(threads)
             .with_isa(isa)
             .with_kv(kv)
             .with_kv_calibration(kv_calibration)
             .with_kv_budget(kv_budget)
-            .with_pressure(pressure)
+            .with_pressure(pressure);
+        self.kernel_pack.apply(options)
     }
 }
 

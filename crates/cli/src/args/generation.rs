@@ -76,7 +76,7 @@ impl GenerationArgs {
         };
         let options = self
             .compute
-            .options(self.kv)
+            .options(self.kv)?
             .with_context(self.context.and_then(|context| context.0))
             .with_prefixes(self.prefixes.caching(of_session)?)
             .with_prefix_key(self.prefixes.prefix_key.clone());

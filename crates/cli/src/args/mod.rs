@@ -6,6 +6,7 @@
 mod adapters;
 mod engine;
 mod generation;
+mod kernel_pack;
 mod output;
 mod sampling;
 mod speculation;
@@ -15,6 +16,7 @@ mod values;
 pub(crate) use adapters::{AdapterArgs, NamedAdapter, named_adapter, scaled};
 pub(crate) use engine::{CalibrationArgs, ComputeArgs, CpuArgs, LoadingArgs, ModelArgs};
 pub(crate) use generation::{GenerationArgs, PrefixArgs};
+pub(crate) use kernel_pack::KernelPackArgs;
 pub(crate) use output::OutputLanguage;
 pub(crate) use sampling::with_breakers;
 pub(crate) use speculation::{MeasuredSpeculationArgs, SpeculationArgs};

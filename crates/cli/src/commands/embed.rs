@@ -116,7 +116,7 @@ impl From<Option<Embedding>> for EmbeddingDocument {
 pub(crate) fn run(args: &EmbedArgs, json: bool) -> Result<ExitCode> {
     args.compute.device.cpu_only("embed")?;
     let (texts, are_lines) = texts(args)?;
-    let embedder = load::embedder(&args.model, args.compute.options(None))?;
+    let embedder = load::embedder(&args.model, args.compute.options(None)?)?;
     let request = EmbeddingRequest::new(Vec::<String>::new())
         .with_pooling(args.pooling)
         .with_normalize(match (args.normalize, args.no_normalize) {

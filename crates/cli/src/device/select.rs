@@ -99,6 +99,10 @@ fn refused(options: &EngineOptions, adapters: &AdapterArgs) -> Result<()> {
             Refused { flag: "--kv", reason: "its keys and values are f16" },
         ),
         (
+            options.row_kernels.is_some(),
+            Refused { flag: "--kernel-pack", reason: "its kernels replace those of the CPU" },
+        ),
+        (
             options.kv_calibration.is_some(),
             Refused { flag: "--kv-calibration", reason: "its keys and values are f16" },
         ),

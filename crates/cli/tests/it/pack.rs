@@ -284,3 +284,31 @@ fn old_versions_are_removed_and_damage_is_listed() {
     assert_eq!((&listed["packs"], &listed["damaged"][0]["name"]), (&json!([]), &json!("norms")));
     assert!(workshop.run(&["pack", "list"]).text().contains("damaged: "));
 }
+
+#[test]
+#[cfg(not(feature = "kernel-packs"))]
+fn a_program_without_a_sandbox_says_how_to_build_one() {
+    let workshop = Workshop::new();
+    let generate = ["generate", "--prompt", "Once", "-n", "4"];
+    let run = |flags: &[&str]| workshop.run(&[&generate[..], flags].concat());
+    run(&["--kernel-pack", "norms"]).fails_with(1, &["no sandbox", "--features kernel-packs"]);
+    run(&["--kernel-pack-share", "0.5"]).fails_with(2, &["--kernel-pack"]);
+    run(&["--kernel-pack", "norms", "--kernel-pack-share", "-1"]).fails_with(2, &["positive"]);
+}
+
+#[test]
+#[cfg(feature = "kernel-packs")]
+fn an_installed_pack_computes() {
+    let workshop = Workshop::new();
+    let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernel-packs/core/pack");
+    let generate = ["generate", "--prompt", "Once", "-n", "4", "--kernel-pack", "ruvllm-core", "-v"];
+    workshop.run(&generate).fails_with(1, &["ruvllm-core is not installed"]);
+    let pack = workshop.text("core.rkp");
+    workshop.run(&["pack", "build", argument(&core), &pack, "--key", &workshop.text("key")]).text();
+    workshop.run(&["pack", "install", &pack]).text();
+    let run = workshop.run(&generate);
+    let (_, notes) = run.text_and_notes();
+    assert!(notes.contains("kernel pack ruvllm-core 1.0.0: rms_norm from 10715"), "{notes}");
+    workshop.trust(&json!([]));
+    workshop.run(&generate).fails_with(1, &["no key is trusted"]);
+}

@@ -237,6 +237,21 @@ impl Kernel {
         }
     }
 
+    /// Computes requests as [`call_with`](Self::call_with); false if that fails, which is counted
+    /// as a call that native code replaces.
+    pub fn attempt(
+        &self,
+        bindings: &[&Binding],
+        write: impl FnOnce(&mut Guest<'_>) -> Result<(), Fault>,
+        read: impl FnOnce(&Guest<'_>) -> Result<(), Fault>,
+    ) -> bool {
+        let is_done = self.call_with(bindings, write, read).is_ok();
+        if !is_done {
+            self.shared.health.fell_back();
+        }
+        is_done
+    }
+
     /// Makes unused instances until `count` are ready, at most those that the sandbox keeps.
     ///
     /// # Errors

@@ -38,14 +38,14 @@ impl EngineArgs {
     pub(super) fn load(&self, context: usize) -> Result<Loaded> {
         let defaults =
             Defaults { gpu_context: Some(context), cpu_kv: Some(EXACT.into()), ..Defaults::default() };
-        self.compute.device.load(&self.model, &self.adapters, self.compute.options(self.kv), defaults)
+        self.compute.device.load(&self.model, &self.adapters, self.compute.options(self.kv)?, defaults)
     }
 
     /// Loads the engine for a `command` that runs on the CPU alone.
     pub(super) fn load_engine(&self, command: &'static str) -> Result<Engine> {
         self.compute.device.cpu_only(command)?;
         let kv = self.kv.unwrap_or(EXACT.into());
-        let mut engine = load::engine(&self.model, self.compute.options(Some(kv)))?;
+        let mut engine = load::engine(&self.model, self.compute.options(Some(kv))?)?;
         self.adapters.apply(&mut engine)?;
         Ok(engine)
     }

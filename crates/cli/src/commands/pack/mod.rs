@@ -12,6 +12,9 @@ pub(crate) mod sign;
 mod trust;
 pub(crate) mod verify;
 
+#[cfg(feature = "kernel-packs")]
+pub(crate) use self::trust::{trusted_keys, version};
+
 use clap::Subcommand;
 use ruvllm_hub::Store as Models;
 use ruvllm_kernel_packs::Store;
@@ -51,6 +54,6 @@ pub(crate) fn run(command: &PackCommand, json: bool) -> Result<()> {
 ///
 /// # Errors
 /// As [`Models::from_env`].
-fn store() -> Result<Store> {
+pub(crate) fn store() -> Result<Store> {
     Ok(Store::new(Models::from_env()?.root().with_file_name("packs")))
 }

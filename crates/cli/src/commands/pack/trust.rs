@@ -33,12 +33,7 @@ impl TrustArgs {
     pub(super) fn load(&self, store: &Store) -> Result<Trust> {
         let keys = match &self.trusted_keys {
             Some(path) => TrustedKeys::load(path),
-            None => match TrustedKeys::load(&store.root().join(FILE)) {
-                Err(PackError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
-                    TrustedKeys::new(Vec::new(), None)
-                }
-                loaded => loaded,
-            },
+            None => trusted_keys(store),
         };
         Ok(Trust { keys: keys?, host: Host::new(version()) })
     }
@@ -51,7 +46,20 @@ impl Trust {
     }
 }
 
+/// Trusted keys of the store; none if their file is absent.
+///
+/// # Errors
+/// A file that cannot be read or that others may change.
+pub(crate) fn trusted_keys(store: &Store) -> Result<TrustedKeys, PackError> {
+    match TrustedKeys::load(&store.root().join(FILE)) {
+        Err(PackError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            TrustedKeys::new(Vec::new(), None)
+        }
+        loaded => loaded,
+    }
+}
+
 /// Version of the program.
-fn version() -> Version {
+pub(crate) fn version() -> Version {
     Version::parse(env!("CARGO_PKG_VERSION")).expect("cargo accepts no other versions")
 }

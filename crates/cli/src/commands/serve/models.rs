@@ -9,7 +9,8 @@ use ruvllm_server::config::Model;
 use ruvllm_server::{Config, ModelEntry};
 
 use crate::args::{
-    self, CalibrationArgs, LoadingArgs, ModelArgs, NamedAdapter, OrDefault, PrefixArgs, SpeculationArgs,
+    self, CalibrationArgs, KernelPackArgs, LoadingArgs, ModelArgs, NamedAdapter, OrDefault, PrefixArgs,
+    SpeculationArgs,
 };
 use crate::commands::offer;
 use crate::default_model::ModelChoice;
@@ -70,6 +71,9 @@ pub(super) struct ModelsArgs {
 
     #[command(flatten)]
     speculation: SpeculationArgs,
+
+    #[command(flatten)]
+    kernel_pack: KernelPackArgs,
 }
 
 impl ModelsArgs {
@@ -151,7 +155,7 @@ impl ModelsArgs {
 
     fn options(&self) -> Result<EngineOptions> {
         let calibration: Option<Arc<KvCalibration>> = self.calibration.kv_calibration.clone();
-        Ok(self
+        let options = self
             .loading
             .options()
             .with_threads(self.threads)
@@ -162,7 +166,8 @@ impl ModelsArgs {
             .with_pressure(self.pressure)
             .with_context(self.context.and_then(|context| context.0))
             .with_prefixes(self.prefixes.caching(|_| PrefixCaching::Memory)?)
-            .with_prefix_key(self.prefixes.prefix_key.clone()))
+            .with_prefix_key(self.prefixes.prefix_key.clone());
+        self.kernel_pack.apply(options)
     }
 }
 
