@@ -61,6 +61,17 @@ pub enum Error {
         vocab_size: usize,
     },
 
+    /// Teacher and student have vocabularies of different sizes.
+    #[error(
+        "the teacher has a vocabulary of {teacher} tokens, the student one of {student}; distillation needs the same"
+    )]
+    Vocabularies {
+        /// Size of the teacher's vocabulary.
+        teacher: usize,
+        /// Size of the student's vocabulary.
+        student: usize,
+    },
+
     /// Two arrays that belong together have different lengths.
     #[error("{what} has {found} values, need {expected}")]
     Length {

@@ -23,10 +23,11 @@ pub use crate::fisher::{Penalty, fisher};
 pub use crate::frozen::GradientFormat;
 pub use crate::lora::{Lora, LoraConfig};
 pub use crate::objective::{
-    Answer, Batch, BatchLoss, Contrastive, CrossEntropy, GroupRelative, Objective, Pair, Preferences,
-    Retrieval, RewardConfig, Rollout, advantages, mean_loss, retrieval,
+    Agreement, Answer, Batch, BatchLoss, Contrastive, CrossEntropy, Distillation, GroupRelative, Objective,
+    Pair, Preferences, Retrieval, RewardConfig, Rollout, Teacher, advantages, agreement, mean_loss,
+    retrieval,
 };
 pub use crate::optimizer::{Adam, AdamConfig, Schedule, clip, gradient_norm};
-pub use crate::pass::{Backprop, BackpropOptions, LogProbabilities, Pass};
+pub use crate::pass::{Backprop, BackpropOptions, DistillationConfig, LogProbabilities, Pass};
 pub use crate::preference::{Preference, PreferenceLoss, preference_gradients, preference_loss, reference};
 pub use crate::trainer::{Curriculum, Outcome, Point, StepReport, TrainConfig, Trainer};

@@ -1,6 +1,7 @@
 //! Losses that a [`Trainer`](crate::Trainer) follows.
 
 mod contrastive;
+mod distillation;
 mod preference;
 mod reward;
 mod text;
@@ -8,6 +9,7 @@ mod text;
 use sha2::{Digest as _, Sha256};
 
 pub use self::contrastive::{Contrastive, Pair, Retrieval, retrieval};
+pub use self::distillation::{Agreement, Distillation, Teacher, agreement};
 pub use self::preference::Preferences;
 pub use self::reward::{Answer, GroupRelative, RewardConfig, Rollout, advantages};
 pub use self::text::{CrossEntropy, mean_loss};

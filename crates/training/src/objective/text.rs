@@ -1,5 +1,7 @@
 //! Mean cross-entropy of the scored tokens.
 
+use ruvllm_models::ModelConfig;
+
 use super::{Batch, BatchLoss, Objective, digest_sequences};
 use crate::batch::Sequence;
 use crate::error::{Error, Result};
@@ -19,17 +21,26 @@ impl<'d> CrossEntropy<'d> {
     /// # Errors
     /// Errors of sequences that the model cannot read; [`Error::NothingScored`].
     pub fn new(backprop: &Backprop<'_>, data: &'d [Sequence], validation: &'d [Sequence]) -> Result<Self> {
-        for (what, sequences) in [("the training data", data), ("the validation data", validation)] {
-            for (index, sequence) in sequences.iter().enumerate() {
-                sequence.check(index, backprop.model().config())?;
-            }
-            let is_needed = what == "the training data" || !sequences.is_empty();
-            if is_needed && sequences.iter().all(|sequence| sequence.n_scored() == 0) {
-                return Err(Error::NothingScored { what });
-            }
-        }
+        check_data(backprop.model().config(), data, validation)?;
         Ok(Self { data, validation })
     }
+}
+
+/// Checks training and validation data; the latter may be empty.
+///
+/// # Errors
+/// Errors of sequences that the model cannot read; [`Error::NothingScored`].
+pub(super) fn check_data(config: &ModelConfig, data: &[Sequence], validation: &[Sequence]) -> Result<()> {
+    for (what, sequences) in [("the training data", data), ("the validation data", validation)] {
+        for (index, sequence) in sequences.iter().enumerate() {
+            sequence.check(index, config)?;
+        }
+        let is_needed = what == "the training data" || !sequences.is_empty();
+        if is_needed && sequences.iter().all(|sequence| sequence.n_scored() == 0) {
+            return Err(Error::NothingScored { what });
+        }
+    }
+    Ok(())
 }
 
 impl Objective for CrossEntropy<'_> {

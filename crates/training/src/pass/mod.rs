@@ -1,10 +1,15 @@
 //! Forward and backward passes over batches of whole sequences.
 
 mod head;
+mod teacher;
 
 use std::ops::Range;
 
 use ruvllm_models::{Activation, Compute, Model, Pooling};
+
+pub(crate) use self::head::TeacherStates;
+pub use self::teacher::DistillationConfig;
+pub(crate) use self::teacher::check_vocabularies;
 
 use crate::batch::{Rows, Sequence};
 use crate::error::{Error, Result};
@@ -140,6 +145,12 @@ impl<'m> Backprop<'m> {
         lora: Option<&Lora>,
         sequences: &[&Sequence],
     ) -> Result<LogProbabilities> {
+        let rows = self.forward_only(lora, sequences)?;
+        Ok(self.score(&rows, false))
+    }
+
+    /// Computes a batch without activations for a backward pass.
+    fn forward_only(&mut self, lora: Option<&Lora>, sequences: &[&Sequence]) -> Result<Rows> {
         let rows = self.begin(lora, sequences)?;
         self.memory.saved.resize_with(1, Saved::default);
         let Memory { saved, buffers, hidden, .. } = &mut self.memory;
@@ -147,7 +158,7 @@ impl<'m> Backprop<'m> {
         for index in 0..self.model.config().n_layers {
             layer(parts, &rows, index, lora)?.forward(hidden, &mut saved[0], buffers);
         }
-        Ok(self.score(&rows, false))
+        Ok(rows)
     }
 
     /// Computes a batch and keeps the activations that its backward pass reads. Sequences do not
