@@ -50,6 +50,7 @@ mod server;
 mod sessions;
 mod sona;
 mod sona_curriculum;
+mod sona_distill;
 #[cfg(unix)]
 mod sona_reward;
 mod store;

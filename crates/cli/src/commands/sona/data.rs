@@ -75,6 +75,11 @@ impl Encoder {
         Ok(Self { tokenizer, template, window })
     }
 
+    /// The tokenizer of the model.
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
     /// Sequences of a file: windows of a text file, or one for each JSON line.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 mod curriculum;
 mod dataset;
+mod distill;
 mod plot;
 mod report;
 mod reward;
@@ -13,7 +14,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use ruvllm::EngineOptions;
 use ruvllm_adapters::export::FactorType;
-use ruvllm_models::{Compute, Model, Pooling};
+use ruvllm_models::{Checkpoint, Compute, Model, Pooling};
 use ruvllm_training::{
     Backprop, BackpropOptions, Contrastive, CrossEntropy, Lora, LoraConfig, Objective, Outcome, Preferences,
     Schedule, Sequence, TrainConfig, Trainer, mean_loss, retrieval,
@@ -22,11 +23,13 @@ use ruvllm_training::{
 use self::curriculum::{CurriculumArgs, Phases};
 use self::dataset::{Counts, Dedup};
 pub(super) use self::dataset::{Example, Level};
+use self::distill::DistillArgs;
 use self::report::{Change, Document, Measured};
 use self::reward::RewardArgs;
 use super::data::Encoder;
 use crate::args::{ModelArgs, positive};
 use crate::commands::{load, offer};
+use crate::default_model::ModelChoice;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::signal;
@@ -41,6 +44,11 @@ With --loss reward the lines are {prompt} and any other fields (GRPO): --group a
 sampled from the factors of the step, at temperature 1. COMMAND, started once and without a shell, reads an answer per
 line, the fields of its data line with {answer}, and writes {reward} or a plain number per line, flushed; the larger,
 the better. An answer of the data line comes as {reference}. Equal commands and seeds give equal factors.
+
+With --loss distill the data is that of text, and MODEL learns the distributions of a larger --teacher with the same
+vocabulary: per token (1 - A) of the cross-entropy and A T^2 of KL(teacher || model), both at temperature T
+(knowledge distillation). A draft model is accepted more often that way. Held-out data has the perplexity and, against
+the teacher, kl in nats per token, acceptance of speculative sampling at temperature 1, and same_argmax, its greedy form.
 
 --test measures held-out data of the same form before and after, and keeps the best factors instead of the last;
 --split holds out a share of DATA instead, chosen by a hash of each text, so that equal texts are on one side.
@@ -57,8 +65,8 @@ those before --resume too.
 
 JSON: {output, loss_function, steps, outcome, tokens, tokens_per_second, loss, examples, curriculum, perplexity_before,
 perplexity_after, held_out}. examples is {trained, held_out, duplicates, near_duplicates, masked}. curriculum is null or {by,
-examples}, the latter by phase. outcome is finished, early_stop or stopped. Perplexities are those of text, held_out is {NAME: {before, after}} of the other losses; both
-are null without held-out data.
+examples}, the latter by phase. outcome is finished, early_stop or stopped. Perplexities are those of text and distill, held_out is
+{NAME: {before, after}} of the losses other than text; both are null without held-out data.
 
 Examples:
   ruvllm sona train --data law.txt --test held-out.txt --out law-lora --plot law.svg
@@ -67,6 +75,7 @@ Examples:
   ruvllm sona train --loss preference --data pairs.jsonl --split 0.1 --rate 1e-4 --out polite-lora
   ruvllm sona train --loss contrastive --data pairs.jsonl --split 0.1 --batch 16 --out search-lora
   ruvllm sona train --loss reward --reward './rate.py --strict' --data prompts.jsonl --split 0.1 --out short-lora
+  ruvllm sona train --loss distill --model draft.gguf --teacher model.gguf --data law.txt --split 0.1 --out draft-lora
   ruvllm eval perplexity --adapter law-lora --file held-out.txt";
 
 /// Optimizer steps between two saved states.
@@ -95,9 +104,12 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     rewards: RewardArgs,
 
-    /// Temperature of --loss contrastive
-    #[arg(long, value_name = "T", default_value = "0.05", value_parser = above_zero)]
-    temperature: f64,
+    #[command(flatten)]
+    distill: DistillArgs,
+
+    /// Temperature of --loss contrastive [default: 0.05] or of --loss distill [default: 1]
+    #[arg(long, value_name = "T", value_parser = above_zero)]
+    temperature: Option<f64>,
 
     /// Held-out data
     #[arg(long, value_name = "DATA")]
@@ -181,10 +193,15 @@ enum Loss {
     Contrastive,
     /// Rewards of sampled answers (GRPO)
     Reward,
+    /// Distributions of a larger model (knowledge distillation)
+    Distill,
 }
 
 /// Default KL weight of --loss preference.
 const BETA: f64 = 0.1;
+
+/// Default temperature of --loss contrastive.
+const CONTRASTIVE_TEMPERATURE: f64 = 0.05;
 
 /// Embeddings of `ruvllm embed` and of the server are means, too.
 const POOLING: Pooling = Pooling::Mean;
@@ -193,18 +210,7 @@ pub(crate) fn run(args: &TrainArgs, json: bool) -> Result<ExitCode> {
     if args.out.exists() && !args.force {
         return Err(Error::OutputExists { path: args.out.clone() });
     }
-    if args.replay.is_some() && args.loss != Loss::Text {
-        let reason = "only --loss text reads general text; leave it out".to_owned();
-        return Err(Error::Conflict { flag: "--replay", reason });
-    }
-    if args.mask_functions > 0 && args.loss != Loss::Text {
-        let reason = "only --loss text reads conversations with tools; leave it out".to_owned();
-        return Err(Error::Conflict { flag: "--mask-functions", reason });
-    }
-    if args.rewards.reward.is_some() && args.loss != Loss::Reward {
-        let reason = "only --loss reward rates answers; name that loss, or leave the command out".to_owned();
-        return Err(Error::Conflict { flag: "--reward", reason });
-    }
+    check_loss(args)?;
     let choice = offer::model(args.model.model.as_deref())?;
     let checkpoint = choice.open()?;
     let encoder = Encoder::new(&*checkpoint, args.window)
@@ -216,15 +222,12 @@ pub(crate) fn run(args: &TrainArgs, json: bool) -> Result<ExitCode> {
         let mut backprop = Backprop::new(engine.model(), &compute, BackpropOptions::default())?;
         reward::run(args, &encoder, &engine, &mut backprop)
     } else {
-        let failed = |source| Error::Model { model: choice.name(), source };
-        let mut loading = Progress::bytes(format!("loading {}", choice.name()));
-        let model = Model::load(&*checkpoint, &mut |step| loading.update(step.bytes_done, step.bytes_total));
-        drop(loading);
-        let model = model.map_err(failed)?;
+        let model = load_model(&choice, &*checkpoint)?;
         let mut backprop = Backprop::new(&model, &compute, BackpropOptions::default())?;
         match args.loss {
             Loss::Preference => preference(args, &encoder, &mut backprop),
             Loss::Contrastive => contrastive(args, &encoder, &mut backprop),
+            Loss::Distill => distill::run(args, &encoder, &compute, &mut backprop),
             Loss::Text | Loss::Reward => text(args, &encoder, &mut backprop),
         }
     }?;
@@ -233,26 +236,66 @@ pub(crate) fn run(args: &TrainArgs, json: bool) -> Result<ExitCode> {
     Ok(if outcome == Outcome::Stopped { signal::exit_code() } else { ExitCode::SUCCESS })
 }
 
-/// Cross-entropy; perplexity of held-out data.
-fn text(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) -> Result<Run> {
+/// Compares the flags with the loss.
+fn check_loss(args: &TrainArgs) -> Result<()> {
+    let conflict = |flag, reason: &str| Err(Error::Conflict { flag, reason: reason.to_owned() });
+    let reads_text = matches!(args.loss, Loss::Text | Loss::Distill);
+    if args.replay.is_some() && !reads_text {
+        return conflict("--replay", "only --loss text and distill read general text; leave it out");
+    }
+    if args.mask_functions > 0 && !reads_text {
+        let reason = "only --loss text and distill read conversations with tools; leave it out";
+        return conflict("--mask-functions", reason);
+    }
+    if args.rewards.reward.is_some() && args.loss != Loss::Reward {
+        let reason = "only --loss reward rates answers; name that loss, or leave the command out";
+        return conflict("--reward", reason);
+    }
+    if args.temperature.is_some() && !matches!(args.loss, Loss::Contrastive | Loss::Distill) {
+        return conflict("--temperature", "only --loss contrastive and distill have one; leave it out");
+    }
+    args.distill.check(args.loss)
+}
+
+/// Loads the weights of a checkpoint.
+fn load_model(choice: &ModelChoice, checkpoint: &dyn Checkpoint) -> Result<Model> {
+    let mut loading = Progress::bytes(format!("loading {}", choice.name()));
+    let model = Model::load(checkpoint, &mut |step| loading.update(step.bytes_done, step.bytes_total));
+    model.map_err(|source| Error::Model { model: choice.name(), source })
+}
+
+/// Data of texts, answers and conversations, with masked copies and general text.
+fn text_examples(args: &TrainArgs, encoder: &Encoder) -> Result<Examples<Sequence>> {
     let masked = |data: &[Example<Sequence>]| match args.mask_functions {
         0 => Ok(Vec::new()),
         copies => encoder.masked(data, copies, (args.seed, &args.data)),
     };
-    let Examples { mut data, levels, test, mut counts } =
-        examples(args, |path| encoder.sequences(path), masked)?;
+    let mut found = examples(args, |path| encoder.sequences(path), masked)?;
     if let Some(path) = &args.replay {
         let general = encoder.sequences(path)?.into_iter().map(|example| example.value).collect();
-        mix(&mut data, general, args.share);
-        counts.trained = data.len();
+        mix(&mut found.data, general, args.share);
+        found.counts.trained = found.data.len();
     }
-    let perplexity = |backprop: &mut Backprop<'_>, lora: Option<&Lora>| -> Result<Option<f64>> {
-        if test.is_empty() { Ok(None) } else { Ok(Some(mean_loss(backprop, lora, &test, args.batch)?.exp())) }
-    };
+    Ok(found)
+}
+
+/// Perplexity of held-out data; `None` without any.
+fn perplexity(
+    backprop: &mut Backprop<'_>,
+    lora: Option<&Lora>,
+    test: &[Sequence],
+    batch: usize,
+) -> Result<Option<f64>> {
+    if test.is_empty() { Ok(None) } else { Ok(Some(mean_loss(backprop, lora, test, batch)?.exp())) }
+}
+
+/// Cross-entropy; perplexity of held-out data.
+fn text(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) -> Result<Run> {
+    let Examples { data, levels, test, counts } = text_examples(args, encoder)?;
     let objective = Box::new(CrossEntropy::new(backprop, &data, &test)?);
-    let before = perplexity(backprop, None)?;
+    let before = perplexity(backprop, None, &test, args.batch)?;
     let (lora, trained) = train(args, backprop, objective, &levels)?;
-    let after = perplexity(backprop, Some(&lora))?;
+    let after = perplexity(backprop, Some(&lora), &test, args.batch)?;
     Ok((trained, counts, Measured { perplexity: Change::of(before, after), ..Measured::default() }))
 }
 
@@ -278,7 +321,8 @@ fn preference(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) 
 /// `InfoNCE`; retrieval among the held-out texts.
 fn contrastive(args: &TrainArgs, encoder: &Encoder, backprop: &mut Backprop<'_>) -> Result<Run> {
     let Examples { data, levels, test, counts } = examples(args, |path| encoder.pairs(path), none)?;
-    let objective = Contrastive::new(backprop, &data, &test, args.temperature, POOLING)?;
+    let temperature = args.temperature.unwrap_or(CONTRASTIVE_TEMPERATURE);
+    let objective = Contrastive::new(backprop, &data, &test, temperature, POOLING)?;
     let quality = |backprop: &mut Backprop<'_>, lora: &Lora| {
         let found = (!test.is_empty()).then(|| retrieval(backprop, lora, &test, POOLING, args.batch));
         found.transpose()

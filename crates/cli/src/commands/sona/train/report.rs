@@ -64,6 +64,7 @@ impl Document {
                 Loss::Preference => "preference",
                 Loss::Contrastive => "contrastive",
                 Loss::Reward => "reward",
+                Loss::Distill => "distill",
             },
             steps: trained.steps,
             outcome: match trained.outcome {
