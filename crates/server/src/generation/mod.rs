@@ -16,8 +16,8 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use ruvllm::{
-    Chunk, Completion, GenerateRequest, Logprobs, OnlineAdapter, RequestHandle, TokenId, ToolCallEvent,
-    ToolCallParser,
+    Chunk, Completion, GenerateRequest, KvPolicy, Logprobs, OnlineAdapter, RequestHandle, TokenId,
+    ToolCallEvent, ToolCallParser,
 };
 
 use self::arrival::Arrival;
@@ -26,6 +26,7 @@ pub(crate) use self::routed::{Routed, name_arm};
 pub(crate) use self::ticket::{CallRecord, Endpoint, Observer, Observers, Room, Ticket};
 use crate::api_error::ApiError;
 use crate::auth::Caller;
+use crate::learning::Circumstances;
 use crate::models::LoadedModel;
 use crate::tenant::tenant_of;
 
@@ -85,6 +86,8 @@ pub(crate) struct Generation {
     ticket: Ticket,
     /// Model whose choices are recorded for feedback.
     recorded: Option<Arc<LoadedModel>>,
+    /// KV policies of the requests; `None` for that of the engine.
+    kv: Vec<Option<KvPolicy>>,
 }
 
 impl Generation {
@@ -102,6 +105,7 @@ impl Generation {
         let is_recorded = ticket.caller.limits.learns() && model.learning().is_some();
         let recorded = is_recorded.then(|| Arc::clone(&model));
         let learner = is_recorded.then(|| ticket.caller.clone());
+        let kv = requests.iter().map(|request| request.kv).collect();
         // Rendering and encoding a prompt takes milliseconds.
         let submitted =
             tokio::task::spawn_blocking(move || submit(&model, learner.as_ref(), requests, n)).await;
@@ -122,6 +126,7 @@ impl Generation {
             arrival,
             ticket,
             recorded,
+            kv,
         })
     }
 
@@ -248,8 +253,13 @@ impl Generation {
         };
         if let Ok(tenant) = tenant_of(engine, &self.ticket.caller) {
             let request = (self.ticket.request_id.as_str(), index);
-            let route = self.ticket.routed.as_ref().map(Routed::label);
-            learning.record(engine, OnlineAdapter::owner(&tenant), request, route, completion);
+            let routed = self.ticket.routed.as_ref();
+            let circumstances = Circumstances {
+                route: routed.map(Routed::label),
+                embedding: routed.and_then(|routed| routed.embedding.as_deref()),
+                kv: self.kv.get(index / self.n).copied().flatten(),
+            };
+            learning.record(engine, OnlineAdapter::owner(&tenant), request, circumstances, completion);
         }
     }
 

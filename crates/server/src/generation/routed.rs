@@ -19,6 +19,8 @@ pub(crate) struct Routed {
     pub(crate) arm: Arc<str>,
     /// True if feedback on the answer teaches the router.
     pub(crate) learns: bool,
+    /// Embedding of the prompt, where the choice needed one.
+    pub(crate) embedding: Option<Arc<[f32]>>,
 }
 
 impl Routed {

@@ -18,9 +18,9 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 use ruvllm::crates::sona::online::Standing;
 use ruvllm::crates::sona::store::StoreOptions;
-use ruvllm::crates::sona::trajectory::{AdapterVersion, Timings, Trajectory};
+use ruvllm::crates::sona::trajectory::{AdapterVersion, Embedding, Timings, Trajectory};
 use ruvllm::crates::sona::{self, LearningStore, Recorder, RecorderOptions};
-use ruvllm::{Completion, Engine, FinishReason, LearningOptions, OnlineAdapter, Tenant};
+use ruvllm::{Completion, Engine, FinishReason, KvPolicy, LearningOptions, OnlineAdapter, Tenant};
 
 use self::figures::{LearningCounters, LearningFigures};
 use crate::api_error::with_sources;
@@ -31,6 +31,17 @@ const CACHE_BYTES: usize = 4 << 20;
 
 /// The adapters of one tenant by name.
 type Adapters = BTreeMap<String, Arc<OnlineAdapter>>;
+
+/// Circumstances of a request that its completion does not have.
+#[derive(Debug)]
+pub(crate) struct Circumstances<'c> {
+    /// Router and arm.
+    pub(crate) route: Option<String>,
+    /// Embedding of the prompt.
+    pub(crate) embedding: Option<&'c [f32]>,
+    /// KV policy of the request; `None` for that of the engine.
+    pub(crate) kv: Option<KvPolicy>,
+}
 
 /// Learning of a model in memory.
 pub(crate) struct ModelLearning {
@@ -106,7 +117,7 @@ impl ModelLearning {
         engine: &Engine,
         tenant: &str,
         (request, choice): (&str, usize),
-        route: Option<String>,
+        Circumstances { route, embedding, kv }: Circumstances<'_>,
         completion: &Completion,
     ) {
         let Completion { prompt, tokens, timings, adapters, .. } = completion;
@@ -116,6 +127,7 @@ impl ModelLearning {
             response.extend(engine.tokenizer().eos());
         }
         let float = |value: Option<f64>| value.map(|value| value as f32);
+        let embedding = embedding.and_then(|values| Embedding::quantize(values).ok());
         let adapters = adapters.iter();
         let refused = self.recorder.record(Trajectory {
             request_id: choice_id(request, choice),
@@ -133,6 +145,8 @@ impl ModelLearning {
                 ..Timings::default()
             },
             route,
+            kv_policy: Some(kv.unwrap_or(*engine.kv_policy()).to_string()),
+            embedding,
             created_ms: now_ms(),
             ..Trajectory::default()
         });

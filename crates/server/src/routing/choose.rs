@@ -69,6 +69,7 @@ impl App {
         let tokens =
             if learns || !router.rules.rules.is_empty() { default.encode(prompt).await?.len() } else { 0 };
         let embedded = if learns { Some(self.embed(router, ticket, text).await?) } else { None };
+        let embedding = embedded.as_ref().map(|embedded| Arc::clone(&embedded.vector));
         let (models, caller) = (Arc::clone(&self.models), ticket.caller.clone());
         let (this, request) = (Arc::clone(router), ticket.request_id.as_str().to_owned());
         let decided = tokio::task::spawn_blocking(move || {
@@ -91,7 +92,7 @@ impl App {
         let (arm, reason) = decided.map_err(|error| refused(router, &error))?;
         let (name, arm_name) = (router.name(), &router.arms[arm].name);
         self.metrics.count_decision(name, arm_name, reason_name(reason));
-        ticket.set_routed(Routed { router: Arc::clone(name), arm: Arc::clone(arm_name), learns });
+        ticket.set_routed(Routed { router: Arc::clone(name), arm: Arc::clone(arm_name), learns, embedding });
         Ok(arm)
     }
 
@@ -105,14 +106,14 @@ impl App {
             ApiError::internal(&std::io::Error::other("the prompt of a router has no embedding"))
         })?;
         ticket.caller.limits.charge_tokens(computed.tokens as u64, Instant::now());
-        Ok(Embedded { digest: hex(&model.fingerprint()?), vector: computed.vector })
+        Ok(Embedded { digest: hex(&model.fingerprint()?), vector: computed.vector.into() })
     }
 }
 
 /// Embedding of a prompt, with the digest of the model that computed it.
 struct Embedded {
     digest: String,
-    vector: Vec<f32>,
+    vector: Arc<[f32]>,
 }
 
 impl Facts {

@@ -4,7 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use axum::body::to_bytes;
+use ruvllm::crates::sona::LearningStore;
 use ruvllm::crates::sona::routing::{Prompt, Reason};
+use ruvllm::crates::sona::store::StoreOptions;
+use ruvllm::crates::sona::trajectory::Trajectory;
 use ruvllm::{EngineOptions, ModelSource};
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -83,6 +86,18 @@ fn get(router: &axum::Router, path: &str) -> Value {
 
 fn feedback(router: &axum::Router, body: Value) -> Reply {
     send_to(router.clone(), "POST", "/v1/feedback", Some(body))
+}
+
+/// A request of the default tenant in the stores of a folder, one for each model.
+fn recorded(folder: &Path, request: &str) -> Trajectory {
+    let files = std::fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry").path());
+    let stores = files.filter(|path| path.extension().is_some_and(|extension| extension == "redb"));
+    let mut found = stores.filter_map(|path| {
+        let store = LearningStore::open(path, StoreOptions::default()).ok()?;
+        let id = store.find("default", request).ok()?;
+        Some(store.trajectory("default", id).expect("a store")?.trajectory)
+    });
+    found.next().expect("a recorded request")
 }
 
 #[test]
@@ -173,6 +188,10 @@ fn feedback_teaches_the_router_which_arm_to_choose() {
         format!("router_reward_sum_total{{router=\"auto\",arm=\"careful\"}} {:.1}", counts[0] as f64);
     assert!(metrics.contains(&counted), "{metrics}");
     drop((app, router));
+    let stored = recorded(folder.path(), "request-0");
+    assert!(stored.route.is_some_and(|route| route.starts_with("auto/")));
+    assert_eq!(stored.kv_policy.as_deref(), Some("f16"));
+    assert!(stored.embedding.is_some_and(|embedding| embedding.dimension() > 1));
 
     // A server that was restarted knows all of it, and the requests that wait for their outcome.
     assert_eq!(routers(), figures);
