@@ -93,10 +93,9 @@ mod installed {
                 thread::sleep(EVERY);
                 manager.tick();
                 let report = match manager.refresh() {
-                    Ok(false) => continue,
                     Ok(true) => format!("kernel pack {}: another version is in use", manager.name()),
-                    // The store is being changed: the next look sees it.
-                    Err(PackError::Busy { .. }) => continue,
+                    // No other version, or the store is being changed: the next look sees it.
+                    Ok(false) | Err(PackError::Busy { .. }) => continue,
                     Err(error) => pack_text::in_commands(&one_line(&error)),
                 };
                 if report != last {

@@ -17,7 +17,7 @@ use ruvllm_models::RowKernels;
 use sha2::{Digest as _, Sha256};
 
 /// Time of a call that computes nothing, in nanoseconds.
-const CALL_NS: f64 = 300.0;
+const CALL_NS: f64 = 200.0;
 /// Bound requests that a thread keeps.
 const MOST_BINDINGS: usize = 64;
 
@@ -45,9 +45,9 @@ impl Operation {
     /// Constants, because a measurement at the start would make texts depend on it.
     fn native_ns(self) -> f64 {
         match self {
-            Self::RmsNorm => 0.28,
-            Self::Swiglu => 0.75,
-            Self::Rope => 0.4,
+            Self::RmsNorm => 0.22,
+            Self::Swiglu => 0.53,
+            Self::Rope => 0.083,
         }
     }
 }

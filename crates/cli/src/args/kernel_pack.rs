@@ -9,8 +9,11 @@ use crate::kernel_pack;
 /// Pack whose kernels replace native ones.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct KernelPackArgs {
-    /// Installed pack whose kernels replace RMSNorm, SwiGLU and RoPE [default: none]
-    #[arg(long, value_name = "NAME")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        help = "Installed pack whose kernels replace RMSNorm, SwiGLU and RoPE [default: none]"
+    )]
     kernel_pack: Option<String>,
 
     /// Largest cost of a call of the pack, as a share of native time; shorter operations are native

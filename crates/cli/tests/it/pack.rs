@@ -308,7 +308,7 @@ fn an_installed_pack_computes() {
     workshop.run(&["pack", "install", &pack]).text();
     let run = workshop.run(&generate);
     let (_, notes) = run.text_and_notes();
-    assert!(notes.contains("kernel pack ruvllm-core 1.0.0: rms_norm from 10715"), "{notes}");
+    assert!(notes.contains("kernel pack ruvllm-core 1.0.0: rms_norm from 9091"), "{notes}");
     workshop.trust(&json!([]));
     workshop.run(&generate).fails_with(1, &["no key is trusted"]);
 }

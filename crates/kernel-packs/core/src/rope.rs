@@ -99,32 +99,37 @@ pub fn rope_q8_0(mut request: Request<'_>) -> Result<(), Code> {
     Ok(())
 }
 
+/// Pairs of an iteration: each asks once whether time is up.
+const UNROLLED: usize = 32;
+
 /// Pairs `j` with `j + pairs`.
 #[inline(always)]
 fn rotate_halves<T: Value>(x: &[T], cos: &[f32], sin: &[f32], y: &mut [T]) {
     let (a, b) = x.split_at(cos.len());
     let (y_a, y_b) = y.split_at_mut(cos.len());
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<UNROLLED>(), b.as_chunks::<UNROLLED>());
+    let ((cos, cos_rest), (sin, sin_rest)) = (cos.as_chunks::<UNROLLED>(), sin.as_chunks::<UNROLLED>());
+    let (y_a, y_a_rest) = y_a.as_chunks_mut::<UNROLLED>();
+    let (y_b, y_b_rest) = y_b.as_chunks_mut::<UNROLLED>();
+    for ((((a, b), cos), sin), (y_a, y_b)) in a.iter().zip(b).zip(cos).zip(sin).zip(y_a.iter_mut().zip(y_b)) {
+        rotate_each(a, b, cos, sin, y_a, y_b);
+    }
+    rotate_each(a_rest, b_rest, cos_rest, sin_rest, y_a_rest, y_b_rest);
+}
+
+/// Pairs of `a` and `b`, all of one length.
+#[inline(always)]
+fn rotate_each<T: Value>(a: &[T], b: &[T], cos: &[f32], sin: &[f32], y_a: &mut [T], y_b: &mut [T]) {
     let turn = |a: Lanes, b: Lanes, cos: Lanes, sin: Lanes| {
         (a.times(cos).minus(b.times(sin)), b.times(cos).plus(a.times(sin)))
     };
     let ((a, a_tail), (b, b_tail)) = (a.as_chunks(), b.as_chunks());
     let ((cos, cos_tail), (sin, sin_tail)) = (cos.as_chunks(), sin.as_chunks());
     let ((y_a, y_a_tail), (y_b, y_b_tail)) = (y_a.as_chunks_mut(), y_b.as_chunks_mut());
-    let one = |index: usize, y_a: &mut [T; LANES], y_b: &mut [T; LANES]| {
-        let (cos, sin) = (f32::load(&cos[index]), f32::load(&sin[index]));
-        let (first, second) = turn(T::load(&a[index]), T::load(&b[index]), cos, sin);
+    for ((((a, b), cos), sin), (y_a, y_b)) in a.iter().zip(b).zip(cos).zip(sin).zip(y_a.iter_mut().zip(y_b)) {
+        let (first, second) = turn(T::load(a), T::load(b), f32::load(cos), f32::load(sin));
         T::store(first, y_a);
         T::store(second, y_b);
-    };
-    let ((a_blocks, a_rest), (b_blocks, b_rest)) = (y_a.as_chunks_mut::<8>(), y_b.as_chunks_mut::<8>());
-    let done = 8 * a_blocks.len();
-    for (block, (y_a, y_b)) in a_blocks.iter_mut().zip(b_blocks).enumerate() {
-        for (index, (y_a, y_b)) in y_a.iter_mut().zip(y_b).enumerate() {
-            one(8 * block + index, y_a, y_b);
-        }
-    }
-    for (index, (y_a, y_b)) in a_rest.iter_mut().zip(b_rest).enumerate() {
-        one(done + index, y_a, y_b);
     }
     if !a_tail.is_empty() {
         let (cos, sin) = (load_partial(cos_tail), load_partial(sin_tail));

@@ -1,4 +1,4 @@
-//! Cost of the checks of epochs and of the one form of NaN, on RMSNorm of the core pack.
+//! Cost of the checks of epochs and of the one form of NaN, on `RMSNorm` of the core pack.
 
 use std::hint::black_box;
 

@@ -184,11 +184,10 @@ impl Rope {
     /// Values, cosines and sines of positions from 7 on.
     fn inputs(&self) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
         let table = self.table();
-        let angles = |which: fn((&[f32], &[f32])) -> Vec<f32>| {
-            (7..7 + self.tokens).flat_map(|position| which(table.at(position))).collect()
-        };
-        let x = values(self.tokens * self.heads * self.dim, 5);
-        (x, angles(|(cos, _)| cos.to_vec()), angles(|(_, sin)| sin.to_vec()))
+        let positions = 7..7 + self.tokens;
+        let cos = positions.clone().flat_map(|position| table.at(position).0.to_vec()).collect();
+        let sin = positions.flat_map(|position| table.at(position).1.to_vec()).collect();
+        (values(self.tokens * self.heads * self.dim, 5), cos, sin)
     }
 
     fn table(&self) -> RopeTable {
