@@ -292,6 +292,7 @@ fn a_program_without_a_sandbox_says_how_to_build_one() {
     let generate = ["generate", "--prompt", "Once", "-n", "4"];
     let run = |flags: &[&str]| workshop.run(&[&generate[..], flags].concat());
     run(&["--kernel-pack", "norms"]).fails_with(1, &["no sandbox", "--features kernel-packs"]);
+    workshop.run(&["pack", "bench", &workshop.build("1.0.0")]).fails_with(1, &["no sandbox"]);
     run(&["--kernel-pack-share", "0.5"]).fails_with(2, &["--kernel-pack"]);
     run(&["--kernel-pack", "norms", "--kernel-pack-share", "-1"]).fails_with(2, &["positive"]);
 }
@@ -302,13 +303,18 @@ fn an_installed_pack_computes() {
     let workshop = Workshop::new();
     let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernel-packs/core/pack");
     let generate = ["generate", "--prompt", "Once", "-n", "4", "--kernel-pack", "ruvllm-core", "-v"];
-    workshop.run(&generate).fails_with(1, &["ruvllm-core is not installed"]);
+    workshop.run(&generate).fails_with(1, &["\"ruvllm-core\" is installed"]);
     let pack = workshop.text("core.rkp");
     workshop.run(&["pack", "build", argument(&core), &pack, "--key", &workshop.text("key")]).text();
     workshop.run(&["pack", "install", &pack]).text();
     let run = workshop.run(&generate);
     let (_, notes) = run.text_and_notes();
     assert!(notes.contains("kernel pack ruvllm-core 1.0.0: rms_norm from 9091"), "{notes}");
+    let measured = workshop.run(&["pack", "bench", &pack, "--repeats", "3", "--json"]).json();
+    let kernels = measured["kernels"].as_array().unwrap();
+    assert_eq!((kernels.len(), measured["not_called"].as_array().unwrap().len()), (13, 0));
+    let median = |kernel: &Value| kernel["in_place"]["median_us"].as_f64().unwrap();
+    assert!(kernels.iter().all(|kernel| median(kernel) > 0.0), "{measured}");
     workshop.trust(&json!([]));
     workshop.run(&generate).fails_with(1, &["no key is trusted"]);
 }

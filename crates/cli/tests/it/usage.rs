@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 71] = [
+pub(crate) const COMMANDS: [&[&str]; 72] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -72,6 +72,7 @@ pub(crate) const COMMANDS: [&[&str]; 71] = [
     &["pack", "list"],
     &["pack", "rollback"],
     &["pack", "prune"],
+    &["pack", "bench"],
     &["doctor"],
     &["completions"],
 ];

@@ -67,9 +67,11 @@ impl RowKernels for Counted {
                         RopeLayout::Halves => (pair, pair + pairs),
                         RopeLayout::Interleaved => (2 * pair, 2 * pair + 1),
                     };
-                    let (a, b) = (head[first], head[second]);
-                    head[first] = b.mul_add(-sin, a * cos);
-                    head[second] = a.mul_add(*sin, b * cos);
+                    let (a, b, sin) = (f64::from(head[first]), f64::from(head[second]), f64::from(*sin));
+                    // One rounding of the first product, and one of the sum.
+                    let (of_a, of_b) = (f64::from(head[first] * cos), f64::from(head[second] * cos));
+                    head[first] = (of_a - b * sin) as f32;
+                    head[second] = (of_b + a * sin) as f32;
                 }
             }
         }

@@ -19,6 +19,7 @@ mod observation;
 mod optimizer;
 mod parameters;
 mod pass;
+#[cfg(any(feature = "store", test))]
 pub(crate) mod pieces;
 mod settings;
 mod state;

@@ -1,5 +1,6 @@
 //! `ruvllm pack`: signed packs of WebAssembly kernels.
 
+pub(crate) mod bench;
 pub(crate) mod build;
 pub(crate) mod inspect;
 pub(crate) mod install;
@@ -33,6 +34,7 @@ pub(crate) enum PackCommand {
     List(list::ListArgs),
     Rollback(rollback::RollbackArgs),
     Prune(prune::PruneArgs),
+    Bench(bench::BenchArgs),
 }
 
 /// Runs a command of the group.
@@ -47,6 +49,7 @@ pub(crate) fn run(command: &PackCommand, json: bool) -> Result<()> {
         PackCommand::List(args) => list::run(args, json),
         PackCommand::Rollback(args) => rollback::run(args, json),
         PackCommand::Prune(args) => prune::run(args, json),
+        PackCommand::Bench(args) => bench::run(args, json),
     }
 }
 

@@ -40,6 +40,13 @@ impl TrustArgs {
 }
 
 impl Trust {
+    /// The same for a host with an engine, whose version and features packs are compared with.
+    #[cfg(feature = "kernel-packs")]
+    pub(super) fn with_engine(mut self, engine: ruvllm_kernel_packs::Engine) -> Self {
+        self.host.engine = Some(engine);
+        self
+    }
+
     /// Policy for packs at this time.
     pub(super) fn policy(&self) -> Policy<'_> {
         Policy { keys: &self.keys, host: &self.host, now: Some(Timestamp::now()) }
