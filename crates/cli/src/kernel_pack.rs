@@ -77,12 +77,16 @@ mod installed {
 
     /// Version and replaced operations, for `--verbose`.
     fn details(kernels: &PackKernels) -> String {
-        let mut reader = kernels.manager().reader();
-        let version = reader.get().map(|pack| pack.release().version.to_string()).unwrap_or_default();
+        let version = version(kernels.manager());
         let replaced = kernels.replaced();
         let operations: Vec<String> =
             replaced.iter().map(|(category, least)| format!("{category} from {least} values on")).collect();
         format!("kernel pack {} {version}: {}", kernels.manager().name(), operations.join(", "))
+    }
+
+    /// Active version; empty without one.
+    fn version(manager: &Manager) -> String {
+        manager.reader().get().map(|pack| pack.release().version.to_string()).unwrap_or_default()
     }
 
     /// Swaps in versions that are installed later; a thread that ends with the process.
@@ -93,10 +97,13 @@ mod installed {
                 thread::sleep(EVERY);
                 manager.tick();
                 let report = match manager.refresh() {
-                    Ok(true) => format!("kernel pack {}: another version is in use", manager.name()),
+                    Ok(true) => format!("kernel pack {} {} is in use", manager.name(), version(&manager)),
                     // No other version, or the store is being changed: the next look sees it.
                     Ok(false) | Err(PackError::Busy { .. }) => continue,
-                    Err(error) => pack_text::in_commands(&one_line(&error)),
+                    Err(error) => {
+                        let fault = pack_text::in_commands(&one_line(&error));
+                        format!("kernel pack {} {} stays in use: {fault}", manager.name(), version(&manager))
+                    }
                 };
                 if report != last {
                     output::warn(&report);
