@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 use ruvllm_kernels::quant::PackedMatrix;
 use ruvllm_models::{Compute, Linear, Model};
 
-use super::text::check_data;
+use super::text::{add_mean_gradients, check_data};
 use super::{Batch, BatchLoss, Objective, digest_sequences};
 use crate::batch::Sequence;
 use crate::error::{Error, Result};
@@ -175,19 +175,11 @@ impl Objective for Distillation<'_, '_> {
         batch: &Batch<'_>,
         gradients: &mut [f32],
     ) -> Result<BatchLoss> {
-        let sequences: Vec<&Sequence> = batch.examples.iter().map(|&index| &self.data[index]).collect();
-        let n_scored: usize = sequences.iter().map(|sequence| sequence.n_scored()).sum();
-        let coefficient = if n_scored == 0 { 0.0 } else { -1.0 / n_scored as f32 };
-        let mut loss = 0.0;
-        for sequences in sequences.chunks(batch.per_pass) {
-            let states = self.teacher.states(sequences)?;
-            let mut pass = backprop.forward(lora, sequences)?;
-            let scores = pass.distillation_scores(&states, self.config)?;
-            loss -= scores.iter().sum::<f64>();
-            pass.backward(&vec![coefficient; scores.len()], gradients)?;
-        }
-        let tokens = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
-        Ok(BatchLoss { loss: loss / n_scored.max(1) as f64, tokens, reward: None })
+        let Self { teacher, data, config, .. } = self;
+        add_mean_gradients(backprop, lora, (data, batch), gradients, |pass, sequences| {
+            let states = teacher.states(sequences)?;
+            Ok(-pass.distillation_scores(&states, *config)?.iter().sum::<f64>())
+        })
     }
 
     fn validate(&mut self, backprop: &mut Backprop<'_>, lora: &Lora, per_pass: usize) -> Result<Option<f64>> {

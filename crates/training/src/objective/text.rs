@@ -6,7 +6,7 @@ use super::{Batch, BatchLoss, Objective, digest_sequences};
 use crate::batch::Sequence;
 use crate::error::{Error, Result};
 use crate::lora::Lora;
-use crate::pass::Backprop;
+use crate::pass::{Backprop, Pass};
 
 /// Mean cross-entropy per scored token, in nats.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +43,29 @@ pub(super) fn check_data(config: &ModelConfig, data: &[Sequence], validation: &[
     Ok(())
 }
 
+/// Adds the gradients of the mean loss per scored token of a batch of `data`. `score` computes the
+/// scores of a pass, negative losses, and gives the sum of these losses.
+pub(super) fn add_mean_gradients(
+    backprop: &mut Backprop<'_>,
+    lora: &Lora,
+    (data, batch): (&[Sequence], &Batch<'_>),
+    gradients: &mut [f32],
+    mut score: impl FnMut(&mut Pass<'_, '_>, &[&Sequence]) -> Result<f64>,
+) -> Result<BatchLoss> {
+    let sequences: Vec<&Sequence> = batch.examples.iter().map(|&index| &data[index]).collect();
+    let n_scored = |sequences: &[&Sequence]| sequences.iter().map(|one| one.n_scored()).sum::<usize>();
+    let n = n_scored(&sequences);
+    let coefficient = if n == 0 { 0.0 } else { -1.0 / n as f32 };
+    let mut loss = 0.0;
+    for sequences in sequences.chunks(batch.per_pass) {
+        let mut pass = backprop.forward(lora, sequences)?;
+        loss += score(&mut pass, sequences)?;
+        pass.backward(&vec![coefficient; n_scored(sequences)], gradients)?;
+    }
+    let tokens = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
+    Ok(BatchLoss { loss: loss / n.max(1) as f64, tokens, reward: None })
+}
+
 impl Objective for CrossEntropy<'_> {
     fn label(&self) -> &'static str {
         "cross-entropy (nats per token)"
@@ -59,18 +82,9 @@ impl Objective for CrossEntropy<'_> {
         batch: &Batch<'_>,
         gradients: &mut [f32],
     ) -> Result<BatchLoss> {
-        let sequences: Vec<&Sequence> = batch.examples.iter().map(|&index| &self.data[index]).collect();
-        let n_scored: usize = sequences.iter().map(|sequence| sequence.n_scored()).sum();
-        let coefficient = if n_scored == 0 { 0.0 } else { -1.0 / n_scored as f32 };
-        let mut loss = 0.0;
-        for sequences in sequences.chunks(batch.per_pass) {
-            let mut pass = backprop.forward(lora, sequences)?;
-            let scored = pass.log_probabilities();
-            loss += scored.loss_sum();
-            pass.backward(&vec![coefficient; scored.tokens().len()], gradients)?;
-        }
-        let tokens = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
-        Ok(BatchLoss { loss: loss / n_scored.max(1) as f64, tokens, reward: None })
+        add_mean_gradients(backprop, lora, (self.data, batch), gradients, |pass, _| {
+            Ok(pass.log_probabilities().loss_sum())
+        })
     }
 
     fn validate(&mut self, backprop: &mut Backprop<'_>, lora: &Lora, per_pass: usize) -> Result<Option<f64>> {
