@@ -5,9 +5,10 @@
 //! ```
 //!
 //! DPO: pairs of a continuation without its commas (chosen) and with them (rejected). GRPO: the
-//! reward of a sample is 1 without a comma, else 0. Contrastive: both halves of a paragraph.
+//! reward of a sample is 1 without a comma, else 0. Contrastive: 32 words of each half of a
+//! paragraph.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,6 +30,12 @@ const TOKENS: usize = 24;
 /// Samples of each held-out prompt that are measured.
 const SAMPLES: u64 = 3;
 const BETA: f64 = 0.1;
+/// Characters of a paragraph of DPO and GRPO.
+const LENGTHS: RangeInclusive<usize> = 250..=700;
+/// Characters of a paragraph of two halves.
+const HALVED_LENGTHS: RangeInclusive<usize> = 250..=1500;
+/// Words of a query and of its positive.
+const WORDS: usize = 32;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -39,13 +46,14 @@ fn main() -> Result<()> {
     let has = |name: &str| parts.is_empty() || parts.iter().any(|part| part == name);
     let gguf = Gguf::open(model)?;
     let (loaded, tokenizer) = (Model::load(&gguf, &mut |_| ())?, Tokenizer::from_gguf(gguf.metadata())?);
-    let compute = Compute::new(1)?;
+    let compute = Compute::new(std::thread::available_parallelism()?.get())?;
     let engine = Engine::open_with(std::path::Path::new(model), &EngineOptions::default())?;
     let bench = Bench { model: &loaded, compute: &compute, tokenizer: &tokenizer, engine: &engine, steps };
-    let (train, test) = (paragraphs(train)?, paragraphs(test)?);
+    let halved = (paragraphs(train, &HALVED_LENGTHS)?, paragraphs(test, &HALVED_LENGTHS)?);
+    let (train, test) = (paragraphs(train, &LENGTHS)?, paragraphs(test, &LENGTHS)?);
     println!("| loss | steps | s | held-out measurement | before | after |\n|---|---:|---:|---|---:|---:|");
     if has("contrastive") {
-        bench.contrastive(&train, &test)?;
+        bench.contrastive(&halved.0, &halved.1)?;
     }
     if has("dpo") {
         bench.preference(&train, &test)?;
@@ -56,15 +64,15 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Paragraphs of 250 to 700 characters, in one line each.
-fn paragraphs(path: &str) -> Result<Vec<String>> {
+/// Paragraphs of these lengths, in one line each.
+fn paragraphs(path: &str, lengths: &RangeInclusive<usize>) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let line = |paragraph: &str| paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
     Ok(text
         .split("\n\n")
         .map(line)
         .filter(|text| text.is_ascii() && text.starts_with(char::is_alphabetic))
-        .filter(|text| (250..=700).contains(&text.len()))
+        .filter(|text| lengths.contains(&text.len()))
         .collect())
 }
 
@@ -111,23 +119,23 @@ impl Bench<'_> {
     }
 
     fn contrastive(&self, train: &[String], test: &[String]) -> Result<()> {
-        let pairs = |texts: &[String], n: usize| -> Result<Vec<Pair>> {
+        let pairs = |texts: &[String]| -> Result<Vec<Pair>> {
             let mut pairs = Vec::new();
-            for text in spread(texts, n) {
+            for text in texts {
                 let words: Vec<&str> = text.split(' ').collect();
                 let (query, positive) = words.split_at(words.len() / 2);
                 let sequence = |words: &[&str]| -> Result<Sequence> {
-                    Ok(Sequence::new(self.encode(&words[..words.len().min(16)].join(" "))?))
+                    Ok(Sequence::new(self.encode(&words[..words.len().min(WORDS)].join(" "))?))
                 };
                 pairs.push(Pair { query: sequence(query)?, positive: sequence(positive)?, negative: None });
             }
             Ok(pairs)
         };
-        let (data, test, steps) = (pairs(train, 600)?, pairs(test, 100)?, self.steps);
+        let (data, test, steps) = (pairs(train)?, pairs(test)?, self.steps);
         let mut backprop = self.backprop()?;
         let before = retrieval(&mut backprop, &self.lora()?, &test, Pooling::Mean, 16)?;
         let objective = Contrastive::new(&backprop, &data, &[], 0.05, Pooling::Mean)?;
-        let (seconds, lora) = self.train(&mut backprop, Box::new(objective), (steps, 8, 1e-3))?;
+        let (seconds, lora) = self.train(&mut backprop, Box::new(objective), (steps, 32, 1e-3))?;
         let after = retrieval(&mut backprop, &lora, &test, Pooling::Mean, 16)?;
         let row = |name: &str, before: f64, after: f64| {
             println!(

@@ -1,12 +1,13 @@
 """Trains a LoRA adapter for the built-in model on one text, with PEFT.
 
-    python3 train.py MODEL.gguf RUVLLM TRAIN.txt TEST.txt OUT
+    python3 train.py MODEL.gguf RUVLLM TRAIN.txt TEST.txt OUT [--general TEXT] [--epochs N] [--seed N]
 
 Needs torch, transformers (4.51 or later), gguf and peft. MODEL is a Llama-like GGUF file, RUVLLM the program, which tokenizes.
 OUT gets the adapter as PEFT writes it, factors in F16, and `training.json`: settings, loss by step, and the perplexity of the
-test text (windows of 512 tokens, no overlap) before and after, as transformers computes it in float32.
+test text and of a general text (windows of 512 tokens, no overlap) before and after, as transformers computes it in float32.
 """
 
+import argparse
 import json
 import math
 import random
@@ -20,9 +21,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 RANK, ALPHA, DROPOUT = 8, 16, 0.05
-WINDOW, BATCH, EPOCHS = 256, 8, 2
+WINDOW, BATCH = 256, 8
 RATE, WARMUP = 1.5e-3, 10
 TEST_WINDOW, TEST_TOKENS = 512, 32768
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -31,7 +33,7 @@ def ids_of(program, model, text):
     command = [program, "tokenize", "--json", "-q", "--no-special", "--raw", "--model", model]
     with open(text, "rb") as file:
         run = subprocess.run(command, stdin=file, capture_output=True, check=True)
-    return torch.tensor(json.loads(run.stdout)["tokens"])
+    return torch.tensor(json.loads(run.stdout)["tokens"], device=DEVICE)
 
 
 @torch.no_grad()
@@ -48,12 +50,12 @@ def perplexity(model, ids):
     return math.exp(total / count)
 
 
-def train(model, ids, seed):
+def train(model, ids, epochs, seed):
     """AdamW on whole windows in random order; the rate falls along a cosine."""
     draw = random.Random(seed)
     starts = list(range(0, len(ids) - WINDOW, WINDOW))
     batches = []
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         shift = draw.randrange(WINDOW)
         epoch = [min(start + shift, len(ids) - WINDOW) for start in starts]
         draw.shuffle(epoch)
@@ -78,27 +80,44 @@ def train(model, ids, seed):
     return losses
 
 
+def arguments():
+    """Arguments of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name in ["model", "program", "train", "test", "out"]:
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--general", type=Path, help="text of which as little as possible is to be forgotten")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
 def main():
-    model_path, program, train_text, test_text, out = map(Path, sys.argv[1:])
-    torch.manual_seed(0)
-    ids, test = ids_of(program, model_path, train_text), ids_of(program, model_path, test_text)
-    folder, name = str(model_path.resolve().parent), model_path.name
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, torch_dtype=torch.float32)
-    before = perplexity(model, test)
+    args = arguments()
+    torch.manual_seed(args.seed)
+    texts = {"test": args.test, "general": args.general}
+    held_out = {name: ids_of(args.program, args.model, text) for name, text in texts.items() if text}
+    ids = ids_of(args.program, args.model, args.train)
+    folder, name = str(args.model.resolve().parent), args.model.name
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, torch_dtype=torch.float32).to(DEVICE)
+    before = {name: perplexity(model, text) for name, text in held_out.items()}
     config = peft.LoraConfig(
         r=RANK, lora_alpha=ALPHA, lora_dropout=DROPOUT, target_modules=TARGETS, task_type="CAUSAL_LM")
     model = peft.get_peft_model(model, config)
-    losses = train(model, ids, 1)
+    losses = train(model, ids, args.epochs, args.seed)
     # The name of the model, not its place on this machine.
-    model.peft_config["default"].base_model_name_or_path = model_path.name
-    model.save_pretrained(out)
-    weights = out / "adapter_model.safetensors"
+    model.peft_config["default"].base_model_name_or_path = args.model.name
+    model.save_pretrained(args.out)
+    weights = args.out / "adapter_model.safetensors"
     save_file({key: value.half() for key, value in load_file(weights).items()}, weights, {"format": "pt"})
-    settings = dict(rank=RANK, alpha=ALPHA, dropout=DROPOUT, window=WINDOW, batch=BATCH, epochs=EPOCHS, rate=RATE)
-    result = dict(settings=settings, train_tokens=len(ids), test_tokens=min(len(test), TEST_TOKENS),
-                  perplexity_before=before, perplexity_after=perplexity(model, test), losses=losses)
-    (out / "training.json").write_text(json.dumps(result) + "\n")
-    print(f"perplexity of the test text: {before:.3f} -> {result['perplexity_after']:.3f}")
+    settings = dict(rank=RANK, alpha=ALPHA, dropout=DROPOUT, window=WINDOW, batch=BATCH, rate=RATE,
+                    epochs=args.epochs, seed=args.seed)
+    after = {name: perplexity(model, text) for name, text in held_out.items()}
+    result = dict(settings=settings, train_tokens=len(ids), test_tokens=min(len(held_out["test"]), TEST_TOKENS),
+                  perplexity_before=before["test"], perplexity_after=after["test"],
+                  general_before=before.get("general"), general_after=after.get("general"), losses=losses)
+    (args.out / "training.json").write_text(json.dumps(result) + "\n")
+    for name in held_out:
+        print(f"perplexity of the {name} text: {before[name]:.3f} -> {after[name]:.3f}")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,15 @@ pub(crate) struct TrainAdapterArgs {
     test: PathBuf,
     /// Folder of the adapter
     out: PathBuf,
+    /// Text of which as little as possible is to be forgotten, for its perplexity before and after
+    #[arg(long, value_name = "TEXT")]
+    general: Option<PathBuf>,
+    /// Readings of the text
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    epochs: u32,
+    /// Seed of the factors and of the order of windows
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
     /// The program, which tokenizes
     #[arg(long, value_name = "PROGRAM", default_value = "target/release/ruvllm")]
     program: PathBuf,
@@ -37,7 +46,10 @@ pub(crate) struct TrainAdapterArgs {
 /// # Errors
 /// A Python without torch, transformers, gguf and peft; texts that cannot be read.
 pub(crate) fn train_adapter(workspace: &Workspace, args: &TrainAdapterArgs) -> Result<()> {
-    let TrainAdapterArgs { train, test, out, program, python } = args;
+    let TrainAdapterArgs { train, test, out, general, epochs, seed, program, python } = args;
     let files = [&workspace.path(TRAIN), &workspace.path(MODEL), program, train, test, out];
-    Ok(CommandLine::new(python, Path::new(".")).args(files).run()?)
+    let command = CommandLine::new(python, Path::new(".")).args(files);
+    let command = command.args(["--epochs", &epochs.to_string(), "--seed", &seed.to_string()]);
+    let general = general.iter().flat_map(|text| [Path::new("--general"), text]);
+    Ok(command.args(general).run()?)
 }
