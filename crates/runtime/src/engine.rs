@@ -274,6 +274,11 @@ impl Engine {
         &self.core.kv
     }
 
+    /// Limits of the scheduler, as the engine was opened with.
+    pub fn scheduling(&self) -> &ruvllm_scheduler::Config {
+        &self.core.scheduling
+    }
+
     /// Counters of the prefix cache; `None` if it is off.
     pub fn prefix_statistics(&self) -> Option<PrefixStatistics> {
         self.core.prefixes.as_deref().map(PrefixCache::statistics)

@@ -137,7 +137,7 @@ pub use crate::machine::Machine;
 pub use crate::memory::ProcessMemory;
 pub use crate::options::{EngineOptions, ModelSource};
 pub use crate::plan::{Choice, ModelSize, Plan, Reason, Warning};
-pub use crate::prefix::{PrefixCaching, PrefixStatistics};
+pub use crate::prefix::{BlockHash, PrefixCaching, PrefixEvent, PrefixEvents, PrefixStatistics};
 pub use crate::request::{Completion, FinishReason, GenerateRequest, KvQuality, Prompt, Timings};
 pub use crate::sampler::{
     DryBreakers, Logprobs, Sampler, SamplerOrder, SamplerState, SamplerStep, SamplingParams, TokenLogprob,
@@ -170,6 +170,8 @@ mod readmes {
     struct Serving;
     #[doc = include_str!("../../../docs/sona.md")]
     struct Learning;
+    #[doc = include_str!("../../../docs/scale-out.md")]
+    struct ScaleOut;
     #[doc = include_str!("../../../docs/speculation.md")]
     struct Speculation;
 }

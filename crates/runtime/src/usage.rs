@@ -3,10 +3,10 @@
 use ruvllm_adapters::ResidencyStatistics;
 use ruvllm_kv_cache::KvStore;
 use ruvllm_kv_cache::prefix::PrefixNode;
-use ruvllm_memory::PoolStats;
+use ruvllm_memory::{PoolStats, Tenant};
 
 use crate::engine::Engine;
-use crate::prefix::PrefixCache;
+use crate::prefix::{PrefixCache, PrefixEvents};
 use crate::step::StepRecord;
 
 /// Keys and values of one tier, of sequences and cached prefixes; shared blocks count once.
@@ -83,5 +83,24 @@ impl Engine {
     /// and their tenants; a parent comes before its children. Empty without a prefix cache.
     pub fn prefix_nodes(&self, most: usize) -> Vec<PrefixNode> {
         self.core().prefixes.as_deref().map(|prefixes: &PrefixCache| prefixes.nodes(most)).unwrap_or_default()
+    }
+
+    /// Changes of the prefixes that requests of a tenant can reuse, after those that are there now;
+    /// `None` without a prefix cache.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use ruvllm::{Engine, PrefixEvent, Tenant};
+    /// let engine = Engine::open("model.gguf")?;
+    /// let mut events = engine.prefix_events(&Tenant::root()).expect("the cache is on");
+    /// for event in events.next(Duration::from_millis(100)) {
+    ///     if let PrefixEvent::Stored { hashes, .. } = event {
+    ///         println!("{} new blocks", hashes.len());
+    ///     }
+    /// }
+    /// # Ok::<(), ruvllm::Error>(())
+    /// ```
+    pub fn prefix_events(&self, tenant: &Tenant) -> Option<PrefixEvents> {
+        Some(self.core().prefixes.clone()?.events(tenant))
     }
 }

@@ -135,7 +135,8 @@ pub fn violations(workspace: &Workspace) -> Result<Vec<(Rule, String)>> {
 /// When a file cannot be read or written.
 pub fn fix(workspace: &Workspace) -> Result<()> {
     let mut changed = 0;
-    for path in workspace.files()?.iter().filter(|path| path.ends_with(".rs") || path.ends_with(".md")) {
+    let is_prose = |path: &&String| is_text(path) && (path.ends_with(".rs") || path.ends_with(".md"));
+    for path in workspace.files()?.iter().filter(is_prose) {
         let text = workspace.read(path)?;
         let wrapped = prose::wrapped(path, &text);
         if wrapped != text {

@@ -28,6 +28,6 @@ pub use store::PrefixStore;
 pub use store::entry::Fault;
 pub use store::folder_key::{FolderKey, Purpose, TAG_BYTES};
 pub use tree::{
-    Evicted, Inserted, LeafEviction, LeafId, Leaves, Lru, Match, MatchEnd, Partial, PrefixNode, PrefixPin,
-    PrefixTree, TreeStatistics,
+    Evicted, Inserted, LeafEviction, LeafId, Leaves, Lru, Match, MatchEnd, Partial, PrefixBlocks,
+    PrefixChange, PrefixNode, PrefixPin, PrefixTree, PrefixWatch, TreeStatistics,
 };

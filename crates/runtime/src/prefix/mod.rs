@@ -5,6 +5,7 @@
 
 mod archive;
 mod cost;
+mod events;
 mod fingerprint;
 mod report;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::quality::QualityFiles;
 
 use cost::ReuseCost;
+pub use events::{BlockHash, PrefixEvent, PrefixEvents};
 pub(crate) use fingerprint::{fingerprint, hex};
 pub(crate) use report::Reports;
 use writer::{WhenFull, WriteQueue, Writer};
@@ -206,6 +208,12 @@ impl PrefixCache {
         self.key_for(sequence.store(), sequence.store().tenant().path(), sequence.capacity(), adapters)
     }
 
+    /// Key of a tenant's prefixes without adapters, in the engine's own KV policy.
+    fn own_key(&self, tenant: &str) -> PrefixKey {
+        let model = self.computed_by(self.key.model);
+        PrefixKey { model, scope: Scope::Tenant(tenant.into()), ..self.key.clone() }
+    }
+
     /// Key of the prefixes of a sequence with these properties.
     pub(crate) fn key_for(
         &self,
@@ -214,13 +222,12 @@ impl PrefixCache {
         capacity: usize,
         adapters: Option<[u8; 32]>,
     ) -> PrefixKey {
-        let mut key = PrefixKey { model: self.computed_by(self.key.model), ..self.key.clone() };
+        let mut key = self.own_key(tenant);
         // Stores of several policies share the tree; the engine's own format is in the key already.
         if store.policy() != &self.policy {
             key.kv_format = kv_format(store).into();
         }
         key.adapter = adapters.map(|digest| AdapterVersion { id: hex(&digest).into(), version: 0 });
-        key.scope = Scope::Tenant(tenant.into());
         if self.long_above.is_some_and(|length| capacity > length) {
             key.rope_scaling = "as the model for long sequences".into();
         }

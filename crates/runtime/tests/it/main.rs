@@ -21,6 +21,7 @@ mod named_adapters;
 mod passkey;
 mod precision;
 mod prefix;
+mod prefix_events;
 mod pressure;
 mod prompt_logprobs;
 mod row_kernels;

@@ -31,6 +31,8 @@ pub(super) fn need(method: &Method, path: &str) -> Need {
         "/grpc.health.v1.Health/Check" => Need::Nothing,
         _ if below("/grpc.health.v1.Health") => Need::Scope(Scope::Inference),
         _ if REFLECTION.iter().any(|service| below(service)) => Need::Scope(Scope::Inference),
+        // A watch holds its connection, and no request of the tenant is behind it.
+        _ if below("/ruvllm.v1.Worker") => Need::Scope(Scope::Metrics),
         _ if below("/metrics") || below("/v1/live") => Need::Scope(Scope::Metrics),
         _ if below("/v1/adapters") && !reads => Need::Scope(Scope::Adapters),
         _ if below("/v1/feedback") || below("/v1/sona") => Need::Scope(Scope::Learning),
@@ -72,6 +74,7 @@ mod tests {
             ),
             (Method::POST, "/ruvllm.v1.Inference/Generate", Need::Admission),
             (Method::POST, "/ruvllm.v1.Inference/Tokenize", Need::Admission),
+            (Method::POST, "/ruvllm.v1.Worker/WatchModel", Need::Scope(Scope::Metrics)),
         ] {
             assert_eq!(need(&method, path), expected, "{method} {path}");
         }

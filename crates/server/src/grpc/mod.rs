@@ -6,6 +6,7 @@ mod events;
 mod request;
 mod service;
 mod status;
+mod worker;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use tower::{Service, ServiceExt as _};
 
 use self::deadline::Arriving;
 use self::proto::inference_server::{InferenceServer, SERVICE_NAME};
+use self::proto::worker_server::{SERVICE_NAME as WORKER_NAME, WorkerServer};
 use crate::app::App;
 use crate::body::BodyLimits;
 use crate::gate::{self, Gate};
@@ -50,11 +52,16 @@ pub(crate) fn router(app: &Arc<App>, gate: Arc<Gate>, health: &HealthReporter) -
             call(server, request.map(|body| Body::new(Arriving::new(body, limits.time)))).await
         }
     };
+    let worker = Arc::new(worker::Worker::new(Arc::clone(app)));
+    let worker = move |request: Request| call(WorkerServer::from_arc(Arc::clone(&worker)), request);
     let health = HealthServer::new(HealthService::from_health_reporter(health.clone()));
     let health = move |request: Request| call(health.clone(), request);
     let mut routes = Router::new();
     for method in ["Generate", "Embed", "Tokenize", "Detokenize"] {
         routes = routes.route(&format!("/{SERVICE_NAME}/{method}"), post(inference.clone()));
+    }
+    for method in ["DescribeModel", "WatchModel"] {
+        routes = routes.route(&format!("/{WORKER_NAME}/{method}"), post(worker.clone()));
     }
     routes
         .route("/grpc.health.v1.Health/{method}", post(health))

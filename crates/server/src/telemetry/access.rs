@@ -35,7 +35,8 @@ fn is_quiet(endpoint: &str) -> bool {
 /// `/ruvllm.v1.Inference/Generate` is `grpc_generate`.
 fn endpoint_of(route: Option<&str>) -> Cow<'static, str> {
     let Some(route) = route else { return "unknown".into() };
-    if let Some(method) = route.strip_prefix("/ruvllm.v1.Inference/") {
+    let services = ["/ruvllm.v1.Inference/", "/ruvllm.v1.Worker/"];
+    if let Some(method) = services.iter().find_map(|service| route.strip_prefix(service)) {
         return format!("grpc_{}", method.to_ascii_lowercase()).into();
     }
     // `/grpc.health.v1.Health/{method}` is `grpc_health`.

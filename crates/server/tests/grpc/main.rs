@@ -6,6 +6,7 @@ mod generated;
 mod refusals;
 mod services;
 mod support;
+mod worker;
 
 /// Messages and client, generated.
 #[allow(missing_docs, unreachable_pub, dead_code, clippy::all, clippy::pedantic)]

@@ -1,5 +1,6 @@
 //! The radix tree over tokens, in memory.
 
+mod changes;
 mod leaves;
 mod nodes;
 mod snapshot;
@@ -9,6 +10,8 @@ mod tests;
 
 use std::{collections::HashMap, sync::Arc};
 
+use changes::Watches;
+pub use changes::{PrefixBlocks, PrefixChange, PrefixWatch};
 pub use leaves::{LeafEviction, LeafId, Leaves, Lru};
 use nodes::{NodeId, Nodes, Parent, Usage};
 use parking_lot::RwLock;
@@ -59,6 +62,7 @@ pub struct PrefixTree<B, L = Lru> {
     state: RwLock<State<B>>,
     leaves: L,
     counters: Counters,
+    watches: Watches,
 }
 
 #[derive(Debug)]
@@ -217,7 +221,8 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
     pub fn with_leaves(block_tokens: usize, leaves: L) -> Self {
         assert!(block_tokens > 0, "a block has at least one token");
         let state = State { roots: HashMap::new(), nodes: Nodes::new(block_tokens) };
-        Self { block_tokens, state: RwLock::new(state), leaves, counters: Counters::default() }
+        let (counters, watches) = (Counters::default(), Watches::default());
+        Self { block_tokens, state: RwLock::new(state), leaves, counters, watches }
     }
 
     /// Tokens per block.
@@ -393,6 +398,10 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
         }
         inserted.pin = Some(PrefixPin(Arc::clone(state.nodes.get(id).usage())));
         let n_known = n_blocks - inserted.new_blocks;
+        self.watches.tell(|| {
+            let (key, _) = state.roots.get_key_value(key)?;
+            PrefixBlocks::new(key, tokens, n_known, self.block_tokens).map(PrefixChange::Stored)
+        });
         self.counters.count_insert(n_known, inserted.new_blocks, inserted.replaced.len());
         inserted
     }
@@ -419,6 +428,11 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
             let node = state.nodes.get(parent);
             self.leaves.offer(parent, &node.blocks, node.used());
         }
+        self.watches.tell(|| {
+            let Evicted { key, tokens, blocks } = &evicted;
+            let first = tokens.len().div_ceil(self.block_tokens) - blocks.len();
+            PrefixBlocks::new(key, tokens, first, self.block_tokens).map(PrefixChange::Removed)
+        });
         self.counters.count_evicted(evicted.blocks.len());
         LeafEviction::Evicted { evicted, has_rest }
     }

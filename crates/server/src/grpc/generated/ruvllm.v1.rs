@@ -359,6 +359,103 @@ pub struct DetokenizeResponse {
     #[prost(string, tag = "1")]
     pub text: ::prost::alloc::string::String,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DescribeModelRequest {
+    /// Name of a model; absent: the first model.
+    #[prost(string, optional, tag = "1")]
+    pub model: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelDescription {
+    #[prost(string, tag = "1")]
+    pub model: ::prost::alloc::string::String,
+    /// Most tokens of a prompt and its output.
+    #[prost(uint32, tag = "2")]
+    pub context_length: u32,
+    /// Tokens of a block of keys and values.
+    #[prost(uint32, tag = "3")]
+    pub block_tokens: u32,
+    /// Blocks that the memory for keys and values holds, at the precision of the latest tokens.
+    #[prost(uint64, tag = "4")]
+    pub total_blocks: u64,
+    /// Most sequences of a step.
+    #[prost(uint32, tag = "5")]
+    pub max_running: u32,
+    /// Precision of keys and values, as `--kv` names it.
+    #[prost(string, tag = "6")]
+    pub kv_policy: ::prost::alloc::string::String,
+    /// SHA-256 of the model's weights and metadata.
+    #[prost(bytes = "vec", tag = "7")]
+    pub fingerprint: ::prost::alloc::vec::Vec<u8>,
+    /// True if prefixes are kept for reuse; `WatchModel` tells no blocks otherwise.
+    #[prost(bool, tag = "8")]
+    pub has_prefix_cache: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchModelRequest {
+    /// Name of a model; absent: the first model.
+    #[prost(string, optional, tag = "1")]
+    pub model: ::core::option::Option<::prost::alloc::string::String>,
+    /// Least milliseconds between two loads; absent: 100.
+    #[prost(uint32, optional, tag = "2")]
+    pub load_interval_ms: ::core::option::Option<u32>,
+}
+/// Change of a model's state.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelEvent {
+    #[prost(oneof = "model_event::Event", tags = "1, 2, 3, 4")]
+    pub event: ::core::option::Option<model_event::Event>,
+}
+/// Nested message and enum types in `ModelEvent`.
+pub mod model_event {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Event {
+        #[prost(message, tag = "1")]
+        Cleared(super::BlocksCleared),
+        #[prost(message, tag = "2")]
+        Stored(super::BlocksStored),
+        #[prost(message, tag = "3")]
+        Removed(super::BlocksRemoved),
+        /// The first event, and then each change.
+        #[prost(message, tag = "4")]
+        Load(super::Load),
+    }
+}
+/// What was said of blocks before is void: all that are there follow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BlocksCleared {}
+/// Whole blocks that are new, each behind the one before it. A hash is that of a block's tokens and
+/// all before them.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BlocksStored {
+    /// Block before the first; absent at the beginning of a prompt.
+    #[prost(fixed64, optional, tag = "1")]
+    pub parent: ::core::option::Option<u64>,
+    #[prost(fixed64, repeated, tag = "2")]
+    pub hashes: ::prost::alloc::vec::Vec<u64>,
+    /// Tokens of all blocks, `block_tokens` each.
+    #[prost(uint32, repeated, tag = "3")]
+    pub tokens: ::prost::alloc::vec::Vec<u32>,
+}
+/// Blocks that were evicted.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BlocksRemoved {
+    #[prost(fixed64, repeated, tag = "1")]
+    pub hashes: ::prost::alloc::vec::Vec<u64>,
+}
+/// Load of a model.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Load {
+    #[prost(uint32, tag = "1")]
+    pub running: u32,
+    #[prost(uint32, tag = "2")]
+    pub waiting: u32,
+    /// Blocks of keys and values, of sequences and prefixes.
+    #[prost(uint64, tag = "3")]
+    pub used_blocks: u64,
+    #[prost(uint64, tag = "4")]
+    pub steps: u64,
+}
 /// Reason that a choice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -917,6 +1014,383 @@ pub mod inference_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "ruvllm.v1.Inference";
     impl<T> tonic::server::NamedService for InferenceServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Generated client implementations.
+#[cfg(feature = "grpc-tests")]
+pub mod worker_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// Figures of a model for routers of several servers. Its prompts are token ids (`Generate`).
+    #[derive(Debug, Clone)]
+    pub struct WorkerClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> WorkerClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> WorkerClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            WorkerClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Describes a model, which is loaded if need be.
+        pub async fn describe_model(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DescribeModelRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ModelDescription>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/ruvllm.v1.Worker/DescribeModel",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("ruvllm.v1.Worker", "DescribeModel"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Tells changes of the prefixes that requests of the caller can reuse, and the load. Ends with
+        /// `UNAVAILABLE` when the server shuts down.
+        pub async fn watch_model(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WatchModelRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ModelEvent>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/ruvllm.v1.Worker/WatchModel",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("ruvllm.v1.Worker", "WatchModel"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod worker_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with WorkerServer.
+    #[async_trait]
+    pub trait Worker: std::marker::Send + std::marker::Sync + 'static {
+        /// Describes a model, which is loaded if need be.
+        async fn describe_model(
+            &self,
+            request: tonic::Request<super::DescribeModelRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ModelDescription>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the WatchModel method.
+        type WatchModelStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ModelEvent, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Tells changes of the prefixes that requests of the caller can reuse, and the load. Ends with
+        /// `UNAVAILABLE` when the server shuts down.
+        async fn watch_model(
+            &self,
+            request: tonic::Request<super::WatchModelRequest>,
+        ) -> std::result::Result<tonic::Response<Self::WatchModelStream>, tonic::Status>;
+    }
+    /// Figures of a model for routers of several servers. Its prompts are token ids (`Generate`).
+    #[derive(Debug)]
+    pub struct WorkerServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> WorkerServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for WorkerServer<T>
+    where
+        T: Worker,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/ruvllm.v1.Worker/DescribeModel" => {
+                    #[allow(non_camel_case_types)]
+                    struct DescribeModelSvc<T: Worker>(pub Arc<T>);
+                    impl<
+                        T: Worker,
+                    > tonic::server::UnaryService<super::DescribeModelRequest>
+                    for DescribeModelSvc<T> {
+                        type Response = super::ModelDescription;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DescribeModelRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Worker>::describe_model(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DescribeModelSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/ruvllm.v1.Worker/WatchModel" => {
+                    #[allow(non_camel_case_types)]
+                    struct WatchModelSvc<T: Worker>(pub Arc<T>);
+                    impl<
+                        T: Worker,
+                    > tonic::server::ServerStreamingService<super::WatchModelRequest>
+                    for WatchModelSvc<T> {
+                        type Response = super::ModelEvent;
+                        type ResponseStream = T::WatchModelStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WatchModelRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Worker>::watch_model(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WatchModelSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for WorkerServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "ruvllm.v1.Worker";
+    impl<T> tonic::server::NamedService for WorkerServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
