@@ -327,21 +327,21 @@ pub enum Error {
         source: Box<Error>,
     },
     /// A file or folder of another user.
-    #[cfg(feature = "wasmtime")]
+    #[cfg(feature = "sandbox")]
     #[error("{} belongs to another user; use a folder of this user's own", path.display())]
     OtherOwner {
         /// Its path.
         path: PathBuf,
     },
     /// The sandbox cannot run on this machine or with these settings.
-    #[cfg(feature = "wasmtime")]
+    #[cfg(feature = "sandbox")]
     #[error("kernels cannot run here: {why}; use the native ones or change SandboxOptions")]
     Sandbox {
         /// Message of the engine or system.
         why: String,
     },
     /// A kernel could not be loaded, or a call of it failed.
-    #[cfg(feature = "wasmtime")]
+    #[cfg(feature = "sandbox")]
     #[error("the kernel {kernel} failed: {fault}")]
     Kernel {
         /// Id of the kernel.
@@ -350,7 +350,7 @@ pub enum Error {
         fault: Box<crate::sandbox::Fault>,
     },
     /// A kernel that trapped too often in a row is not called.
-    #[cfg(feature = "wasmtime")]
+    #[cfg(feature = "sandbox")]
     #[error(
         "the kernel {kernel} is in quarantine after {traps} traps in a row; release it or use another pack"
     )]
@@ -361,7 +361,7 @@ pub enum Error {
         traps: u32,
     },
     /// A kernel that does not compute the golden vectors of its category.
-    #[cfg(feature = "wasmtime")]
+    #[cfg(feature = "sandbox")]
     #[error("the kernel {kernel} failed its health check: {why}; use another version of the pack")]
     Unhealthy {
         /// Id of the kernel.
@@ -370,7 +370,7 @@ pub enum Error {
         why: Box<crate::manager::Unhealthy>,
     },
     /// A pack of another name than the manager's.
-    #[cfg(feature = "wasmtime")]
+    #[cfg(feature = "sandbox")]
     #[error("the manager is for the pack {expected}, this is {found}; use a manager for each")]
     OtherPack {
         /// Name of the manager's pack.
@@ -379,7 +379,7 @@ pub enum Error {
         found: String,
     },
     /// A manager that was made without a store.
-    #[cfg(feature = "wasmtime")]
+    #[cfg(feature = "sandbox")]
     #[error("the manager of {name} has no store to load from; make it with Manager::with_origin")]
     NoOrigin {
         /// Name of the pack.
@@ -387,7 +387,7 @@ pub enum Error {
     },
 }
 
-#[cfg(feature = "wasmtime")]
+#[cfg(feature = "sandbox")]
 impl Error {
     /// Failure of a kernel.
     pub(crate) fn kernel(kernel: &str, fault: crate::sandbox::Fault) -> Self {

@@ -5,23 +5,23 @@
 
 mod archive;
 mod contents;
-#[cfg(any(feature = "wasmtime", all(test, loom)))]
+#[cfg(any(feature = "sandbox", all(test, loom)))]
 mod current;
 mod error;
 mod files;
 mod host;
 mod json;
 pub mod limits;
-#[cfg(feature = "wasmtime")]
+#[cfg(feature = "sandbox")]
 pub mod manager;
 pub mod manifest;
 mod name;
 mod pack;
-#[cfg(feature = "wasmtime")]
+#[cfg(feature = "sandbox")]
 pub mod sandbox;
 pub mod signature;
 mod store;
-#[cfg(any(feature = "wasmtime", all(test, loom)))]
+#[cfg(any(feature = "sandbox", all(test, loom)))]
 mod sync;
 mod trust;
 

@@ -107,10 +107,9 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Fault of a call that the engine ended, with a budget of `ticks`.
-    #[cold]
-    pub(super) fn trapped(error: &wasmtime::Error, ticks: u32) -> Self {
-        Self::Trap(Trap::of(error, ticks))
+    /// Fault of an absent export.
+    pub(super) fn missing(name: &str) -> Self {
+        Self::MissingExport { name: name.to_owned() }
     }
 
     /// Fault of an argument.

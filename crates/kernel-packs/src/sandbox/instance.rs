@@ -1,31 +1,21 @@
 //! Calls of one instance.
 
-use wasmtime::{Memory, Store, TypedFunc};
-
 use super::code::ReturnCode;
 use super::fault::Fault;
 use super::guest::Guest;
+use super::interface::{Machine, PAGE};
 use super::layout::{Binding, DESCRIPTOR, Direction, aligned, check_area};
-use super::limiter::{Limiter, PAGE};
 use super::names::{BACKWARD, REQUESTS};
 
 /// Ticks of `kernel_cleanup`.
 const CLEANUP_TICKS: u32 = 10;
 
-/// Entry point: offset and number of descriptors, return code.
-pub(super) type Entry = TypedFunc<(i32, i32), i32>;
-
-/// Instance with its own store, memory and tables.
+/// Instance with its own memory and tables.
 pub(super) struct Instance {
-    pub(super) store: Store<Limiter>,
-    pub(super) memory: Memory,
-    pub(super) forward: Entry,
-    pub(super) backward: Option<Entry>,
-    pub(super) cleanup: Option<TypedFunc<(), ()>>,
+    pub(super) machine: Box<dyn Machine>,
     pub(super) region: Region,
-    pub(super) handle: wasmtime::Instance,
-    /// Ticks of a call.
-    pub(super) ticks: u32,
+    /// Bytes of memory that are allowed.
+    pub(super) memory_bytes: u64,
     /// Tenant whose data the memory may have; `None` before the first call.
     pub(super) tenant: Option<u64>,
 }
@@ -39,11 +29,6 @@ pub(super) struct Region {
     pub(super) end: u64,
     /// True if everything behind the begin is the host's: the module exports `__heap_base`.
     pub(super) is_of_host: bool,
-}
-
-/// Gives the next call its time. The epoch that has begun does not count.
-pub(super) fn set_budget(store: &mut Store<Limiter>, ticks: u32) {
-    store.set_epoch_deadline(u64::from(ticks) + 1);
 }
 
 impl Instance {
@@ -60,32 +45,27 @@ impl Instance {
         read: impl FnOnce(&Guest<'_>) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
         let direction = bindings.first().map_or(Direction::Forward, |binding| binding.direction);
-        let (entry, name) = match (direction, &self.backward) {
-            (Direction::Forward, _) => (self.forward.clone(), entry_point),
-            (Direction::Backward, Some(backward)) => (backward.clone(), BACKWARD),
-            (Direction::Backward, None) => return Err(Fault::MissingExport { name: BACKWARD.to_owned() }),
-        };
         let descriptors = aligned(DESCRIPTOR * bindings.len() as u64);
         let requests = bindings.iter().map(|binding| binding.bytes).sum::<u64>();
         let at = self.make_room(descriptors.saturating_add(requests))?;
-        let memory = self.memory.data_mut(&mut self.store);
+        let memory = self.machine.memory();
         write_descriptors(memory, at, at + descriptors, bindings)?;
         let mut guest = Guest { memory, base: at + descriptors, bindings };
         guest.write_parameters()?;
         write(&mut guest)?;
-        set_budget(&mut self.store, self.ticks);
-        let arguments = (at as u32).cast_signed();
-        let code = entry.call(&mut self.store, (arguments, bindings.len() as i32));
-        let code = code.map_err(|error| Fault::trapped(&error, self.ticks))?;
-        ReturnCode::check(code).map_err(|code| Fault::Code { export: name.to_owned(), code })?;
-        let memory = self.memory.data_mut(&mut self.store);
-        read(&Guest { memory, base: at + descriptors, bindings })
+        let code = self.machine.compute(direction, at as u32, bindings.len() as u32)?;
+        let name = || match direction {
+            Direction::Forward => entry_point.to_owned(),
+            Direction::Backward => BACKWARD.to_owned(),
+        };
+        ReturnCode::check(code).map_err(|code| Fault::Code { export: name(), code })?;
+        read(&Guest { memory: self.machine.memory(), base: at + descriptors, bindings })
     }
 
     /// Offset of a part of the memory with `bytes` bytes for requests, which may have grown.
     fn make_room(&mut self, bytes: u64) -> Result<u64, Fault> {
-        let most = self.store.data().memory_bytes();
-        let size = self.memory.data_size(&self.store) as u64;
+        let most = self.memory_bytes;
+        let size = self.machine.memory().len() as u64;
         let region = &mut self.region;
         // The kernel has taken memory behind the region since.
         if !region.is_of_host && size != region.end && region.base.saturating_add(bytes) > region.end {
@@ -98,20 +78,18 @@ impl Instance {
         }
         if need > size {
             let pages = (need - size).div_ceil(PAGE);
-            let grown = self.memory.grow(&mut self.store, pages);
-            // The module's own maximum.
-            grown.map_err(|_| Fault::Room { need, most: size })?;
-            self.region.end = self.memory.data_size(&self.store) as u64;
+            if !self.machine.grow(pages) {
+                // The module's own maximum.
+                return Err(Fault::Room { need, most: size });
+            }
+            self.region.end = self.machine.memory().len() as u64;
         }
         Ok(self.region.base)
     }
 
     /// Calls `kernel_cleanup`, with little time. Its outcome means nothing: the instance is closed.
     pub(super) fn close(mut self) {
-        if let Some(cleanup) = &self.cleanup {
-            set_budget(&mut self.store, CLEANUP_TICKS);
-            let _ = cleanup.call(&mut self.store, ());
-        }
+        self.machine.cleanup(CLEANUP_TICKS);
     }
 }
 

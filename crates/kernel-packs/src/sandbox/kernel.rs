@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use super::fault::Fault;
 use super::guest::Guest;
 use super::health::{Counts, Health};
+use super::interface::Code;
 use super::layout::{Binding, Direction};
 use super::options::SandboxOptions;
 use super::pool::Pool;
@@ -77,12 +78,12 @@ impl Kernel {
     /// [`Error::Kernel`].
     pub(super) fn new(
         manifest: &manifest::Kernel,
-        module: &wasmtime::Module,
+        module: &dyn Code,
         options: &SandboxOptions,
     ) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let failed = |fault| Error::kernel(&manifest.id, fault);
-        let template = Template::new(module, manifest).map_err(failed)?;
+        let template = Template::new(module, manifest, options.limits(manifest.limits)).map_err(failed)?;
         let (first, needs) = template.first_instance().map_err(failed)?;
         let pool = Pool::new(options.idle_instances);
         pool.put(first);

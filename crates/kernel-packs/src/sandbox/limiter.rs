@@ -1,12 +1,8 @@
 //! Limits of memory and tables of one instance.
 
-use wasmtime::ResourceLimiter;
-
-use super::trap::Exceeded;
+use super::interface::PAGE;
+use super::trap::Trap;
 use crate::manifest::ResourceLimits;
-
-/// Bytes of a page of memory.
-pub(super) const PAGE: u64 = 64 << 10;
 
 /// Limits of an instance, with the table elements that it has.
 #[derive(Debug)]
@@ -16,54 +12,53 @@ pub(super) struct Limiter {
     elements: u64,
 }
 
+/// Growth beyond a limit. It stops the kernel, so that the host learns of it.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+pub(super) enum Exceeded {
+    /// Bytes of memory.
+    #[error("{asked} bytes of memory, {most} are allowed")]
+    Memory { asked: u64, most: u64 },
+    /// Elements of tables.
+    #[error("{asked} table elements, {most} are allowed")]
+    Table { asked: u64, most: u64 },
+}
+
+impl From<Exceeded> for Trap {
+    fn from(exceeded: Exceeded) -> Self {
+        match exceeded {
+            Exceeded::Memory { asked, most } => Self::MemoryLimit { asked, most },
+            Exceeded::Table { asked, most } => Self::TableLimit { asked, most },
+        }
+    }
+}
+
 impl Limiter {
-    /// Limits of the manifest.
+    /// Limits of a kernel.
     pub(super) fn new(limits: &ResourceLimits) -> Self {
         let memory_bytes = u64::from(limits.memory_pages) * PAGE;
         Self { memory_bytes, table_elements: u64::from(limits.table_elements), elements: 0 }
     }
 
-    /// Bytes of memory that are allowed.
-    pub(super) fn memory_bytes(&self) -> u64 {
-        self.memory_bytes
-    }
-}
-
-impl ResourceLimiter for Limiter {
-    fn memory_growing(
-        &mut self,
-        _current: usize,
-        desired: usize,
-        _maximum: Option<usize>,
-    ) -> wasmtime::Result<bool> {
-        let (asked, most) = (desired as u64, self.memory_bytes);
-        if asked > most { Err(Exceeded::Memory { asked, most }.into()) } else { Ok(true) }
+    /// Checks the size of a memory after a growth.
+    ///
+    /// # Errors
+    /// [`Exceeded::Memory`].
+    pub(super) fn grow_memory(&mut self, bytes: usize) -> Result<(), Exceeded> {
+        let (asked, most) = (bytes as u64, self.memory_bytes);
+        if asked > most { Err(Exceeded::Memory { asked, most }) } else { Ok(()) }
     }
 
-    fn table_growing(
-        &mut self,
-        current: usize,
-        desired: usize,
-        _maximum: Option<usize>,
-    ) -> wasmtime::Result<bool> {
-        let more = desired.saturating_sub(current) as u64;
+    /// Adds the growth of a table to the elements of all.
+    ///
+    /// # Errors
+    /// [`Exceeded::Table`].
+    pub(super) fn grow_table(&mut self, before: usize, after: usize) -> Result<(), Exceeded> {
+        let more = after.saturating_sub(before) as u64;
         let (asked, most) = (self.elements.saturating_add(more), self.table_elements);
         if asked > most {
-            return Err(Exceeded::Table { asked, most }.into());
+            return Err(Exceeded::Table { asked, most });
         }
         self.elements = asked;
-        Ok(true)
-    }
-
-    fn instances(&self) -> usize {
-        1
-    }
-
-    fn memories(&self) -> usize {
-        1
-    }
-
-    fn tables(&self) -> usize {
-        super::module::MAX_TABLES
+        Ok(())
     }
 }

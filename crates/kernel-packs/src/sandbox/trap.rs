@@ -68,17 +68,6 @@ pub enum Trap {
     },
 }
 
-/// Growth beyond a limit. It stops the kernel, so that the host learns of it.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-pub(super) enum Exceeded {
-    /// Bytes of memory.
-    #[error("{asked} bytes of memory, {most} are allowed")]
-    Memory { asked: u64, most: u64 },
-    /// Elements of tables.
-    #[error("{asked} table elements, {most} are allowed")]
-    Table { asked: u64, most: u64 },
-}
-
 /// Kind of a trap, for counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -159,47 +148,6 @@ impl Trap {
             Self::Other { .. } => TrapKind::Other,
         }
     }
-
-    /// Trap of an error that a call into a module with a budget of `ticks` gave.
-    #[cold]
-    pub(super) fn of(error: &wasmtime::Error, ticks: u32) -> Self {
-        if let Some(exceeded) = error.downcast_ref::<Exceeded>() {
-            return match *exceeded {
-                Exceeded::Memory { asked, most } => Self::MemoryLimit { asked, most },
-                Exceeded::Table { asked, most } => Self::TableLimit { asked, most },
-            };
-        }
-        let Some(trap) = error.downcast_ref::<wasmtime::Trap>() else {
-            return Self::Other { why: error.root_cause().to_string() };
-        };
-        match trap {
-            wasmtime::Trap::Interrupt => Self::Deadline { ticks },
-            wasmtime::Trap::MemoryOutOfBounds => {
-                let (offset, memory) = fault_place(error).unzip();
-                Self::OutOfBounds { offset, memory }
-            }
-            wasmtime::Trap::TableOutOfBounds => Self::TableOutOfBounds,
-            wasmtime::Trap::BadSignature => Self::BadIndirectCall,
-            wasmtime::Trap::IndirectCallToNull => Self::NullCall,
-            wasmtime::Trap::IntegerOverflow => Self::IntegerOverflow,
-            wasmtime::Trap::IntegerDivisionByZero => Self::DivisionByZero,
-            wasmtime::Trap::BadConversionToInteger => Self::BadConversion,
-            wasmtime::Trap::UnreachableCodeReached => Self::Unreachable,
-            wasmtime::Trap::StackOverflow => Self::StackOverflow,
-            other => Self::Other { why: other.to_string() },
-        }
-    }
-}
-
-/// Offset of an access and size of the memory. The engine has them in a text alone.
-fn fault_place(error: &wasmtime::Error) -> Option<(u64, u64)> {
-    let number = |text: &str| u64::from_str_radix(text, 16).ok();
-    error.chain().find_map(|cause| {
-        let text = cause.to_string();
-        let rest = text.strip_prefix("memory fault at wasm address 0x")?;
-        let (offset, memory) = rest.split_once(" in linear memory of size 0x")?;
-        Some((number(offset)?, number(memory)?))
-    })
 }
 
 /// Place of an access, for messages.

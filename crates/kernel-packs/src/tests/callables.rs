@@ -50,7 +50,7 @@ pub(super) fn form(callable: Callable) -> Value {
     json!({
         "id": "kernel", "name": "Kernel", "category": callable.category.name(), "path": "kernel.wasm",
         "inputs": inputs, "outputs": [output], "parameters": parameters,
-        "platforms": {"wasmtime": {"min_version": "48.0.0", "features": ["simd128"]}}
+        "platforms": super::platforms()
     })
 }
 

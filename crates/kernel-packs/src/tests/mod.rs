@@ -5,7 +5,7 @@ mod callables;
 mod documents;
 mod folders;
 mod manifests;
-#[cfg(feature = "wasmtime")]
+#[cfg(feature = "sandbox")]
 mod sandbox;
 mod schemas;
 mod signatures;
@@ -49,6 +49,13 @@ fn host() -> Host {
 
 fn now() -> Option<Timestamp> {
     Some("2026-11-27".parse().unwrap())
+}
+
+/// Both engines, with what the kernels of the tests use.
+fn platforms() -> Value {
+    json!({
+        "wasmtime": {"min_version": "48.0.0", "features": ["simd128"]}, "wasmi": {"min_version": "2.0.0"}
+    })
 }
 
 /// Draft with every field, and two modules.

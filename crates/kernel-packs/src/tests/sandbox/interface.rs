@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{SANDBOX, call, fault_of, load_in, plain, with_entry};
+use super::{SANDBOX, call, fault_of, load_in, plain, platforms, with_entry};
 use crate::manifest::ParameterValue::{Bool, Integer, Number};
 use crate::sandbox::{Descriptor, Fault, Job, Kernel};
 
@@ -25,7 +25,7 @@ fn manifest() -> Value {
             {"name": "count", "type": "u32", "default": 4294967295u32}
         ],
         "limits": {"memory_pages": 16},
-        "platforms": {"wasmtime": {"min_version": "48.0.0"}}
+        "platforms": platforms()
     })
 }
 

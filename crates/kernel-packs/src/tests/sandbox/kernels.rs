@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use ruvllm_kernels::{Isa, Kernels};
 use serde_json::{Value, json};
 
-use super::{SANDBOX, call, entry, load, load_in};
+use super::{SANDBOX, call, entry, load, load_in, platforms};
 use crate::manifest::ParameterValue;
 use crate::sandbox::{Fault, Job, Kernel, ReturnCode};
 
@@ -22,7 +22,7 @@ fn norm_manifest() -> Value {
                    {"name": "weight", "dtype": "f32", "shape": ["dim"]}],
         "outputs": [{"name": "y", "dtype": "f32", "shape": ["rows", "dim"]}],
         "parameters": [{"name": "eps", "type": "f32", "default": 1e-6}],
-        "platforms": {"wasmtime": {"min_version": "48.0.0", "features": ["simd128"]}}
+        "platforms": platforms()
     })
 }
 
@@ -32,7 +32,7 @@ fn swiglu_manifest() -> Value {
         "inputs": [{"name": "gate", "dtype": "f32", "shape": ["n"]},
                    {"name": "up", "dtype": "f32", "shape": ["n"]}],
         "outputs": [{"name": "y", "dtype": "f32", "shape": ["n"]}],
-        "platforms": {"wasmtime": {"min_version": "48.0.0", "features": ["simd128"]}}
+        "platforms": platforms()
     })
 }
 

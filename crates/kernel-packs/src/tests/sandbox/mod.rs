@@ -1,8 +1,15 @@
 //! Kernels that run, and those that must not harm the host.
+//!
+//! They run on the engine of [`SandboxOptions::default`], and attacks on every engine that the
+//! features of the crate have: `cargo xtask kernel-sandbox` tests with wasmi alone and with both.
 
+#[cfg(feature = "wasmtime")]
 mod cached;
 mod calls;
 mod core_pack;
+mod embedded;
+#[cfg(feature = "wasmi")]
+mod engines;
 mod hostile;
 mod interface;
 mod kernels;
@@ -16,12 +23,20 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-use super::{key, now, trust};
+use super::{key, now, platforms, trust};
 use crate::sandbox::{Fault, Job, Kernel, Sandbox, SandboxOptions, Trap};
-use crate::{Contents, Error, Host, Pack, Policy, Result, Version};
+use crate::{Contents, EngineKind, Error, Host, Pack, Policy, Result, Version};
 
 /// Sandbox of the tests that need no settings of their own.
 static SANDBOX: LazyLock<Sandbox> = LazyLock::new(|| sandbox(SandboxOptions::default()));
+
+/// The same on each other engine of this build.
+static OTHERS: LazyLock<Vec<Sandbox>> = LazyLock::new(|| {
+    let default = SandboxOptions::default().engine;
+    let others = [EngineKind::Wasmtime, EngineKind::Wasmi].into_iter().filter(|engine| *engine != default);
+    let present = others.filter(|engine| Sandbox::engine_of(*engine).is_ok());
+    present.map(|engine| sandbox(SandboxOptions { engine, ..Default::default() })).collect()
+});
 
 /// Kernel that every attack is followed by.
 static GOOD: LazyLock<Kernel> = LazyLock::new(|| load(ECHO).unwrap());
@@ -47,7 +62,7 @@ fn plain() -> Value {
         "inputs": [{"name": "x", "dtype": "f32", "shape": ["n"]}],
         "outputs": [{"name": "y", "dtype": "f32", "shape": ["n"]}],
         "limits": {"memory_pages": 16, "table_elements": 64},
-        "platforms": {"wasmtime": {"min_version": "48.0.0", "features": ["simd128"]}}
+        "platforms": platforms()
     })
 }
 
@@ -123,16 +138,41 @@ fn assert_serving() {
 
 /// Fault of a module when it is loaded or called, after which the host still serves.
 fn attack(text: &str) -> Fault {
-    let fault = fault_of(load(text).and_then(|kernel| call(&kernel, &[1.0; 8])));
+    attack_with(&plain(), text)
+}
+
+/// The same with a manifest. All engines of the build give one fault.
+fn attack_with(kernel: &Value, text: &str) -> Fault {
+    let on = |sandbox: &Sandbox| {
+        fault_of(load_in(sandbox, kernel, text).and_then(|kernel| call(&kernel, &[1.0; 8])))
+    };
+    let fault = on(&SANDBOX);
     assert_serving();
+    for other in &*OTHERS {
+        let found = on(other);
+        assert!(agree(&fault, &found), "{fault:?} and {found:?}: {text}");
+    }
     fault
+}
+
+/// True for one fault, whatever an engine knows of its place and says of a module.
+fn agree(a: &Fault, b: &Fault) -> bool {
+    match (a, b) {
+        (Fault::Malformed { .. }, Fault::Malformed { .. })
+        | (Fault::Trap(Trap::OutOfBounds { .. }), Fault::Trap(Trap::OutOfBounds { .. })) => true,
+        _ => a == b,
+    }
+}
+
+/// Access outside of the memory, with its place where the engine knows it.
+fn out_of_bounds(offset: u64, memory: u64) -> Trap {
+    let knows = SandboxOptions::default().engine == EngineKind::Wasmtime;
+    Trap::OutOfBounds { offset: knows.then_some(offset), memory: knows.then_some(memory) }
 }
 
 /// Checks that a module is stopped by its budget when it is loaded or called.
 fn assert_deadline(text: &str) {
-    let fault = fault_of(load_in(&SANDBOX, &hasty(), text).and_then(|kernel| call(&kernel, &[1.0; 8])));
-    assert_eq!(fault, Fault::Trap(Trap::Deadline { ticks: 3 }));
-    assert_serving();
+    assert_eq!(attack_with(&hasty(), text), Fault::Trap(Trap::Deadline { ticks: 3 }));
 }
 
 /// Trap of a module when it is loaded or called.

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::{ECHO, SANDBOX, assert_serving, attack, call, entry, fault_of, load_in, pack, plain, with_entry};
-use crate::sandbox::{Fault, ReturnCode};
-use crate::{Error, sandbox};
+use crate::sandbox::{Fault, ReturnCode, SandboxOptions};
+use crate::{EngineKind, Error, sandbox};
 
 fn import(item: &str) -> String {
     with_entry(item, "")
@@ -228,11 +228,20 @@ fn kernels_that_the_pack_lacks_are_named() {
 
 #[test]
 fn kernels_for_other_engines_are_refused() {
-    for (platforms, name) in [
-        (json!({"wasmi": {"min_version": "2.0.0"}}), "NoPlatform"),
-        (json!({"wasmtime": {"min_version": "49.0.0"}}), "EngineTooOld"),
-        (json!({"wasmtime": {"min_version": "48.0.0", "features": ["relaxed_simd"]}}), "MissingFeature"),
-    ] {
+    let (engine, other) = match SandboxOptions::default().engine {
+        EngineKind::Wasmtime => ("wasmtime", "wasmi"),
+        EngineKind::Wasmi => ("wasmi", "wasmtime"),
+    };
+    let mut cases = vec![
+        (json!({other: {"min_version": "1.0.0"}}), "NoPlatform"),
+        (json!({engine: {"min_version": "49.0.0"}, other: {"min_version": "1.0.0"}}), "EngineTooOld"),
+    ];
+    if engine == "wasmtime" {
+        // Manifests list no features for wasmi.
+        let needs = json!({"wasmtime": {"min_version": "48.0.0", "features": ["relaxed_simd"]}});
+        cases.push((needs, "MissingFeature"));
+    }
+    for (platforms, name) in cases {
         let mut kernel = plain();
         kernel["platforms"] = platforms;
         let module = wat::parse_str(ECHO).unwrap();

@@ -13,9 +13,10 @@ use ruvllm_witness::Digest;
 use wasmtime::{Engine, Module};
 
 use super::compiled::{self, OwnCode};
-use super::fault::Fault;
 use crate::error::{Error, Result, io_error};
 use crate::files;
+use crate::sandbox::fault::Fault;
+use crate::sandbox::interface::CacheCounts;
 
 /// First bytes of a file: its kind and version.
 const MAGIC: &[u8; 8] = b"rvkcode1";
@@ -33,18 +34,6 @@ pub(super) struct Cache {
     hits: AtomicU64,
     misses: AtomicU64,
     rejected: AtomicU64,
-}
-
-/// Counters of a cache of compiled modules.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CacheCounts {
-    /// Modules that were loaded from it.
-    pub hits: u64,
-    /// Modules that were compiled because it lacked them.
-    pub misses: u64,
-    /// Modules that were compiled because their file failed a check.
-    pub rejected: u64,
 }
 
 impl Cache {
@@ -101,7 +90,7 @@ impl Cache {
     /// be written.
     pub(super) fn module(&self, engine: &Engine, kernel: &str, wasm: &[u8]) -> Result<Module> {
         self.check_folder()?;
-        let key = Key { module: Digest::of(wasm), settings: super::engine::digest(engine) };
+        let key = Key { module: Digest::of(wasm), settings: super::settings::digest(engine) };
         let path = self.folder.join(key.file_name());
         let (counter, found) = match self.read(&path, &key, engine) {
             Ok(module) => (&self.hits, Some(module)),

@@ -1,4 +1,4 @@
-//! Settings of the engine.
+//! Settings of wasmtime.
 
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
@@ -10,10 +10,10 @@ use wasmtime::{
     Strategy, WasmBacktraceDetails, WasmFeatures,
 };
 
-use super::limiter::PAGE;
-use super::options::{Allocation, SandboxOptions};
 use crate::limits::{MAX_MEMORY_PAGES, MAX_TABLE_ELEMENTS};
 use crate::manifest::WasmFeature;
+use crate::sandbox::interface::PAGE;
+use crate::sandbox::options::{Allocation, SandboxOptions};
 
 /// Version of wasmtime that the crate is built with; a test compares it with `Cargo.lock`.
 pub(super) const VERSION: Version = Version::new(48, 0, 8);
@@ -23,7 +23,7 @@ const OFFERED: [WasmFeature; 4] =
     [WasmFeature::Simd128, WasmFeature::BulkMemory, WasmFeature::MultiValue, WasmFeature::ReferenceTypes];
 
 /// Engine as verification and platforms of manifests see it.
-pub(super) fn description() -> crate::Engine {
+pub(in crate::sandbox::engine) fn description() -> crate::Engine {
     crate::Engine { kind: crate::EngineKind::Wasmtime, version: VERSION, features: BTreeSet::from(OFFERED) }
 }
 
