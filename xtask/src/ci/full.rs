@@ -135,10 +135,13 @@ fn grpc_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
 
 /// The sandbox of kernel packs.
 fn sandbox_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
-    steps.command("kernel sandbox lints", &kernel_sandbox::lint(workspace))?;
+    for lint in kernel_sandbox::lints(workspace) {
+        steps.command("kernel sandbox lints", &lint)?;
+    }
     steps.command("lints of its use", &kernel_sandbox::program(workspace))?;
     for (name, tests) in [
         ("kernel sandbox", kernel_sandbox::tests(workspace)),
+        ("kernel sandbox on wasmi", kernel_sandbox::interpreter(workspace)),
         ("kernel packs in the engine", kernel_sandbox::engine(workspace)),
     ] {
         steps.run(name, &tests.display(), || counted(&tests))?;

@@ -5,7 +5,11 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 
 use ruvllm_kernel_packs::Contents;
+#[cfg(feature = "wasmi")]
+use ruvllm_kernel_packs::EngineKind;
 use ruvllm_kernel_packs::manifest::ParameterValue;
+#[cfg(feature = "wasmi")]
+use ruvllm_kernel_packs::sandbox::SandboxOptions;
 use ruvllm_kernel_packs::sandbox::{Job, Kernel, Sandbox};
 use ruvllm_kernels::Kernels;
 use ruvllm_kernels::quant::WeightFormat;
@@ -66,11 +70,23 @@ pub(crate) fn all(sandbox: &Sandbox) -> Result<()> {
     let core = Core(sandbox.load_all(&verified(|key| Ok(Contents::build(&folder(), Some(key))?))?)?);
     let native = Kernels::detect()?;
     println!("| native kernels: {} | | | |", native.isa());
-    norms(&core, &native)?;
+    norms(&core, &native, &[1, 64])?;
     rope(&core, &native)?;
     swiglu(&core, &native)?;
     blocks(&core, &native)?;
     low_rank(&core, &native)
+}
+
+/// Row kernels on another engine, which takes 100 times as long.
+#[cfg(feature = "wasmi")]
+pub(crate) fn rows(engine: EngineKind) -> Result<()> {
+    let sandbox = Sandbox::new(SandboxOptions { engine, ..Default::default() })?;
+    let core = Core(sandbox.load_all(&verified(|key| Ok(Contents::build(&folder(), Some(key))?))?)?);
+    let native = Kernels::detect()?;
+    println!("| on {} | | | |", engine.name());
+    norms(&core, &native, &[1])?;
+    rope(&core, &native)?;
+    swiglu(&core, &native)
 }
 
 fn bytes(values: &[f32]) -> &[u8] {
@@ -82,8 +98,8 @@ fn values(count: usize) -> Vec<f32> {
     (0..count).map(|index| (index as f32 * 0.7).sin()).collect()
 }
 
-fn norms(core: &Core, native: &Kernels) -> Result<()> {
-    for rows in [1, 64] {
+fn norms(core: &Core, native: &Kernels, rows: &[usize]) -> Result<()> {
+    for &rows in rows {
         let (x, weight) = (values(rows * DIM), values(DIM));
         let mut y = vec![0.0; rows * DIM];
         let what = ("rms-norm-f32", &[("rows", rows), ("dim", DIM)][..], &[][..]);

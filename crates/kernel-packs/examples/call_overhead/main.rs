@@ -1,7 +1,8 @@
 //! Time of calls, instances, compilation and the core pack in the sandbox, beside native kernels
 //! and plain wasmtime. Prints the table of `docs/kernel-packs.md`.
 //!
-//! `cargo run --release -p ruvllm-kernel-packs --features wasmtime --example call_overhead`
+//! `cargo run --release -p ruvllm-kernel-packs --features wasmtime --example call_overhead`; with
+//! `--features wasmtime,wasmi` the row kernels of the core pack on the interpreter too.
 
 mod core_pack;
 mod epochs;
@@ -31,6 +32,8 @@ fn main() -> Result<()> {
     calls(&sandbox)?;
     instances()?;
     core_pack::all(&sandbox)?;
+    #[cfg(feature = "wasmi")]
+    core_pack::rows(ruvllm_kernel_packs::EngineKind::Wasmi)?;
     epochs::shares()?;
     compilation()
 }

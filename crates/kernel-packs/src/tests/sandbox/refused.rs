@@ -19,6 +19,18 @@ fn imports_of_wasi_are_refused() {
 }
 
 #[test]
+fn imports_of_wasi_nn_and_threads_are_refused() {
+    for (module, name, parameters) in [
+        ("wasi_ephemeral_nn", "load", "(param i32 i32 i32 i32 i32)"),
+        ("wasi", "thread-spawn", "(param i32)"),
+    ] {
+        let text = import(&format!(r#"(import "{module}" "{name}" (func {parameters} (result i32)))"#));
+        let expected = Fault::Import { module: module.to_owned(), name: name.to_owned() };
+        assert_eq!(attack(&text), expected);
+    }
+}
+
+#[test]
 fn imports_of_any_kind_are_refused() {
     for item in [
         r#"(import "env" "abort" (func))"#,

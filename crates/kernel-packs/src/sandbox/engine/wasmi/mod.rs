@@ -7,7 +7,7 @@ mod watch;
 use std::collections::BTreeSet;
 
 use semver::Version;
-use wasmi::{CompilationMode, Config, ExternType, Module, Mutability, ValType};
+use wasmi::{CompilationMode, Config, CustomFuelCosts, ExternType, Module, Mutability, ValType};
 use wasmparser::types::TypesRef;
 use wasmparser::{Validator, WasmFeatures};
 
@@ -37,6 +37,10 @@ const ALLOWED: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::MULTI_VALUE)
     .union(WasmFeatures::REFERENCE_TYPES);
 
+/// Fuel beside one per instruction. Translation at the first call has none: its time is bounded by
+/// the size of the module, as that of its validation is.
+const COSTS: CustomFuelCosts =
+    CustomFuelCosts { bytes_copied_per_fuel: 64, fuel_per_bytes_translated: 0, fuel_per_bytes_validated: 0 };
 /// Least bytes of stack: what an empty one begins with.
 const LEAST_STACK: usize = 1 << 10;
 /// Bytes of a call on the stack of calls, rounded up.
@@ -73,7 +77,9 @@ impl Wasmi {
             .wasm_relaxed_simd(false)
             .wasm_custom_page_sizes(false)
             .wasm_wide_arithmetic(false)
-            .compilation_mode(CompilationMode::Eager)
+            // A module has functions of kernels that a device may never call.
+            .compilation_mode(CompilationMode::LazyTranslation)
+            .fuel_cost(COSTS)
             .ignore_custom_sections(true)
             .consume_fuel(true)
             .set_max_recursion_depth(calls / FRAME)
