@@ -89,13 +89,19 @@ mod installed {
         manager.reader().get().map(|pack| pack.release().version.to_string()).unwrap_or_default()
     }
 
-    /// Swaps in versions that are installed later; a thread that ends with the process.
+    /// Swaps in versions that are installed later, and reports quarantines; a thread that ends with
+    /// the process.
     fn watch(manager: Manager) {
-        let mut last = String::new();
+        let (mut last, mut seen) = (String::new(), manager.status());
         let watch = move || {
             loop {
                 thread::sleep(EVERY);
                 manager.tick();
+                let status = manager.status();
+                for line in status.news_since(&seen) {
+                    output::warn(&format!("kernel pack {}: {line}", manager.name()));
+                }
+                seen = status;
                 let report = match manager.refresh() {
                     Ok(true) => format!("kernel pack {} {} is in use", manager.name(), version(&manager)),
                     // No other version, or the store is being changed: the next look sees it.

@@ -25,6 +25,11 @@ pub struct Compute {
 /// operations that are not replaced, after failures, and where a call costs more than it is worth.
 /// Calls come from all threads of the pool.
 pub trait RowKernels: Debug + Send + Sync {
+    /// Version, counters and quarantines, for metrics; `None` for kernels that count nothing.
+    fn report(&self) -> Option<RowKernelReport> {
+        None
+    }
+
     /// Digest of the code that is in use: keys and values that were computed with other code are
     /// not reused. It may change between forward passes.
     fn digest(&self) -> [u8; 32];
@@ -38,6 +43,40 @@ pub trait RowKernels: Debug + Send + Sync {
     /// [`Kernels::rope`] of the heads of one position: `x` is `[heads, head_dim]`, `cos` and `sin`
     /// have a value per pair of dimensions.
     fn rope(&self, layout: RopeLayout, cos: &[f32], sin: &[f32], x: &mut [f32], head_dim: usize) -> bool;
+}
+
+/// State of [`RowKernels`]. Counters never fall while the kernels live.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RowKernelReport {
+    /// Name under which versions are installed.
+    pub name: String,
+    /// Version in use; `None` while all operations are native.
+    pub version: Option<String>,
+    /// Versions that came into use.
+    pub swaps: u64,
+    /// Versions that were refused.
+    pub refused: u64,
+    /// Versions that went out of use for an earlier one or for native kernels, by cause.
+    pub rollbacks: Vec<(&'static str, u64)>,
+    /// Counters by kernel, over all versions.
+    pub kernels: Vec<RowKernelCounts>,
+}
+
+/// Counters of one kernel.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RowKernelCounts {
+    /// Id.
+    pub id: String,
+    /// Calls, also those that failed.
+    pub calls: u64,
+    /// Calls that failed for any reason.
+    pub failed: u64,
+    /// Operations that native code computed after a failure or in quarantine.
+    pub fallbacks: u64,
+    /// Failures for which the kernel is at fault, by kind.
+    pub traps: Vec<(&'static str, u64)>,
+    /// True if calls are refused after traps.
+    pub is_quarantined: bool,
 }
 
 impl Compute {

@@ -9,7 +9,9 @@ use ruvllm_adapters::{FactorFormat, Registry, Residency, ResidencyConfig, Scaled
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_kv_cache::{KvPolicy, KvStore};
 use ruvllm_models::quantize::{InSitu, Recipe};
-use ruvllm_models::{Checkpoint, Compute, EmbeddingDefaults, LoadProgress, Model, ModelConfig};
+use ruvllm_models::{
+    Checkpoint, Compute, EmbeddingDefaults, LoadProgress, Model, ModelConfig, RowKernelReport,
+};
 use ruvllm_text::TokenId;
 use ruvllm_text::chat::{ChatTemplate, Message};
 use ruvllm_text::tokenizer::Tokenizer;
@@ -331,6 +333,12 @@ impl Engine {
     /// that is being refused may show for a moment.
     pub fn open_requests(&self) -> usize {
         self.core.intake.open()
+    }
+
+    /// State of the kernels that replace native ones; `None` without
+    /// [`EngineOptions::row_kernels`], and for kernels that count nothing.
+    pub fn row_kernel_report(&self) -> Option<RowKernelReport> {
+        self.core.compute.row_kernels.as_ref()?.report()
     }
 
     /// Number of compute threads.

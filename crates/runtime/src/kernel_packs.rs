@@ -8,12 +8,12 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ruvllm_kernel_packs::manager::{LoadedPack, Manager, PackReader};
+use ruvllm_kernel_packs::manager::{KernelStatus, LoadedPack, Manager, PackReader, Status};
 use ruvllm_kernel_packs::manifest::{Category, DType, ParameterValue};
 use ruvllm_kernel_packs::sandbox::{Binding, Fault, Guest};
 use ruvllm_kernel_packs::signature::Callable;
 use ruvllm_kernels::rope::RopeLayout;
-use ruvllm_models::RowKernels;
+use ruvllm_models::{RowKernelCounts, RowKernelReport, RowKernels};
 use sha2::{Digest as _, Sha256};
 
 /// Time of a call that computes nothing, in nanoseconds.
@@ -204,6 +204,34 @@ impl Request {
 }
 
 impl RowKernels for PackKernels {
+    /// Counters of the kernels that the engine has called, and of those that it calls now.
+    fn report(&self) -> Option<RowKernelReport> {
+        let Status { name, active, counts, totals, .. } = self.manager.status();
+        let of_active = |id: &str| active.as_ref()?.kernels.iter().find(|kernel| kernel.id == id);
+        let is_replaced = |kernel: &KernelStatus| {
+            Operation::ALL.iter().any(|operation| kernel.callable == Ok(operation.callable()))
+        };
+        let kernels = totals.into_iter().filter(|(id, counts)| {
+            counts.calls + counts.refused > 0 || of_active(id).is_some_and(is_replaced)
+        });
+        let kernels = kernels.map(|(id, counts)| RowKernelCounts {
+            is_quarantined: of_active(&id).is_some_and(|kernel| kernel.is_quarantined),
+            id,
+            calls: counts.calls,
+            failed: counts.failed,
+            fallbacks: counts.fallbacks,
+            traps: counts.traps.iter().map(|(kind, count)| (kind.name(), *count)).collect(),
+        });
+        Some(RowKernelReport {
+            name,
+            version: active.as_ref().map(|pack| pack.release.version.to_string()),
+            swaps: counts.swaps,
+            refused: counts.refused,
+            rollbacks: vec![("requested", counts.requested), ("quarantine", counts.automatic)],
+            kernels: kernels.collect(),
+        })
+    }
+
     /// Digest of the pack's manifest and of the settings that choose calls.
     fn digest(&self) -> [u8; 32] {
         let mut digest = Sha256::new_with_prefix("kernels of a pack");

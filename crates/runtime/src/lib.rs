@@ -92,12 +92,15 @@ pub use ruvllm_adapters::{
 };
 #[cfg(feature = "store")]
 pub use ruvllm_hub::Store;
+pub use ruvllm_kernels::rope::RopeLayout;
 pub use ruvllm_kernels::{Isa, Kernels};
 pub use ruvllm_kv_cache::prefix::{FolderKey, PrefixNode, TreeStatistics};
 pub use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvShape, KvStore};
 pub use ruvllm_memory::{PagePool, PoolStats, PressurePolicy, Quota, Tenant};
 pub use ruvllm_models::quantize::Recipe;
-pub use ruvllm_models::{Checkpoint, LoadProgress, Model, ModelConfig, Pooling, RowKernels};
+pub use ruvllm_models::{
+    Checkpoint, LoadProgress, Model, ModelConfig, Pooling, RowKernelCounts, RowKernelReport, RowKernels,
+};
 pub use ruvllm_scheduler::{Config as SchedulerConfig, Refusal};
 pub use ruvllm_text::TokenId;
 pub use ruvllm_text::chat::{ChatTemplate, Message};

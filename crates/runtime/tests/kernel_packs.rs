@@ -6,9 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
+use std::time::Duration;
 
 use ruvllm::kernel_packs::{PackKernels, PackKernelsOptions};
-use ruvllm::{Engine, EngineOptions, GenerateRequest, ModelSource, Recipe, RowKernels, SamplingParams};
+use ruvllm::{
+    Engine, EngineOptions, GenerateRequest, ModelSource, Recipe, RowKernelCounts, RowKernelReport,
+    RowKernels, SamplingParams,
+};
 use ruvllm_kernel_packs::manager::{Manager, ManagerOptions};
 use ruvllm_kernel_packs::manifest::Category;
 use ruvllm_kernel_packs::sandbox::{Sandbox, SandboxOptions};
@@ -27,11 +31,36 @@ const PROMPTS: [&str; 5] = [
 /// The core pack with another version, signed with a key of the test.
 fn core_pack(version: &str) -> Pack {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernel-packs/core/pack");
-    let folder = tempfile::tempdir().expect("a folder");
     let manifest = fs::read_to_string(source.join("kernels.json")).expect("the draft");
     let changed = manifest.replacen("\"version\": \"1.0.0\"", &format!("\"version\": \"{version}\""), 1);
-    fs::write(folder.path().join("kernels.json"), changed).expect("a manifest");
-    fs::copy(source.join("core.wasm"), folder.path().join("core.wasm")).expect("a module");
+    signed(&changed, &fs::read(source.join("core.wasm")).expect("a module"))
+}
+
+/// `SwiGLU` that traps for more than 16,384 values, which no golden vector has.
+fn trapping_pack(version: &str) -> Pack {
+    let text = include_str!("../../kernel-packs/src/tests/sandbox/wat/swiglu.wat");
+    let trap = "(if (i32.gt_u (i32.load offset=4 (local.get $d)) (i32.const 65536)) (then unreachable))
+        (loop $request";
+    assert_eq!(text.matches("(loop $request").count(), 1);
+    let module = wat::parse_str(text.replace("(loop $request", trap)).expect("a module");
+    let manifest = format!(
+        r#"{{"schema_version": 1, "name": "ruvllm-core", "version": "{version}", "description": "Test",
+        "min_runtime_version": "0.1.0", "created": "2026-11-27",
+        "author": {{"name": "Test", "email": "kernels@test.example"}},
+        "kernels": [{{"id": "swiglu-f32", "name": "SwiGLU", "category": "swiglu", "path": "core.wasm",
+        "inputs": [{{"name": "gate", "dtype": "f32", "shape": ["n"]}},
+                   {{"name": "up", "dtype": "f32", "shape": ["n"]}}],
+        "outputs": [{{"name": "y", "dtype": "f32", "shape": ["n"]}}],
+        "platforms": {{"wasmtime": {{"min_version": "48.0.0", "features": ["simd128"]}}}}}}]}}"#
+    );
+    signed(&manifest, &module)
+}
+
+/// Verified pack of a manifest and its module, `core.wasm`.
+fn signed(manifest: &str, module: &[u8]) -> Pack {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("kernels.json"), manifest).expect("a manifest");
+    fs::write(folder.path().join("core.wasm"), module).expect("a module");
     let key = PrivateKey::from_bytes(&[7; 32]);
     let keys = TrustedKeys::new(vec![TrustedKey::new("test", key.public_key())], None).expect("a key");
     let host = Host { engine: Some(Sandbox::engine()), ..Host::new(Version::new(0, 1, 0)) };
@@ -40,10 +69,15 @@ fn core_pack(version: &str) -> Pack {
 }
 
 fn manager() -> Manager {
-    let sandbox = Sandbox::new(SandboxOptions::default()).expect("a sandbox");
-    let manager = Manager::new(Arc::new(sandbox), "ruvllm-core", ManagerOptions::default());
+    let manager = manager_with(ManagerOptions::default());
     manager.upgrade(&core_pack("1.0.0")).expect("a healthy pack");
     manager
+}
+
+/// Manager without an active pack.
+fn manager_with(options: ManagerOptions) -> Manager {
+    let sandbox = Sandbox::new(SandboxOptions::default()).expect("a sandbox");
+    Manager::new(Arc::new(sandbox), "ruvllm-core", options)
 }
 
 /// The built-in model with weights in f16; `share` is that of the kernels of a pack.
@@ -152,4 +186,46 @@ fn packs_are_swapped_while_requests_run() {
         assert!(threads.into_iter().all(|thread| thread.join().expect("no panic") > 0));
     });
     assert!(REPLACED.iter().all(|category| calls(&manager, *category).1 == 0));
+}
+
+/// Counters of the `SwiGLU` kernel in a report, with its traps of `unreachable`.
+fn swiglu(report: &RowKernelReport) -> (&RowKernelCounts, u64) {
+    let kernel = report.kernels.iter().find(|kernel| kernel.id == "swiglu-f32").expect("a kernel");
+    let traps = kernel.traps.iter().find(|(kind, _)| *kind == "unreachable").expect("a kind");
+    (kernel, traps.1)
+}
+
+#[test]
+fn traps_are_reported_after_the_rollback_that_they_cause() {
+    let (native, manager) = (engine(None), manager());
+    let packed = engine(Some((&manager, f64::INFINITY)));
+    let report = || packed.row_kernel_report().expect("a report");
+    let before = report();
+    assert_eq!((before.name.as_str(), before.version.as_deref()), ("ruvllm-core", Some("1.0.0")));
+    let ids: Vec<_> = before.kernels.iter().map(|kernel| (kernel.id.as_str(), kernel.calls)).collect();
+    assert_eq!(ids, [("rms-norm-f32", 0), ("rope-f32", 0), ("swiglu-f32", 0)], "those that are replaced");
+    manager.upgrade(&trapping_pack("1.1.0")).expect("golden vectors are small");
+    let prompt = PROMPTS.concat();
+    assert_eq!(text(&packed, &prompt, 4), text(&native, &prompt, 4));
+    let after = report();
+    assert_eq!((after.version.as_deref(), after.swaps), (Some("1.0.0"), 2));
+    assert_eq!(after.rollbacks, [("requested", 0), ("quarantine", 1)]);
+    let (kernel, traps) = swiglu(&after);
+    assert!(traps >= 3 && kernel.failed == traps && kernel.fallbacks >= traps, "{kernel:?}");
+    assert!(kernel.calls > kernel.failed && !kernel.is_quarantined, "the core pack goes on: {kernel:?}");
+}
+
+#[test]
+fn a_quarantine_after_probation_is_reported_and_native_code_computes() {
+    let native = engine(None);
+    let manager = manager_with(ManagerOptions { probation: Duration::ZERO, ..ManagerOptions::default() });
+    manager.upgrade(&trapping_pack("1.0.0")).expect("golden vectors are small");
+    let packed = engine(Some((&manager, f64::INFINITY)));
+    let prompt = PROMPTS.concat();
+    assert_eq!(text(&packed, &prompt, 4), text(&native, &prompt, 4));
+    let report = packed.row_kernel_report().expect("a report");
+    let (kernel, traps) = swiglu(&report);
+    assert!(kernel.is_quarantined && traps >= 3 && kernel.fallbacks > traps, "{kernel:?}");
+    assert_eq!((report.version.as_deref(), report.rollbacks[1].1), (Some("1.0.0"), 0));
+    assert_eq!(native.row_kernel_report(), None);
 }

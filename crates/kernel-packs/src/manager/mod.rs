@@ -14,6 +14,7 @@ mod loaded;
 mod options;
 mod state;
 mod status;
+mod totals;
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ pub use options::{Clock, ManagerOptions, Origin};
 pub use status::{KernelStatus, ManagerCounts, PackStatus, Reason, Rollback, Status};
 
 use self::state::{State, Unused};
+use self::totals::Totals;
 use crate::current::{Current, Reader};
 use crate::error::{Error, Result};
 use crate::sandbox::{Fault, Sandbox};
@@ -49,6 +51,7 @@ struct Inner {
     /// Held for moments, also by threads whose call led to a quarantine.
     state: Mutex<State>,
     packs_in_memory: Arc<AtomicUsize>,
+    totals: Totals,
 }
 
 /// Active pack; `None` before the first one.
@@ -104,6 +107,7 @@ impl Manager {
             changes: Mutex::new(()),
             state: Mutex::new(State::default()),
             packs_in_memory: Arc::default(),
+            totals: Totals::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -172,9 +176,10 @@ impl Manager {
 
     /// State, for servers that show it. Ends the grace period of the previous pack if it is over.
     pub fn status(&self) -> Status {
-        let Inner { name, options, state, packs_in_memory, .. } = &*self.inner;
+        let Inner { name, options, state, packs_in_memory, totals, .. } = &*self.inner;
         self.inner.expire();
-        state.lock().status(name, options.clock.now(), packs_in_memory.load(Ordering::Relaxed))
+        let totals = totals.read();
+        state.lock().status(name, options.clock.now(), packs_in_memory.load(Ordering::Relaxed), totals)
     }
 }
 
@@ -198,6 +203,7 @@ impl Inner {
             self.state.lock().refuse(pack.release(), error.to_string(), is_of_pack(error));
         })?;
         self.watch(&loaded);
+        self.totals.add(&loaded);
         let mut state = self.state.lock();
         let (now, next) = (options.clock.now(), Arc::new(loaded));
         let unused = state.swap(next, now, options.grace, options.probation);

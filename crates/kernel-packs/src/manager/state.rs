@@ -1,12 +1,13 @@
 //! Active and previous pack of a manager: what a swap, a rollback and the clock change.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::loaded::LoadedPack;
 use super::status::{ManagerCounts, PackStatus, Reason, Rollback, Status};
 use crate::Release;
+use crate::sandbox::Counts;
 
 /// Rollbacks that are kept for the status, and refused packs that the store is not rolled back to.
 const KEPT: usize = 32;
@@ -125,7 +126,13 @@ impl State {
         self.active.as_ref().map(|active| active.release().clone())
     }
 
-    pub(super) fn status(&self, name: &str, now: Instant, packs_in_memory: usize) -> Status {
+    pub(super) fn status(
+        &self,
+        name: &str,
+        now: Instant,
+        packs_in_memory: usize,
+        totals: BTreeMap<String, Counts>,
+    ) -> Status {
         let grace_left = self.left(self.previous.as_ref().map(|previous| previous.until), now);
         let probation_left = self.left(self.probation_until, now);
         Status {
@@ -136,6 +143,7 @@ impl State {
             // Without a pack to go back to, there is no probation.
             probation_left: probation_left.and_then(|left| Some(left.min(grace_left?))),
             packs_in_memory,
+            totals,
             counts: self.counts,
             rollbacks: self.rollbacks.iter().cloned().collect(),
             store_fault: self.store_fault.clone(),

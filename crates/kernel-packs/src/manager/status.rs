@@ -1,5 +1,6 @@
 //! State of a manager, for servers that show it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ pub struct Status {
     pub probation_left: Option<Duration>,
     /// Packs in memory: active, previous, and those of running calls.
     pub packs_in_memory: usize,
+    /// Counters by the id of kernels since the manager was made, over all versions, without the
+    /// calls of health checks.
+    pub totals: BTreeMap<String, Counts>,
     /// Counters since the manager was made.
     pub counts: ManagerCounts,
     /// Latest rollbacks and refused packs, earliest first, 32 at most.
@@ -119,6 +123,48 @@ impl fmt::Display for Reason {
             Self::Quarantined { kernel, traps } => {
                 write!(f, "the kernel {kernel} was quarantined after {traps} traps in a row")
             }
+        }
+    }
+}
+
+impl Status {
+    /// Lines for a log: automatic rollbacks since an earlier status, and kernels of the active pack
+    /// that were quarantined since.
+    pub fn news_since(&self, before: &Self) -> Vec<String> {
+        let is_automatic = |rollback: &&Rollback| matches!(rollback.reason, Reason::Quarantined { .. });
+        let count = self.counts.automatic.saturating_sub(before.counts.automatic) as usize;
+        let mut rollbacks: Vec<&Rollback> =
+            self.rollbacks.iter().rev().filter(is_automatic).take(count).collect();
+        rollbacks.reverse();
+        let rollbacks = rollbacks.into_iter().map(ToString::to_string);
+        let active =
+            self.active.iter().flat_map(|pack| pack.kernels.iter().map(move |kernel| (pack, kernel)));
+        let quarantined =
+            active.filter(|(pack, kernel)| kernel.is_quarantined && !before.has_quarantined(pack, kernel));
+        let quarantined = quarantined.map(|(pack, kernel)| {
+            let (version, id) = (&pack.release.version, &kernel.id);
+            let traps = kernel.counts.all_traps();
+            format!("the kernel {id} of {version} is quarantined, with {traps} traps; native code computes")
+        });
+        rollbacks.chain(quarantined).collect()
+    }
+
+    /// True if the kernel of this pack was in quarantine.
+    fn has_quarantined(&self, pack: &PackStatus, kernel: &KernelStatus) -> bool {
+        self.active
+            .iter()
+            .filter(|active| active.release == pack.release)
+            .any(|active| active.kernels.iter().any(|other| other.id == kernel.id && other.is_quarantined))
+    }
+}
+
+impl fmt::Display for Rollback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { from, to, reason } = self;
+        write!(f, "{} is out of use: {reason}; ", from.version)?;
+        match to {
+            Some(to) => write!(f, "{} is in use", to.version),
+            None => f.write_str("native code computes"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Counters of a kernel, and its quarantine.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::trap::TrapKind;
@@ -20,6 +21,13 @@ pub struct Counts {
     pub traps: [(TrapKind, u64); TrapKind::ALL.len()],
 }
 
+/// All 0.
+impl Default for Counts {
+    fn default() -> Self {
+        Self { calls: 0, failed: 0, fallbacks: 0, refused: 0, traps: TrapKind::ALL.map(|kind| (kind, 0)) }
+    }
+}
+
 impl Counts {
     /// Traps of a kind.
     pub fn traps_of(&self, kind: TrapKind) -> u64 {
@@ -29,6 +37,26 @@ impl Counts {
     /// Traps of all kinds.
     pub fn all_traps(&self) -> u64 {
         self.traps.iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// Handle of a kernel's counters, which outlives the kernel.
+#[derive(Debug)]
+pub(crate) struct Counters(Arc<Health>);
+
+impl Counters {
+    pub(super) fn new(health: &Arc<Health>) -> Self {
+        Self(Arc::clone(health))
+    }
+
+    /// The counters.
+    pub(crate) fn read(&self) -> Counts {
+        self.0.counts()
+    }
+
+    /// True if nothing counts any more: the kernel is gone, and no other handle is left.
+    pub(crate) fn are_final(&mut self) -> bool {
+        Arc::get_mut(&mut self.0).is_some()
     }
 }
 

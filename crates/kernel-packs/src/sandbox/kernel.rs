@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::fault::Fault;
 use super::guest::Guest;
-use super::health::{Counts, Health};
+use super::health::{Counters, Counts, Health};
 use super::interface::Code;
 use super::layout::{Binding, Direction};
 use super::options::SandboxOptions;
@@ -38,7 +38,7 @@ struct Shared {
     template: Template,
     needs: Needs,
     pool: Pool,
-    health: Health,
+    health: Arc<Health>,
     on_quarantine: OnceLock<OnQuarantine>,
     refuse_non_finite: bool,
 }
@@ -93,7 +93,7 @@ impl Kernel {
             template,
             needs,
             pool,
-            health: Health::new(options.quarantine_after),
+            health: Arc::new(Health::new(options.quarantine_after)),
             on_quarantine: OnceLock::new(),
             refuse_non_finite: options.refuse_non_finite,
         };
@@ -274,6 +274,11 @@ impl Kernel {
     /// Counters since the kernel was loaded.
     pub fn counts(&self) -> Counts {
         self.shared.health.counts()
+    }
+
+    /// Handle of the counters, for a reader that outlives the kernel.
+    pub(crate) fn counters(&self) -> Counters {
+        Counters::new(&self.shared.health)
     }
 
     /// True if calls are refused until [`release`](Self::release).

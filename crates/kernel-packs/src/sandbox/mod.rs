@@ -33,6 +33,7 @@ pub use code::ReturnCode;
 pub(crate) use engine::wasmtime::cache;
 pub use fault::Fault;
 pub use guest::{Element, Guest};
+pub(crate) use health::Counters;
 pub use health::Counts;
 pub use interface::CacheCounts;
 pub use kernel::{Job, Kernel, Outcome};

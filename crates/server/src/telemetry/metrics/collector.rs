@@ -5,47 +5,17 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
 use ruvllm::ProcessMemory;
 
 use super::engine::{EngineMetric, engine_metrics};
+use super::kernel_packs::write_kernel_packs;
 use super::labels::Labels;
+use super::samples::write;
 use super::{Source, Sources};
 use crate::models::ModelSet;
 use crate::telemetry::figures::ModelFigures;
-
-/// Writes a metric: its description and its values.
-fn write(
-    encoder: &mut DescriptorEncoder<'_>,
-    (name, help, unit): (&str, &str, Option<&Unit>),
-    is_counter: bool,
-    samples: &[(Labels, f64)],
-) -> fmt::Result {
-    if samples.is_empty() {
-        return Ok(());
-    }
-    let kind = if is_counter { MetricType::Counter } else { MetricType::Gauge };
-    let help = format!("{help}.");
-    let mut metric = encoder.encode_descriptor(name, &help, unit, kind)?;
-    for (labels, value) in samples {
-        if *labels == Labels::default() {
-            write_value(&mut metric, is_counter, *value)?;
-        } else {
-            write_value(&mut metric.encode_family(labels)?, is_counter, *value)?;
-        }
-    }
-    Ok(())
-}
-
-fn write_value(metric: &mut MetricEncoder<'_>, is_counter: bool, value: f64) -> fmt::Result {
-    if is_counter {
-        metric.encode_counter::<Labels, f64, f64>(&value, None)
-    } else {
-        metric.encode_gauge(&value)
-    }
-}
 
 /// Metrics of models and their engines.
 pub(super) struct EngineCollector {
@@ -82,7 +52,8 @@ impl fmt::Debug for EngineCollector {
 
 impl Collector for EngineCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let models: Vec<_> = self.models.loaded().iter().map(|model| ModelFigures::read(model)).collect();
+        let loaded = self.models.loaded();
+        let models: Vec<_> = loaded.iter().map(|model| ModelFigures::read(model)).collect();
         self.write_models(&mut encoder, &models)?;
         for EngineMetric { name, help, unit, is_counter, read } in &self.metrics {
             let samples: Vec<_> = models
@@ -97,6 +68,7 @@ impl Collector for EngineCollector {
                 .collect();
             write(&mut encoder, (name, help, unit.as_ref()), *is_counter, &samples)?;
         }
+        write_kernel_packs(&mut encoder, &loaded)?;
         let help = "Records that the witness log dropped because its queue was full";
         let dropped = read(&self.sources.dropped_records);
         write(&mut encoder, ("witness_dropped_records", help, None), true, &dropped)?;

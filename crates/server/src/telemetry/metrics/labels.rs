@@ -1,5 +1,5 @@
-//! Labels. Their values are names of endpoints and of configured models, tenants and routers, so
-//! that clients cannot add time series.
+//! Labels. Their values are names of endpoints, of configured models, tenants and routers, and of
+//! installed kernels, so that clients cannot add time series.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,6 +15,8 @@ pub(super) struct Labels {
     pub(super) tenant: Option<Arc<str>>,
     pub(super) router: Option<Arc<str>>,
     pub(super) arm: Option<Arc<str>>,
+    pub(super) pack: Option<Arc<str>>,
+    pub(super) kernel: Option<Arc<str>>,
     /// A further label: its name and value.
     pub(super) kind: Option<(&'static str, &'static str)>,
 }
@@ -41,6 +43,8 @@ impl EncodeLabelSet for Labels {
             ("tenant", self.tenant.as_deref()),
             ("router", self.router.as_deref()),
             ("arm", self.arm.as_deref()),
+            ("pack", self.pack.as_deref()),
+            ("kernel", self.kernel.as_deref()),
             self.kind.map_or(("", None), |(name, value)| (name, Some(value))),
         ];
         for (name, value) in known {

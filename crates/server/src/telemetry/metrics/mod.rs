@@ -5,7 +5,9 @@
 
 mod collector;
 mod engine;
+mod kernel_packs;
 mod labels;
+mod samples;
 mod steps;
 
 use std::borrow::Cow;

@@ -1,5 +1,6 @@
 //! Metrics of a router over the built-in model.
 
+mod kernel_packs;
 mod learning;
 mod live;
 mod log;
@@ -9,9 +10,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
+use ruvllm::RowKernels;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
+use self::kernel_packs::fake_pack;
 use super::metrics::RequestEnd;
 use crate::api_error::ErrorKind;
 use crate::app::{App, RequestLimits};
@@ -46,9 +49,15 @@ impl Served {
 
     /// A server that learns and whose settings follow the load.
     fn learning(folder: &Path) -> Self {
+        Self::learning_with(folder, None)
+    }
+
+    /// The same with replacements of native kernels.
+    fn learning_with(folder: &Path, row_kernels: Option<Arc<dyn RowKernels>>) -> Self {
         let mut options = ruvllm::EngineOptions::default().with_threads(1).with_kv_budget(256 << 20);
         let tuning = ruvllm::TuningOptions::fitting(&options.scheduling, options.prefill_chunk);
         options.tuning = Some(tuning);
+        options.row_kernels = row_kernels;
         let models = ModelSet::new(vec![ModelEntry::new("base", built_in(), options)], None);
         let learning = Learning { folder: Some(folder.to_owned()), ..Learning::default() };
         let app = Arc::new(App::new(models.with_learning(learning), RequestLimits::default()));
@@ -71,7 +80,7 @@ impl Served {
     /// A scrape that has every metric of the server.
     fn full_scrape() -> Scrape {
         let folder = tempfile::tempdir().unwrap();
-        let served = Self::learning(folder.path());
+        let served = Self::learning_with(folder.path(), Some(fake_pack("core")));
         assert_eq!(served.post("/v1/chat/completions", chat(&json!({"stream": true}))), 200);
         let model = served.app.models.loaded().remove(0);
         model.learning().unwrap().counters().set_adapter("default", "tone", false, Some(0.01));

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::Error;
 use crate::manager::{Manager, ManagerOptions, Reason};
-use crate::sandbox::{Fault, Job, Sandbox, SandboxOptions};
+use crate::sandbox::{Fault, Job, Sandbox, SandboxOptions, TrapKind};
 
 #[test]
 fn readers_see_a_swap_at_once() {
@@ -114,6 +114,47 @@ fn a_quarantine_on_probation_goes_back_without_a_tick() {
     let reason = Reason::Quarantined { kernel: "kernel-0".to_owned(), traps: 3 };
     assert_eq!(rollback.reason, reason);
     assert_eq!(reason.to_string(), "the kernel kernel-0 was quarantined after 3 traps in a row");
+}
+
+#[test]
+fn totals_keep_the_traps_of_a_pack_that_is_gone() {
+    let time = Time::default();
+    let manager = serving(&time);
+    let totals = || manager.status().totals["kernel-0"].clone();
+    assert_eq!((totals().calls, totals().failed), (0, 0), "calls of the check are left out");
+    manager.upgrade(&swiglu("2.0.0", &touchy())).unwrap();
+    let mut reader = manager.reader();
+    provoke(&mut reader);
+    assert_eq!((totals().calls, totals().traps_of(TrapKind::Unreachable)), (3, 3));
+    assert_eq!(version_of(reader.get()), "1.0.0");
+    assert_eq!(manager.status().packs_in_memory, 1, "the faulty one is freed");
+    call(reader.get().unwrap(), &[1.0]).unwrap();
+    for _ in 0..2 {
+        assert_eq!((totals().calls, totals().failed, totals().all_traps()), (4, 3, 3));
+    }
+}
+
+#[test]
+fn news_name_automatic_rollbacks_and_quarantines_once() {
+    let time = Time::default();
+    let manager = serving(&time);
+    manager.upgrade(&swiglu("2.0.0", &touchy())).unwrap();
+    let before = manager.status();
+    provoke(&mut manager.reader());
+    let after = manager.status();
+    let line =
+        "2.0.0 is out of use: the kernel kernel-0 was quarantined after 3 traps in a row; 1.0.0 is in use";
+    assert_eq!(after.news_since(&before), [line]);
+    assert_eq!(after.news_since(&after), [""; 0]);
+
+    manager.upgrade(&swiglu("3.0.0", &touchy())).unwrap();
+    time.forward(300);
+    let before = manager.status();
+    provoke(&mut manager.reader());
+    let after = manager.status();
+    let line = "the kernel kernel-0 of 3.0.0 is quarantined, with 3 traps; native code computes";
+    assert_eq!(after.news_since(&before), [line]);
+    assert_eq!(manager.status().news_since(&after), [""; 0]);
 }
 
 #[test]
