@@ -77,16 +77,16 @@ mod installed {
 
     /// Version and replaced operations, for `--verbose`.
     fn details(kernels: &PackKernels) -> String {
-        let version = version(kernels.manager());
+        let version = version(kernels.manager()).unwrap_or_default();
         let replaced = kernels.replaced();
         let operations: Vec<String> =
             replaced.iter().map(|(category, least)| format!("{category} from {least} values on")).collect();
         format!("kernel pack {} {version}: {}", kernels.manager().name(), operations.join(", "))
     }
 
-    /// Active version; empty without one.
-    fn version(manager: &Manager) -> String {
-        manager.reader().get().map(|pack| pack.release().version.to_string()).unwrap_or_default()
+    /// Active version.
+    fn version(manager: &Manager) -> Option<String> {
+        manager.reader().get().map(|pack| pack.release().version.to_string())
     }
 
     /// Swaps in versions that are installed later, and reports quarantines; a thread that ends with
@@ -103,12 +103,20 @@ mod installed {
                 }
                 seen = status;
                 let report = match manager.refresh() {
-                    Ok(true) => format!("kernel pack {} {} is in use", manager.name(), version(&manager)),
+                    Ok(true) => {
+                        let version = version(&manager).unwrap_or_default();
+                        format!("kernel pack {} {version} is in use", manager.name())
+                    }
                     // No other version, or the store is being changed: the next look sees it.
                     Ok(false) | Err(PackError::Busy { .. }) => continue,
                     Err(error) => {
                         let fault = pack_text::in_commands(&one_line(&error));
-                        format!("kernel pack {} {} stays in use: {fault}", manager.name(), version(&manager))
+                        match version(&manager) {
+                            None => format!("kernel pack {}: native code computes: {fault}", manager.name()),
+                            Some(version) => {
+                                format!("kernel pack {} {version} stays in use: {fault}", manager.name())
+                            }
+                        }
                     }
                 };
                 if report != last {

@@ -79,7 +79,7 @@ impl PackKernelsOptions {
 /// Kernels of the active pack of a manager, for an engine.
 ///
 /// A failed call is counted by its kernel and computed natively. After a swap, the next call of
-/// each thread uses the new pack.
+/// each thread uses the new pack; after an unload, all operations are native.
 #[derive(Debug)]
 pub struct PackKernels {
     manager: Manager,

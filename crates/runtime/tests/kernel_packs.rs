@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -36,10 +36,12 @@ fn core_pack(version: &str) -> Pack {
     signed(&changed, &fs::read(source.join("core.wasm")).expect("a module"))
 }
 
-/// `SwiGLU` that traps for more than 16,384 values, which no golden vector has.
+/// `SwiGLU` that traps for multiples of 512 values, which no golden vector has and each call of the
+/// built-in model.
 fn trapping_pack(version: &str) -> Pack {
     let text = include_str!("../../kernel-packs/src/tests/sandbox/wat/swiglu.wat");
-    let trap = "(if (i32.gt_u (i32.load offset=4 (local.get $d)) (i32.const 65536)) (then unreachable))
+    let trap =
+        "(if (i32.eqz (i32.and (i32.load offset=4 (local.get $d)) (i32.const 2047))) (then unreachable))
         (loop $request";
     assert_eq!(text.matches("(loop $request").count(), 1);
     let module = wat::parse_str(text.replace("(loop $request", trap)).expect("a module");
@@ -90,7 +92,7 @@ fn engine(pack: Option<(&Manager, f64)>) -> Engine {
     });
     let recipe = Recipe::from_name("F16");
     let options = EngineOptions::default().with_threads(2).with_quantize(recipe).with_row_kernels(kernels);
-    let source = ModelSource::Path(PathBuf::from(builtin_model()));
+    let source = ModelSource::Path(builtin_model());
     Engine::load(&source, &options, &mut |_| ()).expect("the model loads")
 }
 
@@ -204,9 +206,8 @@ fn traps_are_reported_after_the_rollback_that_they_cause() {
     assert_eq!((before.name.as_str(), before.version.as_deref()), ("ruvllm-core", Some("1.0.0")));
     let ids: Vec<_> = before.kernels.iter().map(|kernel| (kernel.id.as_str(), kernel.calls)).collect();
     assert_eq!(ids, [("rms-norm-f32", 0), ("rope-f32", 0), ("swiglu-f32", 0)], "those that are replaced");
-    manager.upgrade(&trapping_pack("1.1.0")).expect("golden vectors are small");
-    let prompt = PROMPTS.concat();
-    assert_eq!(text(&packed, &prompt, 4), text(&native, &prompt, 4));
+    manager.upgrade(&trapping_pack("1.1.0")).expect("golden vectors pass");
+    assert_eq!(text(&packed, PROMPTS[0], 8), text(&native, PROMPTS[0], 8));
     let after = report();
     assert_eq!((after.version.as_deref(), after.swaps), (Some("1.0.0"), 2));
     assert_eq!(after.rollbacks, [("requested", 0), ("quarantine", 1)]);
@@ -219,13 +220,24 @@ fn traps_are_reported_after_the_rollback_that_they_cause() {
 fn a_quarantine_after_probation_is_reported_and_native_code_computes() {
     let native = engine(None);
     let manager = manager_with(ManagerOptions { probation: Duration::ZERO, ..ManagerOptions::default() });
-    manager.upgrade(&trapping_pack("1.0.0")).expect("golden vectors are small");
+    manager.upgrade(&trapping_pack("1.0.0")).expect("golden vectors pass");
     let packed = engine(Some((&manager, f64::INFINITY)));
-    let prompt = PROMPTS.concat();
-    assert_eq!(text(&packed, &prompt, 4), text(&native, &prompt, 4));
+    assert_eq!(text(&packed, PROMPTS[0], 8), text(&native, PROMPTS[0], 8));
     let report = packed.row_kernel_report().expect("a report");
     let (kernel, traps) = swiglu(&report);
     assert!(kernel.is_quarantined && traps >= 3 && kernel.fallbacks > traps, "{kernel:?}");
     assert_eq!((report.version.as_deref(), report.rollbacks[1].1), (Some("1.0.0"), 0));
     assert_eq!(native.row_kernel_report(), None);
+}
+
+#[test]
+fn a_first_pack_that_traps_is_unloaded_and_native_code_computes() {
+    let (native, manager) = (engine(None), manager_with(ManagerOptions::default()));
+    manager.upgrade(&trapping_pack("1.0.0")).expect("golden vectors pass");
+    let packed = engine(Some((&manager, f64::INFINITY)));
+    assert_eq!(text(&packed, PROMPTS[0], 8), text(&native, PROMPTS[0], 8));
+    let report = packed.row_kernel_report().expect("a report");
+    assert_eq!((report.version.as_deref(), report.rollbacks[1].1), (None, 1));
+    let (kernel, traps) = swiglu(&report);
+    assert!(traps >= 3 && !kernel.is_quarantined, "{kernel:?}");
 }

@@ -54,7 +54,7 @@ struct Inner {
     totals: Totals,
 }
 
-/// Active pack; `None` before the first one.
+/// Active pack; `None` before the first one, and after an unload.
 type Active = Option<Arc<LoadedPack>>;
 
 /// One thread's view of the active pack.
@@ -64,8 +64,8 @@ type Active = Option<Arc<LoadedPack>>;
 pub struct PackReader(Reader<Active>);
 
 impl PackReader {
-    /// The active pack; `None` before the first one is loaded. Costs one atomic load, and a lock
-    /// only after a swap.
+    /// The active pack; `None` before the first one is loaded and after an unload. Costs one atomic
+    /// load, and a lock only after a swap.
     ///
     /// Calls use the pack of one `get`. A later one may give another pack, for which requests are
     /// bound again ([`LoadedPack::number`]).
@@ -135,7 +135,8 @@ impl Manager {
         self.inner.load(pack, false)
     }
 
-    /// Loads the current version of the store if another one is active; false if it is active.
+    /// Loads the current version of the store if another one is active; false if it is active, or
+    /// was unloaded.
     ///
     /// A version that fails as in [`upgrade`](Self::upgrade) is rolled back in the store, unless
     /// the previous version there failed as well. Without an active pack, the version that the
@@ -161,6 +162,19 @@ impl Manager {
         let _change = self.inner.changes.lock();
         self.inner.expire();
         self.inner.rollback()
+    }
+
+    /// Takes the active pack out of use, without a successor, and the previous one with it: native
+    /// code computes. The store keeps its version, and [`refresh`](Self::refresh) loads another one
+    /// alone; [`upgrade`](Self::upgrade) loads any. Waits for other changes. Returns the pack that
+    /// was active, `None` if there was none.
+    pub fn unload(&self) -> Option<Release> {
+        let _change = self.inner.changes.lock();
+        let mut state = self.inner.state.lock();
+        let (pack, unused) = state.unload(Reason::Requested)?;
+        state.counts.requested += 1;
+        self.inner.publish(state, unused);
+        Some(pack.release().clone())
     }
 
     /// Ends the grace period of the previous pack if it is over, and retries a rollback of the
@@ -223,7 +237,8 @@ impl Inner {
         }
     }
 
-    /// Goes back from a pack one of whose kernels was quarantined. Called in the thread of the
+    /// Goes back from a pack one of whose kernels was quarantined, to native code if there is no
+    /// previous one. Called in the thread of the
     /// call, which does not wait for the store: the next tick rolls it back.
     fn quarantined(&self, number: u64, kernel: &str, traps: u32) {
         let reason = Reason::Quarantined { kernel: kernel.to_owned(), traps };
@@ -251,8 +266,11 @@ impl Inner {
         self.settle()?;
         let pack = self.open(origin)?;
         let release = pack.release();
-        let active = self.state.lock().release();
-        if active.as_ref() == Some(&release) {
+        let (active, unloaded) = {
+            let state = self.state.lock();
+            (state.release(), state.unloaded.clone())
+        };
+        if [&active, &unloaded].contains(&&Some(release.clone())) {
             return Ok(false);
         }
         let Err(error) = self.load(&pack, true) else { return Ok(true) };

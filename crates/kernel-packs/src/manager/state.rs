@@ -22,10 +22,12 @@ pub(super) struct State {
     pub(super) active: Option<Arc<LoadedPack>>,
     previous: Option<Previous>,
     probation_until: Option<Instant>,
-    counts: ManagerCounts,
+    pub(super) counts: ManagerCounts,
     rollbacks: VecDeque<Rollback>,
     /// Packs that were refused or rolled back automatically.
     faulty: VecDeque<Release>,
+    /// Pack that went without a successor: the store is not to load it again.
+    pub(super) unloaded: Option<Release>,
     /// Current version of the store from which it is still to be rolled back.
     pub(super) unsettled: Option<Release>,
     pub(super) store_fault: Option<String>,
@@ -49,6 +51,7 @@ impl State {
         // A release that is loaded now has passed: the host may have been at fault before.
         self.faulty.retain(|release| release != next.release());
         self.probation_until = Some(later(now, probation));
+        self.unloaded = None;
         let former = self.active.replace(next);
         let previous = former.map(|pack| Previous { pack, until: later(now, grace) });
         replaced(std::mem::replace(&mut self.previous, previous))
@@ -89,24 +92,42 @@ impl State {
         self.record(Rollback { from, to, reason: Reason::Requested });
     }
 
-    /// Goes back from the pack with this number, if it is active and on probation and there is a
-    /// pack to go back to. The faulty pack does not become the previous one.
+    /// Goes back from the pack with this number if it is active and on probation, to native code
+    /// without a pack to go back to. The faulty pack does not become the previous one.
     pub(super) fn quarantine(&mut self, number: u64, now: Instant, reason: Reason) -> Option<Unused> {
         let is_active = self.active.as_ref().is_some_and(|active| active.number() == number);
         if !is_active || self.left(self.probation_until, now).is_none() {
             return None;
         }
-        let Previous { pack, .. } = self.previous.take_if(|previous| now < previous.until)?;
-        let faulty = self.active.replace(pack)?;
+        let previous = self.previous.take_if(|previous| now < previous.until);
+        let (faulty, unused) = match previous {
+            Some(Previous { pack, .. }) => {
+                let faulty = self.active.replace(pack)?;
+                self.record(Rollback { from: faulty.release().clone(), to: self.release(), reason });
+                (faulty.clone(), vec![faulty])
+            }
+            None => self.unload(reason)?,
+        };
         self.counts.automatic += 1;
         self.probation_until = None;
         self.add_faulty(faulty.release().clone());
         if faulty.is_from_store {
             self.unsettled = Some(faulty.release().clone());
         }
-        let to = self.release();
-        self.record(Rollback { from: faulty.release().clone(), to, reason });
-        Some(vec![faulty])
+        Some(unused)
+    }
+
+    /// Takes the active pack without a successor, and the previous one; `None` without one.
+    pub(super) fn unload(&mut self, reason: Reason) -> Option<(Arc<LoadedPack>, Unused)> {
+        let pack = self.active.take()?;
+        let release = pack.release().clone();
+        self.counts.unloaded += 1;
+        self.probation_until = None;
+        self.unloaded = Some(release.clone());
+        self.record(Rollback { from: release, to: None, reason });
+        let mut unused = replaced(self.previous.take());
+        unused.push(pack.clone());
+        Some((pack, unused))
     }
 
     /// Takes the previous pack if its grace period has ended.
@@ -134,14 +155,12 @@ impl State {
         totals: BTreeMap<String, Counts>,
     ) -> Status {
         let grace_left = self.left(self.previous.as_ref().map(|previous| previous.until), now);
-        let probation_left = self.left(self.probation_until, now);
         Status {
             name: name.to_owned(),
             active: self.active.as_deref().map(PackStatus::of),
             previous: self.previous.as_ref().map(|previous| PackStatus::of(&previous.pack)),
             grace_left,
-            // Without a pack to go back to, there is no probation.
-            probation_left: probation_left.and_then(|left| Some(left.min(grace_left?))),
+            probation_left: self.left(self.probation_until, now),
             packs_in_memory,
             totals,
             counts: self.counts,

@@ -17,7 +17,7 @@ use crate::signature::{Callable, Mismatch};
 pub struct Status {
     /// Name of the pack.
     pub name: String,
-    /// Pack that new calls run on; `None` before the first one is loaded.
+    /// Pack that new calls run on; `None` before the first one is loaded and after an unload.
     pub active: Option<PackStatus>,
     /// Pack that a rollback goes to without compilation.
     pub previous: Option<PackStatus>,
@@ -47,10 +47,12 @@ pub struct ManagerCounts {
     pub swaps: u64,
     /// Packs that were refused: they do not compile or failed the health check.
     pub refused: u64,
-    /// Rollbacks by hand.
+    /// Rollbacks and unloads by hand.
     pub requested: u64,
-    /// Rollbacks after the quarantine of a kernel.
+    /// Rollbacks after the quarantine of a kernel, to native code without a previous pack.
     pub automatic: u64,
+    /// Packs that went without a successor: the first one after a quarantine, or by hand.
+    pub unloaded: u64,
     /// Previous packs whose grace period ended.
     pub expired: u64,
 }
@@ -89,7 +91,7 @@ pub struct KernelStatus {
 pub struct Rollback {
     /// Pack that is no longer used, or was refused.
     pub from: Release,
-    /// Pack that is active after it.
+    /// Pack that is active after it; `None` if native code computes.
     pub to: Option<Release>,
     /// Reason.
     pub reason: Reason,
@@ -99,7 +101,8 @@ pub struct Rollback {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A call of [`Manager::rollback`](super::Manager::rollback).
+    /// A call of [`Manager::rollback`](super::Manager::rollback) or
+    /// [`Manager::unload`](super::Manager::unload).
     Requested,
     /// A kernel did not compile or failed its health check.
     Refused {

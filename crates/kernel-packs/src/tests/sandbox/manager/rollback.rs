@@ -158,7 +158,7 @@ fn news_name_automatic_rollbacks_and_quarantines_once() {
 }
 
 #[test]
-fn a_quarantine_after_probation_or_without_a_former_pack_changes_nothing() {
+fn a_quarantine_after_probation_changes_nothing() {
     let time = Time::default();
     let manager = serving(&time);
     manager.upgrade(&swiglu("2.0.0", &touchy())).unwrap();
@@ -167,11 +167,67 @@ fn a_quarantine_after_probation_or_without_a_former_pack_changes_nothing() {
     let status = manager.status();
     assert_eq!((versions(&status), status.counts.automatic), (some("2.0.0", None), 0));
     assert!(status.active.unwrap().kernels[0].is_quarantined);
+}
 
-    let first = super::manager(&time);
-    first.upgrade(&swiglu("1.0.0", &touchy())).unwrap();
-    provoke(&mut first.reader());
-    assert_eq!(versions(&first.status()), some("1.0.0", None));
+#[test]
+fn a_quarantine_of_the_first_pack_on_probation_unloads_it() {
+    let time = Time::default();
+    let manager = manager(&time);
+    manager.upgrade(&swiglu("1.0.0", &touchy())).unwrap();
+    assert_eq!(manager.status().probation_left, Some(Duration::from_secs(300)));
+    let before = manager.status();
+    let mut reader = manager.reader();
+    provoke(&mut reader);
+    assert!(reader.get().is_none(), "native code computes");
+    let status = manager.status();
+    assert_eq!((versions(&status), status.probation_left), ((None, None), None));
+    assert_eq!((status.counts.automatic, status.counts.unloaded, status.packs_in_memory), (1, 1, 0));
+    assert_eq!(
+        (status.rollbacks[0].from.version.to_string(), &status.rollbacks[0].to),
+        ("1.0.0".to_owned(), &None)
+    );
+    let line = "1.0.0 is out of use: the kernel kernel-0 was quarantined after 3 traps in a row; native code computes";
+    assert_eq!(status.news_since(&before), [line]);
+    assert_eq!(status.totals["kernel-0"].all_traps(), 3);
+    assert!(matches!(manager.rollback(), Err(Error::NoPrevious { .. })));
+    manager.upgrade(&swiglu("1.0.1", SWIGLU)).unwrap();
+    assert_eq!(
+        (version_of(reader.get()), versions(&manager.status())),
+        ("1.0.1".to_owned(), some("1.0.1", None))
+    );
+}
+
+#[test]
+fn a_quarantine_on_probation_that_outlasts_the_previous_pack_unloads() {
+    let time = Time::default();
+    let sandbox = Arc::new(Sandbox::new(SandboxOptions::default()).unwrap());
+    let options = ManagerOptions { grace: Duration::from_secs(10), ..options(&time) };
+    let manager = Manager::new(sandbox, "core", options);
+    manager.upgrade(&swiglu("1.0.0", SWIGLU)).unwrap();
+    manager.upgrade(&swiglu("2.0.0", &touchy())).unwrap();
+    time.forward(10);
+    provoke(&mut manager.reader());
+    let status = manager.status();
+    assert_eq!((versions(&status), status.packs_in_memory), ((None, None), 0));
+}
+
+#[test]
+fn an_unload_by_hand_frees_both_packs() {
+    let time = Time::default();
+    let manager = serving(&time);
+    manager.upgrade(&swiglu("2.0.0", SWIGLU)).unwrap();
+    let mut reader = manager.reader();
+    let running = reader.get().unwrap().clone();
+    assert_eq!(manager.unload().unwrap().version.to_string(), "2.0.0");
+    call(&running, &[1.0]).unwrap();
+    drop(running);
+    assert!(reader.get().is_none() && manager.unload().is_none());
+    let status = manager.status();
+    assert_eq!((versions(&status), status.packs_in_memory), ((None, None), 0));
+    assert_eq!((status.counts.unloaded, status.counts.automatic, status.counts.requested), (1, 0, 1));
+    assert_eq!(status.rollbacks[0].reason, Reason::Requested);
+    manager.upgrade(&swiglu("2.0.0", SWIGLU)).unwrap();
+    assert_eq!(version_of(reader.get()), "2.0.0", "by hand any version is loaded");
 }
 
 #[test]

@@ -204,3 +204,39 @@ fn a_revocation_needs_no_restart() {
     assert!(matches!(error, Error::Installed { source, .. } if matches!(*source, Error::RevokedKey { .. })));
     assert_eq!((versions(&manager.status()), setup.current()), (some("1.0.0", None), "2.0.0".to_owned()));
 }
+
+#[test]
+fn an_unloaded_version_is_not_loaded_again_from_the_store() {
+    let setup = Setup::new();
+    setup.install("1.0.0", &touchy());
+    let manager = setup.manager();
+    manager.refresh().unwrap();
+    provoke(&mut manager.reader());
+    for _ in 0..3 {
+        manager.tick();
+        assert!(!manager.refresh().unwrap());
+    }
+    let status = manager.status();
+    assert_eq!((versions(&status), setup.current()), ((None, None), "1.0.0".to_owned()));
+    assert_eq!((status.counts.swaps, status.store_fault), (1, None));
+    setup.install("1.0.1", SWIGLU);
+    assert!(manager.refresh().unwrap());
+    assert_eq!(versions(&manager.status()), some("1.0.1", None));
+    manager.unload().unwrap();
+    assert!(!manager.refresh().unwrap(), "also by hand");
+}
+
+#[test]
+fn a_first_pack_with_an_older_version_in_the_store_gives_way_to_it() {
+    let setup = Setup::new();
+    setup.install("1.0.0", SWIGLU);
+    setup.install("2.0.0", &touchy());
+    let manager = setup.manager();
+    manager.refresh().unwrap();
+    provoke(&mut manager.reader());
+    assert_eq!(versions(&manager.status()), (None, None), "at once");
+    manager.tick();
+    assert_eq!(setup.current(), "1.0.0");
+    assert!(manager.refresh().unwrap());
+    assert_eq!(versions(&manager.status()), some("1.0.0", None));
+}
