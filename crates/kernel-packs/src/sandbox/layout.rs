@@ -335,7 +335,7 @@ fn encode(kind: ParameterType, value: ParameterValue) -> [u8; PARAMETER] {
 
 impl DType {
     /// Values of a group, and its bytes; groups of 1 for types without groups.
-    pub(super) fn group(self) -> (u64, u64) {
+    pub(crate) fn group(self) -> (u64, u64) {
         match self {
             Self::F32 | Self::I32 | Self::U32 => (1, 4),
             Self::F16 | Self::Bf16 => (1, 2),

@@ -9,6 +9,7 @@ use std::fmt;
 use super::number::{BLOCK, decode, encode, half_bits};
 use super::reference::{self, Expected, LoraShape, RopeShape};
 use crate::manifest::{Category, DType, ParameterValue};
+use crate::sandbox::Direction;
 use crate::signature::Callable;
 
 /// One call with its expected outputs.
@@ -17,8 +18,12 @@ pub(super) struct Case {
     pub(super) sizes: Vec<(&'static str, u64)>,
     pub(super) parameters: Vec<(&'static str, ParameterValue)>,
     pub(super) inputs: Vec<Vec<u8>>,
-    /// Type of the output.
-    pub(super) output: DType,
+    pub(super) direction: Direction,
+    /// Types of the outputs, each with the number of its values.
+    pub(super) outputs: Vec<(DType, usize)>,
+    /// Names of the inputs, for gradients.
+    pub(super) names: &'static [&'static str],
+    /// Values of the outputs, one behind the other.
     pub(super) expected: Vec<Expected>,
     /// False if the kernel may refuse the shape.
     pub(super) is_required: bool,
@@ -29,11 +34,32 @@ pub(super) struct Case {
 /// Sizes and parameters, for messages.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.direction == Direction::Backward { "gradient, " } else { "" })?;
+        f.write_str(&self.text())
+    }
+}
+
+impl Case {
+    /// Sizes and parameters.
+    fn text(&self) -> String {
         let sizes = self.sizes.iter().map(|(name, size)| format!("{name} {size}"));
         let parameters = self.parameters.iter().map(|(name, value)| format!("{name} {value}"));
         let parts: Vec<String> = sizes.chain(parameters).collect();
-        f.write_str(&parts.join(", "))?;
-        f.write_str(if self.has_nan { ", with NaN" } else { "" })
+        parts.join(", ") + if self.has_nan { ", with NaN" } else { "" }
+    }
+
+    /// Text of the case with the output that has a value, and the index of the value in it.
+    pub(super) fn place(&self, mut index: usize) -> (String, usize) {
+        if self.direction == Direction::Forward {
+            return (self.to_string(), index);
+        }
+        let mut output = 0;
+        while let Some((_, count)) = self.outputs.get(output)
+            && index >= *count
+        {
+            (index, output) = (index - count, output + 1);
+        }
+        (format!("gradient of {}, {}", self.names.get(output).unwrap_or(&""), self.text()), index)
     }
 }
 
@@ -52,7 +78,7 @@ pub(super) fn cases(callable: Callable) -> Vec<Case> {
 }
 
 /// Source of inputs (SplitMix64, Steele et al. 2014), so that each case has values of its own.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -64,21 +90,21 @@ impl Random {
     }
 
     /// Values from -`most` to `most`.
-    fn values(&mut self, count: usize, most: f64) -> Vec<f64> {
+    pub(super) fn values(&mut self, count: usize, most: f64) -> Vec<f64> {
         let mut value = || (self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
         (0..count).map(|_| value() * most).collect()
     }
 
     /// Tensor of such values.
-    fn tensor(&mut self, dtype: DType, count: usize, most: f64) -> Tensor {
+    pub(super) fn tensor(&mut self, dtype: DType, count: usize, most: f64) -> Tensor {
         Tensor::new(dtype, &self.values(count, most))
     }
 }
 
 /// Bytes of a tensor, and their exact values.
-struct Tensor {
-    bytes: Vec<u8>,
-    values: Vec<f64>,
+pub(super) struct Tensor {
+    pub(super) bytes: Vec<u8>,
+    pub(super) values: Vec<f64>,
 }
 
 impl Tensor {
@@ -103,10 +129,38 @@ impl Case {
             sizes: sizes.iter().map(|&(name, size)| (name, size as u64)).collect(),
             parameters: Vec::new(),
             inputs: inputs.into_iter().map(|tensor| tensor.bytes).collect(),
-            output,
+            direction: Direction::Forward,
+            names: &[],
+            outputs: vec![(output, expected.len())],
             expected,
             is_required: true,
             has_nan: false,
+        }
+    }
+
+    /// Values of the outputs in their bytes.
+    pub(super) fn decode(&self, bytes: &[u8]) -> Vec<f64> {
+        let mut rest = bytes;
+        let mut values = Vec::with_capacity(self.expected.len());
+        for &(dtype, count) in &self.outputs {
+            let (output, others) = rest.split_at(dtype.bytes_of(count).min(rest.len()));
+            values.extend(decode(dtype, output));
+            rest = others;
+        }
+        values
+    }
+
+    /// Size of a symbol.
+    pub(super) fn size(&self, name: &str) -> usize {
+        self.sizes.iter().find(|(other, _)| *other == name).map_or(0, |(_, size)| *size as usize)
+    }
+
+    /// Value of the only parameter; 0 without one.
+    pub(super) fn number(&self) -> f64 {
+        match self.parameters.first() {
+            Some((_, ParameterValue::Number(number))) => *number,
+            Some((_, ParameterValue::Bool(true))) => 1.0,
+            _ => 0.0,
         }
     }
 

@@ -4,6 +4,7 @@
 //! these may have a fault of their own, and other roundings on other CPUs.
 
 mod cases;
+mod gradients;
 mod number;
 mod reference;
 mod unhealthy;
@@ -11,9 +12,8 @@ mod unhealthy;
 pub use unhealthy::{Repeat, Unhealthy};
 
 use self::cases::Case;
-use self::number::decode;
 use crate::error::{Error, Result};
-use crate::sandbox::{Binding, Fault, Job, Kernel, ReturnCode};
+use crate::sandbox::{Binding, Direction, Fault, Job, Kernel, ReturnCode};
 use crate::signature::Callable;
 
 /// Tenant of the calls. Its instances are closed after the check.
@@ -27,6 +27,8 @@ const BATCH: usize = 3;
 pub struct Checked {
     /// Golden vectors that the kernel computed.
     pub computed: usize,
+    /// Golden vectors of the gradient that it computed; 0 without a gradient.
+    pub gradients: usize,
     /// Sizes and parameters of those that it refused, which it may: odd and large shapes.
     pub refused: Vec<String>,
 }
@@ -56,30 +58,39 @@ pub(super) fn check(kernel: &Kernel, callable: Callable, allows_nan: bool) -> Re
 
 fn check_cases(kernel: &Kernel, callable: Callable, allows_nan: bool) -> Result<Checked> {
     let mut checked = Checked::default();
+    let cases = cases::cases(callable).into_iter().filter(|case| allows_nan || !case.has_nan);
+    checked.computed = check_direction(kernel, cases, &mut checked.refused)?;
+    if kernel.has_backward() {
+        let gradients = gradients::gradients(callable).into_iter();
+        checked.gradients = check_direction(kernel, gradients, &mut checked.refused)?;
+    }
+    Ok(checked)
+}
+
+/// Checks cases of one direction; the number of those that the kernel computed.
+fn check_direction(
+    kernel: &Kernel,
+    cases: impl Iterator<Item = Case>,
+    refusals: &mut Vec<String>,
+) -> Result<usize> {
     let mut done: Vec<Computed> = Vec::new();
-    for case in cases::cases(callable) {
-        if case.has_nan && !allows_nan {
-            continue;
-        }
+    for case in cases {
         match compute(kernel, case)? {
-            Ok(computed) => {
-                checked.computed += 1;
-                done.push(computed);
-            }
-            Err(refused) => checked.refused.push(refused),
+            Ok(computed) => done.push(computed),
+            Err(refused) => refusals.push(refused),
         }
     }
     for at in 0..done.len() {
         let batch: [&Computed; BATCH] = std::array::from_fn(|index| &done[(at + index) % done.len()]);
         check_batch(kernel, batch)?;
     }
-    Ok(checked)
+    Ok(done.len())
 }
 
 /// Computes a case and its repetitions; `Err` with its text if the kernel refused the shape.
 fn compute(kernel: &Kernel, case: Case) -> Result<Result<Computed, String>> {
     let sizes: Vec<(&str, u64)> = case.sizes.clone();
-    let binding = match kernel.bind(&sizes, &case.parameters) {
+    let binding = match kernel.bind_direction(case.direction, &sizes, &case.parameters) {
         Err(error) => return refused(kernel, case, error).map(Err),
         Ok(binding) => binding,
     };
@@ -105,6 +116,8 @@ fn compute(kernel: &Kernel, case: Case) -> Result<Result<Computed, String>> {
 fn refused(kernel: &Kernel, case: Case, error: Error) -> Result<String> {
     let may_refuse = match error.fault() {
         Some(Fault::Code { code: ReturnCode::Unsupported, .. } | Fault::Room { .. }) => !case.is_required,
+        // One function is the gradient of all kernels of a module.
+        Some(Fault::Code { code: ReturnCode::NotImplemented, .. }) => case.direction == Direction::Backward,
         _ => false,
     };
     if may_refuse { Ok(case.to_string()) } else { Err(failed(kernel, &case, error)) }
@@ -130,7 +143,8 @@ fn call(kernel: &Kernel, requests: &[(&Case, &Binding)]) -> Result<Vec<Vec<u8>>>
     let mut outputs: Vec<Vec<u8>> = requests.iter().map(|(_, binding)| vec![0; bytes(binding)]).collect();
     let inputs: Vec<Vec<&[u8]>> =
         requests.iter().map(|(case, _)| case.inputs.iter().map(Vec::as_slice).collect()).collect();
-    let mut slices: Vec<[&mut [u8]; 1]> = outputs.iter_mut().map(|output| [output.as_mut_slice()]).collect();
+    let mut slices: Vec<Vec<&mut [u8]>> =
+        outputs.iter_mut().zip(requests).map(|(output, (_, binding))| split(output, binding)).collect();
     let jobs = requests.iter().zip(&inputs).zip(&mut slices);
     let mut jobs: Vec<Job<'_, '_>> =
         jobs.map(|(((_, binding), inputs), outputs)| Job { binding, inputs, outputs }).collect();
@@ -139,14 +153,21 @@ fn call(kernel: &Kernel, requests: &[(&Case, &Binding)]) -> Result<Vec<Vec<u8>>>
     Ok(outputs)
 }
 
+/// Parts of an output's bytes, one per tensor.
+fn split<'o>(mut output: &'o mut [u8], binding: &Binding) -> Vec<&'o mut [u8]> {
+    let part = |bytes: usize| output.split_off_mut(..bytes).unwrap_or_default();
+    binding.output_bytes().map(part).collect()
+}
+
 fn check_values(case: &Case, output: &[u8]) -> Result<(), Unhealthy> {
-    let found = decode(case.output, output);
+    let found = case.decode(output);
     let wrong = found.iter().zip(&case.expected).position(|(found, expected)| !expected.accepts(*found));
     let Some(index) = wrong else { return Ok(()) };
     let expected = case.expected[index];
+    let (case, in_output) = case.place(index);
     Err(Unhealthy::Value {
-        case: case.to_string(),
-        index,
+        case,
+        index: in_output,
         found: format!("{:e}", found[index]),
         expected: format!("{:e}", expected.value),
         bound: format!("{:.1e}", expected.bound),
@@ -175,5 +196,7 @@ fn failed(kernel: &Kernel, case: &Case, error: Error) -> Error {
     }
 }
 
+#[cfg(test)]
+mod gradient_tests;
 #[cfg(test)]
 mod tests;

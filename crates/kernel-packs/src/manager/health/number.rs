@@ -5,6 +5,14 @@ use crate::manifest::DType;
 /// Values of a quant block of `q8_0` and `q4_0`.
 pub(super) const BLOCK: usize = 32;
 
+impl DType {
+    /// Bytes of values.
+    pub(super) fn bytes_of(self, values: usize) -> usize {
+        let (group, bytes) = self.group();
+        values.div_ceil(group as usize) * bytes as usize
+    }
+}
+
 /// Value of the bits of a half (IEEE 754 binary16), exact.
 pub(super) fn half_value(bits: u16) -> f64 {
     let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };

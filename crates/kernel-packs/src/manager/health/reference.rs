@@ -8,7 +8,7 @@ use super::number::{BLOCK, extreme};
 use crate::manifest::DType;
 
 /// Largest relative error of one rounding to `f32`.
-const ROUNDING: f64 = 1.0 / (1 << 24) as f64;
+pub(super) const ROUNDING: f64 = 1.0 / (1 << 24) as f64;
 
 /// Value of an output, and the largest error that is accepted. A NaN is accepted for a NaN alone,
 /// anything for an infinite bound.
@@ -24,7 +24,7 @@ impl Expected {
     /// Halves get a whole unit in the last place (2^-10 of the value, 2^-24 near 0): truncation and
     /// one more rounding are accepted. `f32` gets the smallest normal number for results that are
     /// flushed to 0.
-    fn new(dtype: DType, value: f64, error: f64) -> Self {
+    pub(super) fn new(dtype: DType, value: f64, error: f64) -> Self {
         let of_type = match dtype {
             DType::F16 => 2f64.powi(-10) * value.abs() + 2f64.powi(-24),
             _ => f64::from(f32::MIN_POSITIVE),
@@ -32,7 +32,7 @@ impl Expected {
         Self { value, bound: error + of_type }
     }
 
-    fn exact(value: f64) -> Self {
+    pub(super) fn exact(value: f64) -> Self {
         Self { value, bound: 0.0 }
     }
 

@@ -207,3 +207,69 @@ fn sandboxes_that_refuse_nan_are_not_checked_with_it() {
     assert_eq!(status.active.unwrap().kernels[0].checked.computed, 6);
     assert!(status.grace_left.is_some(), "durations beyond the clock end late");
 }
+
+/// Gradient of `SwiGLU`, with these factors of both results.
+fn with_gradient(of_gate: &str, of_up: &str) -> String {
+    let body = format!(
+        r#"(func (export "kernel_backward") (param $d i32) (param $n i32) (result i32)
+    (local $g i32) (local $end i32) (local $gate i32) (local $out i32) (local $step i32)
+    (local $x f32) (local $s f32)
+    (loop $next
+      (local.set $g (i32.load (local.get $d)))
+      (local.set $end (i32.add (local.get $g) (i32.load offset=4 (local.get $d))))
+      (local.set $gate (i32.load offset=8 (local.get $d)))
+      (local.set $out (i32.load offset=16 (local.get $d)))
+      (local.set $step (i32.and (i32.add (i32.load offset=4 (local.get $d)) (i32.const 15)) (i32.const -16)))
+      (loop $value
+        (local.set $x (f32.load (local.get $gate)))
+        (local.set $s (f32.div (f32.const 1) (f32.add (f32.const 1) (call $exp (f32.neg (local.get $x))))))
+        (f32.store (local.get $out) (f32.mul {of_gate}
+          (f32.mul (f32.load (local.get $g)) (f32.mul (f32.load (i32.add (local.get $gate) (local.get $step)))
+            (f32.mul (local.get $s) (f32.add (f32.const 1) (f32.mul (local.get $x)
+              (f32.sub (f32.const 1) (local.get $s)))))))))
+        (f32.store (i32.add (local.get $out) (local.get $step)) (f32.mul {of_up}
+          (f32.mul (f32.load (local.get $g)) (f32.mul (local.get $x) (local.get $s)))))
+        (local.set $gate (i32.add (local.get $gate) (i32.const 4)))
+        (local.set $out (i32.add (local.get $out) (i32.const 4)))
+        (br_if $value (i32.lt_u (local.tee $g (i32.add (local.get $g) (i32.const 4))) (local.get $end))))
+      (local.set $d (i32.add (local.get $d) (i32.const 40)))
+      (br_if $next (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+    (i32.const 0))
+  (func $exp"#
+    );
+    changed("(func $exp", &body)
+}
+
+#[test]
+fn gradients_are_checked_where_a_kernel_has_them() {
+    let one = "(f32.const 1)";
+    let manager = manager(&Time::default());
+    manager.upgrade(&verified(contents("1.0.0", &[(form(CALLABLE), &with_gradient(one, one))]))).unwrap();
+    let checked = manager.status().active.unwrap().kernels[0].checked.clone();
+    assert_eq!((checked.computed, checked.gradients, checked.refused.len()), (7, 6, 0));
+    assert_eq!(serving(&Time::default()).status().active.unwrap().kernels[0].checked.gradients, 0);
+    for (of_gate, of_up, name) in [("(f32.const 1.001)", one, "gate"), (one, "(f32.const -1)", "up")] {
+        let why = refused(&with_gradient(of_gate, of_up));
+        let Unhealthy::Value { case, .. } = &why else { panic!("{why}") };
+        assert_eq!(*case, format!("gradient of {name}, n 64"));
+    }
+}
+
+#[test]
+fn a_gradient_may_be_refused_as_not_implemented_and_traps_are_found() {
+    let body = |instructions: &str| {
+        let function = format!(
+            r#"(func (export "kernel_backward") (param i32 i32) (result i32) {instructions}) (func $exp"#
+        );
+        changed("(func $exp", &function)
+    };
+    let manager = manager(&Time::default());
+    manager.upgrade(&verified(contents("1.0.0", &[(form(CALLABLE), &body("(i32.const 6)"))]))).unwrap();
+    let checked = manager.status().active.unwrap().kernels[0].checked.clone();
+    assert_eq!((checked.gradients, checked.refused.len()), (0, 6));
+    assert_eq!(checked.refused[0], "gradient, n 64");
+    for wrong in ["(i32.const 3)", "unreachable"] {
+        let why = refused(&body(wrong));
+        assert!(matches!(why, Unhealthy::Call { .. }), "{why}");
+    }
+}
