@@ -1,5 +1,5 @@
 //! `cargo xtask fuzz`: every target of the folder `fuzz` for some seconds, under the address
-//! sanitizer.
+//! sanitizer where it runs no compiled WebAssembly.
 //!
 //! Uses the flags of `cargo fuzz` with the stable compiler; the only other tool is the C++ compiler
 //! for libFuzzer.
@@ -12,10 +12,19 @@ use crate::{Error, Result, Workspace, sanitize};
 /// Workspace of the fuzz targets.
 const FOLDER: &str = "fuzz";
 
-/// Instrumentation: coverage for libFuzzer, and the address sanitizer.
-const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cdebug-assertions -Ccodegen-units=1 -Cpasses=sancov-module \
+/// Instrumentation: coverage for libFuzzer.
+const FLAGS: &str = "--cfg fuzzing -Cdebug-assertions -Ccodegen-units=1 -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
+
+/// Address sanitizer. Not for targets with the sandbox of kernel packs: the engine handles the
+/// signals of its own, and its code is not instrumented.
+const SANITIZER: &str = "-Zsanitizer=address";
+
+/// Feature of the targets with the sandbox, and target folder of their build.
+const SANDBOX: (&str, &str) = ("sandbox", "target/fuzz-sandbox");
+/// Target folder of the others.
+const PLAIN: &str = "target/fuzz";
 
 /// Memory limit of a target in MiB.
 const MEMORY_MIB: u32 = 4096;
@@ -31,14 +40,18 @@ pub(crate) fn fuzz(workspace: &Workspace, only: Option<&str>, seconds: u64) -> R
         return Err(Error::NoFuzzTarget { name: only.unwrap_or("any").to_owned(), known: names.join(", ") });
     }
     let host = sanitize::host(workspace)?;
-    let folder = workspace.path("target/fuzz");
-    CommandLine::cargo(workspace)
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("RUSTFLAGS", FLAGS)
-        .args(["build", "--release", "--locked", "--quiet", "--manifest-path", "fuzz/Cargo.toml"])
-        .args(["--target", host.as_str(), "--target-dir", "target/fuzz"])
-        .run()?;
+    let sandboxed = with_sandbox(&manifest);
+    let folder_of = |name: &str| if sandboxed.contains(&name) { SANDBOX.1 } else { PLAIN };
+    if chosen.iter().any(|name| !sandboxed.contains(name)) {
+        build(workspace, &host, PLAIN, &format!("{FLAGS} {SANITIZER}"), &[])?;
+    }
+    if chosen.iter().any(|name| sandboxed.contains(name)) {
+        let bins = sandboxed.iter().flat_map(|name| ["--bin", *name]);
+        let arguments: Vec<&str> = ["--features", SANDBOX.0].into_iter().chain(bins).collect();
+        build(workspace, &host, SANDBOX.1, FLAGS, &arguments)?;
+    }
     for name in &chosen {
+        let folder = workspace.path(folder_of(name));
         // libFuzzer writes new inputs to the first folder; the committed seeds stay unchanged.
         let found = folder.join("found").join(name);
         fs::create_dir_all(&found).map_err(Error::io("create", &found))?;
@@ -55,11 +68,32 @@ pub(crate) fn fuzz(workspace: &Workspace, only: Option<&str>, seconds: u64) -> R
     Ok(format!("{} targets, {seconds} s each", chosen.len()))
 }
 
+/// Builds targets with these compiler flags.
+fn build(workspace: &Workspace, host: &str, folder: &str, flags: &str, arguments: &[&str]) -> Result<()> {
+    CommandLine::cargo(workspace)
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTFLAGS", flags)
+        .args(["build", "--release", "--locked", "--quiet", "--manifest-path", "fuzz/Cargo.toml"])
+        .args(["--target", host, "--target-dir", folder])
+        .args(arguments)
+        .run()
+}
+
+/// Names of the targets that need the sandbox of kernel packs.
+fn with_sandbox(manifest: &str) -> Vec<&str> {
+    let needs = format!("required-features = [\"{}\"]", SANDBOX.0);
+    let bins = manifest.split("[[bin]]").skip(1).filter(|bin| bin.contains(&needs));
+    bins.filter_map(name).collect()
+}
+
 /// Names of the targets in the manifest.
 fn targets(manifest: &str) -> Vec<&str> {
-    let bins = manifest.split("[[bin]]").skip(1);
-    bins.filter_map(|bin| bin.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')))
-        .collect()
+    manifest.split("[[bin]]").skip(1).filter_map(name).collect()
+}
+
+/// Name of a target in its part of the manifest.
+fn name(bin: &str) -> Option<&str> {
+    bin.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
 }
 
 #[cfg(test)]
@@ -80,5 +114,11 @@ mod tests {
         let mut sorted = names.clone();
         sorted.sort_unstable();
         assert_eq!(files, sorted);
+    }
+
+    #[test]
+    fn targets_with_a_sandbox_are_built_on_their_own() {
+        let manifest = include_str!("../../fuzz/Cargo.toml");
+        assert_eq!(with_sandbox(manifest), ["kernel_pack_descriptor"]);
     }
 }
