@@ -21,6 +21,7 @@ from dynamo.common.backend.engine import EngineConfig, LLMEngine, LlmRegistratio
 from dynamo.common.backend.publisher import ComponentSnapshot, PushSource
 from dynamo.common.backend.run import run
 from dynamo.common.backend.worker import WorkerConfig
+from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown, WorkerUnavailable
 
 PROTO = Path(__file__).resolve().parents[2] / "crates" / "server" / "proto"
 # Seconds that a server has to answer when a worker starts, and between two attempts to follow it.
@@ -31,6 +32,11 @@ SAMPLING = {
     "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed",
     "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
     "repetition_penalty": "repeat_penalty",
+}
+# Errors of the server as the front end knows them: it tries the last two with another worker.
+FAULTS = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument, grpc.StatusCode.NOT_FOUND: InvalidArgument,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: WorkerUnavailable, grpc.StatusCode.UNAVAILABLE: EngineShutdown,
 }
 FINISH = {1: "stop", 2: "length", 3: "stop", 4: "cancelled"}
 
@@ -172,7 +178,7 @@ class RuvllmEngine(LLMEngine):
         """The server's form of a request."""
         for name in UNSUPPORTED:
             if request.get(name):
-                raise ValueError(f"{name}: this model takes text alone")
+                raise InvalidArgument(f"{name}: this model takes text alone")
         message = self.protos.GenerateRequest(model=self.args.model)
         message.tokens.ids.extend(request["token_ids"])
         sampling, stop = request.get("sampling_options") or {}, request.get("stop_conditions") or {}
@@ -182,7 +188,7 @@ class RuvllmEngine(LLMEngine):
             if value is not None and not (name == "top_k" and value < 0):
                 setattr(message, field, value)
         if (sampling.get("n") or 1) != 1:
-            raise ValueError("n: send a request for each choice")
+            raise InvalidArgument("n: send a request for each choice")
         if stop.get("max_tokens") is not None:
             message.max_tokens = stop["max_tokens"]
         if stop.get("ignore_eos"):
@@ -213,6 +219,8 @@ class RuvllmEngine(LLMEngine):
                             "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
                         },
                     }
+        except grpc.aio.AioRpcError as error:
+            raise FAULTS.get(error.code(), Unknown)(error.details()) from error
         except asyncio.CancelledError:
             call.cancel()
             if not context.is_stopped():
