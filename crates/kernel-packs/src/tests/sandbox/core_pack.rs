@@ -272,7 +272,10 @@ fn pack_and_unpack(values: &[f32], dim: usize) {
         let packed = compute(&format!("kv-pack-{name}"), &sizes, &[], &[bytes(values)]).unwrap();
         assert_eq!(packed, quantized(format, values), "{name}");
         let unpacked = compute(&format!("kv-unpack-{name}"), &sizes, &[], &[&packed]).unwrap();
-        assert_eq!(unpacked, bytes(&dequantized(format, &packed)), "{name}");
+        // The sandbox has one form of NaN; that of 0 times an infinite scale depends on the CPU.
+        let one_form = |value: f32| if value.is_nan() { f32::NAN } else { value };
+        let native: Vec<f32> = dequantized(format, &packed).into_iter().map(one_form).collect();
+        assert_eq!(unpacked, bytes(&native), "{name}");
     }
 }
 
