@@ -421,7 +421,7 @@ pub mod model_event {
         Load(super::Load),
     }
 }
-/// What was said of blocks before is void: all that are there follow.
+/// Everything told of blocks before is void: all that are there follow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BlocksCleared {}
 /// Whole blocks that are new, each behind the one before it. A hash is that of a block's tokens and
