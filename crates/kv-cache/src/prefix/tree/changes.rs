@@ -190,19 +190,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::prefix::Scope;
+    use crate::prefix::tree::tests::tenant as key;
 
     const BLOCK: usize = 2;
-
-    fn key(name: &str) -> PrefixKey {
-        PrefixKey {
-            model: [0; 32],
-            adapter: None,
-            kv_format: "f16".into(),
-            rope_scaling: "none".into(),
-            scope: Scope::Tenant(name.into()),
-        }
-    }
 
     /// Whole prefixes, as a reader of changes knows them.
     #[derive(Default)]

@@ -73,17 +73,7 @@ mod tests {
     use ruvllm_testkit::Random;
 
     use super::*;
-    use crate::prefix::{PrefixKey, Scope};
-
-    fn key(name: &str) -> PrefixKey {
-        PrefixKey {
-            model: [0; 32],
-            adapter: None,
-            kv_format: "f16".into(),
-            rope_scaling: "none".into(),
-            scope: Scope::Tenant(name.into()),
-        }
-    }
+    use crate::prefix::tree::tests::tenant as key;
 
     #[test]
     fn nodes_come_by_last_use_behind_their_parents() {

@@ -19,7 +19,7 @@ fn key(scope: Scope) -> PrefixKey {
     PrefixKey { model: [0; 32], adapter: None, kv_format: "f16".into(), rope_scaling: "none".into(), scope }
 }
 
-fn tenant(name: &str) -> PrefixKey {
+pub(super) fn tenant(name: &str) -> PrefixKey {
     key(Scope::Tenant(name.into()))
 }
 
