@@ -9,11 +9,10 @@ the server and come back; blocks of keys and values that it stores and evicts, a
 
 import argparse
 import asyncio
-import json
 import logging
 import os
+import signal
 import sys
-from pathlib import Path
 
 import grpc
 
@@ -23,49 +22,48 @@ from dynamo.common.backend.run import run
 from dynamo.common.backend.worker import WorkerConfig
 from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown, WorkerUnavailable
 
-PROTO = Path(__file__).resolve().parents[2] / "crates" / "server" / "proto"
+import agreement
+import messages
+from messages import signed
+
 # Seconds that a server has to answer when a worker starts, and between two attempts to follow it.
 PATIENCE, PAUSE = 30, 1.0
-# Fields of a request that no worker of text understands.
-UNSUPPORTED = ["multi_modal_data", "encoder_result", "prefill_result"]
-SAMPLING = {
-    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed",
-    "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
-    "repetition_penalty": "repeat_penalty",
-}
+# Seconds for running requests after a worker was told to end; others go on with another worker.
+DRAIN = 60
+# Least milliseconds between two loads: a step of a small model.
+LOAD_INTERVAL_MS = 10
 # Errors of the server as the front end knows them: it tries the last two with another worker.
 FAULTS = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument, grpc.StatusCode.NOT_FOUND: InvalidArgument,
     grpc.StatusCode.RESOURCE_EXHAUSTED: WorkerUnavailable, grpc.StatusCode.UNAVAILABLE: EngineShutdown,
 }
-FINISH = {1: "stop", 2: "length", 3: "stop", 4: "cancelled"}
 
 log = logging.getLogger("ruvllm")
-
-
-def messages():
-    """Messages and stubs of the server's `.proto` file."""
-    sys.path.insert(0, str(PROTO))
-    return grpc.protos_and_services("ruvllm/v1/inference.proto")
 
 
 class RuvllmEngine(LLMEngine):
     """Token ids of one model of a server."""
 
+    # Reason that a worker does not serve, for its exit status.
+    refusal = None
+
     def __init__(self, args):
         self.args = args
-        self.protos, services = messages()
+        self.protos, services = messages.modules()
         credentials = [("authorization", f"Bearer {args.key}")] if args.key else []
         self.metadata = tuple(credentials)
         self.channel = grpc.aio.insecure_channel(args.server, options=[("grpc.max_receive_message_length", -1)])
         self.inference = services.InferenceStub(self.channel)
         self.worker = services.WorkerStub(self.channel)
-        self.follower = None
+        self.tasks = []
+        # Requests that run, and the end.
+        self.running, self.is_ended = 0, False
         self.publisher = None
         self.snapshots = None
         # Blocks that the router knows of this worker.
         self.known = set()
         self.description = None
+        self.id = None
 
     @classmethod
     async def from_args(cls, argv=None):
@@ -82,6 +80,12 @@ class RuvllmEngine(LLMEngine):
         parser.add_argument("--discovery-backend", default=os.environ.get("DYN_DISCOVERY_BACKEND", "file"))
         parser.add_argument("--event-plane", default=os.environ.get("DYN_EVENT_PLANE", "zmq"))
         args = parser.parse_args(argv)
+        folder = os.environ.get("DYN_FILE_KV")
+        if args.discovery_backend == "file" and folder:
+            try:
+                agreement.check_clock(folder)
+            except agreement.Disagreement as error:
+                sys.exit(str(error))
         engine = cls(args)
         await engine.describe()
         config = WorkerConfig(
@@ -91,12 +95,15 @@ class RuvllmEngine(LLMEngine):
             request_plane="tcp", event_plane=args.event_plane)
         return engine, config
 
+    async def described(self):
+        """The server's model."""
+        request = self.protos.DescribeModelRequest(model=self.args.model)
+        return await self.worker.DescribeModel(request, metadata=self.metadata, timeout=PATIENCE, wait_for_ready=True)
+
     async def describe(self):
         """Asks the server for its model, and compares the fingerprint."""
-        request = self.protos.DescribeModelRequest(model=self.args.model)
-        call = self.worker.DescribeModel(request, metadata=self.metadata, timeout=PATIENCE, wait_for_ready=True)
         try:
-            found = await call
+            found = await self.described()
         except grpc.aio.AioRpcError as error:
             sys.exit(f"{self.args.server}: {error.details() or error.code().name}")
         expected, actual = self.args.fingerprint, found.fingerprint.hex()
@@ -105,13 +112,43 @@ class RuvllmEngine(LLMEngine):
         self.description = found
 
     async def start(self, worker_id):
+        self.id = worker_id
         found = self.description
         registration = LlmRegistration(
             context_length=found.context_length, kv_cache_block_size=found.block_tokens,
             total_kv_blocks=found.total_blocks, max_num_seqs=found.max_running)
-        self.follower = asyncio.create_task(self.follow())
+        self.run_beside(self.follow())
         name = self.args.served_model_name or found.model
-        return EngineConfig(model=self.args.model_path, served_model_name=name, llm=registration)
+        return EngineConfig(
+            model=self.args.model_path, served_model_name=name, llm=registration,
+            runtime_data=agreement.properties(found))
+
+    async def on_endpoint_ready(self, endpoint):
+        """Compares with the other workers of the endpoint, before the router knows this one."""
+        client, own = await endpoint.client(), agreement.properties(self.description)
+        try:
+            await agreement.check(client, own, self.args.server)
+        except agreement.Disagreement as error:
+            RuvllmEngine.refusal = str(error)
+            raise
+        self.run_beside(self.leave_if_late(client, own))
+
+    async def leave_if_late(self, client, own):
+        """Ends the worker if another one that began at the same time differs and goes first."""
+        try:
+            await agreement.check_lower(client, own, self.id, self.args.server)
+        except agreement.Disagreement as error:
+            self.leave(str(error))
+
+    @staticmethod
+    def leave(reason):
+        """Ends the worker after the requests that run."""
+        RuvllmEngine.refusal = reason
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def run_beside(self, coroutine):
+        """Runs a task until the worker ends."""
+        self.tasks.append(asyncio.create_task(coroutine))
 
     async def kv_event_sources(self):
         return [PushSource(on_ready=self.publish_to)] if self.description.has_prefix_cache else []
@@ -132,7 +169,7 @@ class RuvllmEngine(LLMEngine):
                 # Events before there is a publisher would be lost.
                 while self.description.has_prefix_cache and self.publisher is None:
                     await asyncio.sleep(0.01)
-                request = self.protos.WatchModelRequest(model=self.args.model)
+                request = self.protos.WatchModelRequest(model=self.args.model, load_interval_ms=LOAD_INTERVAL_MS)
                 async for event in self.worker.WatchModel(request, metadata=self.metadata, wait_for_ready=True):
                     self.pass_on(event)
             except grpc.aio.AioRpcError as error:
@@ -140,6 +177,17 @@ class RuvllmEngine(LLMEngine):
             # A server that is gone has no blocks; the next one tells all of its own.
             self.forget()
             await asyncio.sleep(PAUSE)
+            await self.compare_again()
+
+    async def compare_again(self):
+        """Ends the worker if a server that was started again is another one."""
+        try:
+            found = await self.described()
+        except grpc.aio.AioRpcError:
+            return
+        if agreement.properties(found) != agreement.properties(self.description):
+            self.leave(f"{self.args.server} was started again with another model or other KV settings; "
+                       "start this worker again")
 
     def pass_on(self, event):
         kind = event.WhichOneof("event")
@@ -170,63 +218,40 @@ class RuvllmEngine(LLMEngine):
         if self.snapshots is None:
             return
         total = self.description.total_blocks
+        # Cached blocks are room for requests: a router that counted them as used would call each
+        # worker with a warm cache busy. It adds those of running requests itself.
+        used = max(0, load.used_blocks - len(self.known)) if load.running else 0
         self.snapshots.publish(0, ComponentSnapshot(
-            kv_used_blocks=load.used_blocks, kv_total_blocks=total,
+            kv_used_blocks=used, kv_total_blocks=total,
             gpu_cache_usage=min(1.0, load.used_blocks / total) if total else 0.0, dp_rank=0))
 
-    def message(self, request):
-        """The server's form of a request."""
-        for name in UNSUPPORTED:
-            if request.get(name):
-                raise InvalidArgument(f"{name}: this model takes text alone")
-        message = self.protos.GenerateRequest(model=self.args.model)
-        message.tokens.ids.extend(request["token_ids"])
-        sampling, stop = request.get("sampling_options") or {}, request.get("stop_conditions") or {}
-        for name, field in SAMPLING.items():
-            value = sampling.get(name)
-            # -1 is no limit in other engines, 0 is none here.
-            if value is not None and not (name == "top_k" and value < 0):
-                setattr(message, field, value)
-        if (sampling.get("n") or 1) != 1:
-            raise InvalidArgument("n: send a request for each choice")
-        if stop.get("max_tokens") is not None:
-            message.max_tokens = stop["max_tokens"]
-        if stop.get("ignore_eos"):
-            message.ignore_eos = True
-        guided = sampling.get("guided_decoding") or {}
-        if guided.get("json") is not None:
-            schema = guided["json"]
-            message.json_schema = schema if isinstance(schema, str) else json.dumps(schema)
-        elif guided.get("grammar") is not None:
-            message.grammar = guided["grammar"]
-        return message
-
     async def generate(self, request, context):
-        call = self.inference.Generate(self.message(request), metadata=self.metadata)
+        message = messages.generate_request(self.protos, self.args.model, request)
+        stops = set((request.get("stop_conditions") or {}).get("stop_token_ids") or [])
+        call = self.inference.Generate(message, metadata=self.metadata)
+        self.running += 1
         cancelled = asyncio.create_task(self.cancel_with(context, call))
         try:
             async for event in call:
                 kind = event.WhichOneof("event")
                 if kind == "piece" and event.piece.tokens:
-                    yield {"token_ids": list(event.piece.tokens), "index": 0}
+                    yield messages.piece(event.piece)
+                    if stops.intersection(event.piece.tokens):
+                        yield {"token_ids": [], "index": 0, "finish_reason": "stop"}
+                        return
                 elif kind == "finish":
-                    usage = event.finish.usage
-                    yield {
-                        "token_ids": [], "index": 0, "finish_reason": FINISH.get(event.finish.reason, "error"),
-                        "completion_usage": {
-                            "prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.output_tokens,
-                            "total_tokens": usage.prompt_tokens + usage.output_tokens,
-                            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-                        },
-                    }
+                    yield messages.finish(event.finish)
         except grpc.aio.AioRpcError as error:
             raise FAULTS.get(error.code(), Unknown)(error.details()) from error
         except asyncio.CancelledError:
-            call.cancel()
+            if self.is_ended:
+                raise EngineShutdown("the worker has ended") from None
             if not context.is_stopped():
                 raise
             yield {"token_ids": [], "index": 0, "finish_reason": "cancelled"}
         finally:
+            self.running -= 1
+            call.cancel()
             cancelled.cancel()
 
     @staticmethod
@@ -236,15 +261,26 @@ class RuvllmEngine(LLMEngine):
         call.cancel()
 
     async def cleanup(self):
-        if self.follower is not None:
-            self.follower.cancel()
+        """Waits for the requests that run: Dynamo calls this before they have ended."""
+        end = asyncio.get_running_loop().time() + DRAIN
+        while self.running and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.05)
+        self.is_ended = True
+        for task in self.tasks:
+            task.cancel()
         await self.channel.close()
 
 
-def signed(hash):
-    """A hash in the form of the bindings, which take signed numbers."""
-    return hash - (1 << 64) if hash >= 1 << 63 else hash
+def main(engine=RuvllmEngine):
+    """Runs a worker; the exit status is 1, with one line, if it must not serve."""
+    try:
+        run(engine)
+    except Exception:
+        if RuvllmEngine.refusal is None:
+            raise
+    if RuvllmEngine.refusal is not None:
+        sys.exit(RuvllmEngine.refusal)
 
 
 if __name__ == "__main__":
-    run(RuvllmEngine)
+    main()
