@@ -9,10 +9,11 @@ use clap::{Parser, Subcommand};
 use crate::adr::Depth;
 use crate::ci::Full;
 use crate::clients::ClientsArgs;
+use crate::dynamo::DynamoArgs;
 use crate::process::CommandLine;
 use crate::sanitize::Sanitizer;
 use crate::{
-    Result, Workspace, adr, ci, clients, core_pack, cross_test, dependencies, fixtures, fuzz, grpc,
+    Result, Workspace, adr, ci, clients, core_pack, cross_test, dependencies, dynamo, fixtures, fuzz, grpc,
     kernel_sandbox, platforms, sanitize, second_opinion, setup, tidy, web, workspace,
 };
 
@@ -108,6 +109,11 @@ enum Command {
     ///
     /// Not part of `ci`: needs Python, node and the registries of both. Fails if a check does.
     Clients(ClientsArgs),
+    /// Checks front end, router and workers of NVIDIA Dynamo before servers on loopback
+    ///
+    /// Not part of `ci`: needs Python and its registry. One line for each check; skipped where the
+    /// packages cannot be installed.
+    Dynamo(DynamoArgs),
     /// Checks the server's built-in web page in Chromium, and takes screenshots
     ///
     /// `cargo xtask web --url http://127.0.0.1:8080/ -- ruvllm serve --port 8080` starts the server
@@ -255,6 +261,7 @@ pub fn run() -> Result<()> {
             Ok(())
         }
         Command::Clients(args) => clients::clients(&workspace, &args),
+        Command::Dynamo(args) => dynamo::dynamo(&workspace, &args),
         Command::SecondOpinion => second_opinion::second_opinion(&workspace),
         Command::Web(options) => web::web(&workspace, &options),
         Command::Fixtures { update: true } => fixtures::update(&workspace),

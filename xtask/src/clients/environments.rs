@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::SCRIPTS;
 use crate::process::CommandLine;
+use crate::python::{self, is_installed, mark};
 use crate::{Error, Result, Workspace};
-
-/// File in an environment with the package list that was installed there.
-const INSTALLED: &str = "installed.txt";
 
 /// Environments below one folder.
 pub(super) struct Environments<'a> {
@@ -39,22 +37,8 @@ impl<'a> Environments<'a> {
 
     /// A program of the Python environment `name`, which is made if its packages have changed.
     pub(super) fn program(&self, name: &str, program: &str) -> Result<PathBuf> {
-        let environment = self.folder.join(name);
         let list = format!("{SCRIPTS}/python/requirements/{name}.txt");
-        let wanted = self.workspace.read(&list)?;
-        if !is_installed(&environment, &wanted) {
-            CommandLine::new("python3", self.workspace.root())
-                .args(["-m", "venv", "--clear"])
-                .args([&environment])
-                .run()?;
-            let pip = environment.join("bin/python");
-            CommandLine::new(pip, self.workspace.root())
-                .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-                .args(["--no-deps", "--requirement", list.as_str()])
-                .run()?;
-            mark(&environment, &wanted)?;
-        }
-        Ok(environment.join("bin").join(program))
+        python::program(self.workspace, &self.folder.join(name), &list, program)
     }
 
     /// A script of the node project, which is copied: node looks for packages beside the script.
@@ -78,13 +62,4 @@ impl<'a> Environments<'a> {
         }
         Ok(CommandLine::new("node", &project).args([script]))
     }
-}
-
-fn is_installed(environment: &Path, wanted: &str) -> bool {
-    fs::read_to_string(environment.join(INSTALLED)).is_ok_and(|found| found == wanted)
-}
-
-fn mark(environment: &Path, installed: &str) -> Result<()> {
-    let path = environment.join(INSTALLED);
-    fs::write(&path, installed).map_err(Error::io("write", path))
 }

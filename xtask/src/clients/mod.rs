@@ -16,6 +16,7 @@ use crate::{Error, Result, Workspace};
 use environments::Environments;
 use outcomes::{Outcome, Report};
 use server::Server;
+pub(crate) use server::grpc_program;
 
 /// Folder of the scripts.
 const SCRIPTS: &str = "crates/server/tests/clients";

@@ -110,7 +110,7 @@ pub(super) fn start(workspace: &Workspace, folder: &Path, args: &ServerArgs) -> 
     }
     let program = match &args.server {
         Some(program) => fs::canonicalize(program).map_err(Error::io("find", program))?,
-        None => built(workspace)?,
+        None => grpc_program(workspace)?,
     };
     let running = spawn(workspace, folder, program)?;
     Ok(Server {
@@ -126,8 +126,8 @@ pub(super) fn start(workspace: &Workspace, folder: &Path, args: &ServerArgs) -> 
     })
 }
 
-/// Builds the program.
-fn built(workspace: &Workspace) -> Result<PathBuf> {
+/// Builds the program with gRPC.
+pub(crate) fn grpc_program(workspace: &Workspace) -> Result<PathBuf> {
     CommandLine::cargo(workspace)
         .args([
             "build",
