@@ -17,6 +17,8 @@
 //! - a request is started before its tenant's share of all computed tokens reaches the tokens of
 //!   its tenant that were ahead of it, plus a constant ([`Violation::Starved`])
 
+pub mod fleet;
+mod instance;
 mod memory;
 mod random;
 mod report;
@@ -132,5 +134,13 @@ pub enum Violation {
         counted: usize,
         /// Tokens that were computed.
         computed: usize,
+    },
+    /// A request of a fleet did not end exactly once.
+    #[error("{requests} requests were sent to a fleet, {ended} have ended")]
+    Lost {
+        /// Requests of the trace.
+        requests: usize,
+        /// Requests that ended.
+        ended: usize,
     },
 }

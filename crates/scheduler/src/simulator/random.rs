@@ -19,6 +19,11 @@ impl Random {
         ((self.next() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
     }
 
+    /// Uniform below `bound`.
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        ((self.uniform() * bound as f64) as usize).min(bound.saturating_sub(1))
+    }
+
     pub(super) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * self.uniform().ln()
     }

@@ -13,6 +13,7 @@ use crate::statistics::Statistics;
 pub struct Latencies {
     counts: Vec<u64>,
     total: u64,
+    sum: Duration,
 }
 
 /// Shortest duration that is told from zero, in seconds.
@@ -29,6 +30,7 @@ impl Latencies {
         }
         self.counts[bucket] += 1;
         self.total += 1;
+        self.sum += duration;
     }
 
     pub(super) fn merge(&mut self, other: &Self) {
@@ -37,11 +39,17 @@ impl Latencies {
         }
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
         self.total += other.total;
+        self.sum += other.sum;
     }
 
     /// Number of durations.
     pub fn count(&self) -> u64 {
         self.total
+    }
+
+    /// Mean; 0 if there are none.
+    pub fn mean(&self) -> Duration {
+        self.sum.div_f64(self.total.max(1) as f64)
     }
 
     /// Duration that a `share` (0 to 1) of all does not exceed, to 0.5 %; 0 if there are none.
@@ -136,5 +144,9 @@ mod tests {
         twice.merge(&latencies);
         assert_eq!((twice.count(), twice.percentile(0.5)), (2000, latencies.percentile(0.5)));
         assert_eq!(Latencies::default().percentile(0.5), Duration::ZERO);
+        assert_eq!(
+            (twice.mean(), Latencies::default().mean()),
+            (Duration::from_micros(500_500), Duration::ZERO)
+        );
     }
 }

@@ -175,7 +175,8 @@ impl<'t> Source<'t> {
         let own = tenant.prompt.draw(random);
         let output = tenant.output.draw(random);
         let choice = random.uniform();
-        let prefix = self.cumulated.iter().position(|&part| choice <= part);
+        let k = self.cumulated.partition_point(|&part| part < choice);
+        let prefix = (k < self.cumulated.len()).then_some(k);
         let prefix = prefix.map(|k| mix(u64::from(tenant.tenant.0) << 32 | k as u64));
         let prefix_tokens = if prefix.is_some() { tenant.prefixes.tokens } else { 0 };
         let is_cancelled = random.uniform() < tenant.cancelled;
