@@ -304,9 +304,20 @@ def references(found):
                 yield f"{where} scales {target['kind']} {target['name']}, which does not exist"
         if kind == "ConfigMap":
             for address in re.findall(r"https?://([\w.-]+):(\d+)", str(resource.get("data", {}))):
-                known = services.get(address[0])
-                if not known or int(address[1]) not in {port["port"] for port in known["spec"]["ports"]}:
+                if not is_served(address[0], int(address[1]), services, found):
                     yield f"{where} refers to {address[0]}:{address[1]}, which no Service has"
+
+
+def is_served(host, port, services, found):
+    """True if a host is a Service with this port, or a pod of a StatefulSet behind one."""
+    pod, _, service = host.rpartition(".")
+    known = services.get(service)
+    if not known or port not in {served["port"] for served in known["spec"]["ports"]}:
+        return False
+    sets = [resource for _, resource in found if resource["kind"] == "StatefulSet"]
+    return not pod or any(
+        pod in {f"{resource['metadata']['name']}-{index}" for index in range(resource["spec"]["replicas"])}
+        for resource in sets if resource["spec"].get("serviceName") == service)
 
 
 def containerfiles(facts):

@@ -40,7 +40,7 @@ def main():
     whole = args.calibration * args.output / large["tokens_per_s"]
     slope = ((whole - args.calibration * args.prompt / prefill) / args.output - first) / (args.calibration - 1)
     print(f"prefill {prefill:.0f} ({rates['pp']['min']:.0f} to {rates['pp']['max']:.0f}) tokens/s at {args.prompt} tokens; "
-          f"decode {decode:.1f} tokens/s at depth {depth}; step {first * 1e3:.2f} ms + {slope * 1e3:.3f} ms for each further sequence")
+          f"decode {decode:.1f} tokens/s at depth {depth}; step {first * 1e3:.2f} ms + {slope * 1e3:.3f} ms for each further sequence", flush=True)
     print("| requests at once | predicted, tokens/s | measured, tokens/s | error | TTFT p50, ms |\n|---:|---:|---:|---:|---:|")
     for row in rows:
         count = row["parallel"]

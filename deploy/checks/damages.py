@@ -5,7 +5,10 @@ SERVER = "deploy/compose/server.toml"
 WORKERS = "deploy/kubernetes/base/workers.yaml"
 FRONTEND = "deploy/kubernetes/base/frontend.yaml"
 CONFIG = "deploy/kubernetes/base/config.yaml"
+ETCD = "deploy/kubernetes/base/etcd.yaml"
 SECRET = "deploy/kubernetes/base/secret.yaml"
+BASE = "deploy/kubernetes/base/kustomization.yaml"
+SCALING = "deploy/kubernetes/autoscaling/kustomization.yaml"
 NETWORK = "deploy/kubernetes/base/network.yaml"
 SCALER = "deploy/kubernetes/autoscaling/autoscaler.yaml"
 
@@ -28,7 +31,7 @@ STATIC = [
     ("other discovery folder", COMPOSE, "      DYN_FILE_KV: /discovery\n", "      DYN_FILE_KV: /tmp/discovery\n", "differ in DYN_FILE_KV"),
     ("unknown variable of Dynamo", COMPOSE, "    DYN_SYSTEM_PORT:", "    DYN_SYSTEMS_PORT:", "no variable DYN_SYSTEMS_PORT"),
     ("unknown variable of the server", COMPOSE, "    RUVLLM_CONFIG:", "    RUVLLM_CONFIGURATION:", "no variable RUVLLM_CONFIGURATION"),
-    ("secret that is not declared", COMPOSE, "  prefix.key: {file: ./prefix.key}\n", "", "prefix.key is not declared"),
+    ("keys without a mount", COMPOSE, "    - ./keys:/run/keys:ro\n", "", "nothing is mounted at /run/keys/prefix.key"),
     ("folder without a mount", COMPOSE, "--model=/models/current/", "--model=/model/current/", "nothing is mounted at /model/current/"),
     ("writable root", COMPOSE, "  user: \"65532:65532\"\n  read_only: true\n  tmpfs: [/tmp]\n  cap_drop: [ALL]\n  security_opt: [\"no-new-privileges:true\"]\n\nservices", "  user: \"65532:65532\"\n  tmpfs: [/tmp]\n  cap_drop: [ALL]\n  security_opt: [\"no-new-privileges:true\"]\n\nservices", "not hardened: read_only"),
     ("floating image tag", COMPOSE, "image: ruvllm:0.1.0", "image: ruvllm:latest", "no fixed tag"),
@@ -52,10 +55,12 @@ STATIC = [
     ("read-only prefix folder", WORKERS, "{name: cache, mountPath: /var/lib/ruvllm}", "{name: cache, mountPath: /var/lib/ruvllm, readOnly: true}", "mounted read-only"),
     ("memory without a limit", WORKERS, "limits: {memory: 8Gi}", "limits: {ephemeral-storage: 8Gi}", "not hardened: limits.memory"),
     ("container as root", FRONTEND, "        runAsNonRoot: true\n", "", "not hardened: runAsNonRoot"),
-    ("address of the discovery", CONFIG, "http://etcd:2379", "http://etcd:2380", "etcd:2380, which no Service has"),
+    ("address of the discovery", CONFIG, "etcd-1.etcd:2379", "etcd-1.etcd:2378", "etcd-1.etcd:2378, which no Service has"),
+    ("member of the discovery", CONFIG, "etcd-2.etcd:2379", "etcd-3.etcd:2379", "etcd-3.etcd:2379, which no Service has"),
+    ("port of the discovery", ETCD, "port: 2379, targetPort: client", "port: 2377, targetPort: client", "etcd:2379, which no Service has"),
     ("selector of a Service", FRONTEND, "  selector:\n    app.kubernetes.io/name: frontend\n  ports", "  selector:\n    app.kubernetes.io/name: front-end\n  ports", "selects no pod"),
     ("port of a NetworkPolicy", NETWORK, "{protocol: TCP, port: client}", "{protocol: TCP, port: clients}", "refers to the port clients"),
-    ("resource that is not listed", "deploy/kubernetes/base/kustomization.yaml", "  - network.yaml\n", "", "network.yaml is not listed"),
+    ("resource that is not listed", BASE, "  - network.yaml\n", "", "network.yaml is not listed"),
     ("target of the autoscaler", SCALER, "kind: Deployment, name: worker", "kind: Deployment, name: workers", "Deployment workers, which does not exist"),
     ("feature of the image", "deploy/Containerfile", "ARG FEATURES=grpc", "ARG FEATURES=grcp", "no feature grcp"),
     ("base image without a version", "deploy/worker/Containerfile", "python:3.11-slim-bookworm AS build", "python AS build", "has no version"),
@@ -71,5 +76,5 @@ LIVE = [
     ("command of the healthcheck", COMPOSE, "head -n 1 <&3 | grep -q ' 200 '", "head -n 1 <&3 | grep -q ' 201 '", "healthcheck"),
     ("mode of the copied prefix key", WORKERS, '[-m, "0400"', '[-m, "0440"', "prefix"),
     ("metric of the autoscaler", SCALER, "ruvllm_requests_waiting", "ruvllm_requests_queued", "ruvllm_requests_queued"),
-    ("metric in a comment", "deploy/kubernetes/autoscaling/kustomization.yaml", "ruvllm_requests_waiting", "ruvllm_waiting_requests", "ruvllm_waiting_requests"),
+    ("metric in a comment", SCALING, "ruvllm_requests_waiting", "ruvllm_waiting_requests", "ruvllm_waiting_requests"),
 ]

@@ -5,12 +5,14 @@
 Processes are those of `stack.py`. What Docker or Kubernetes would restart is restarted here after some seconds.
 """
 
+import http.client
 import os
 import signal
 import subprocess
 import tempfile
 import threading
 import time
+import urllib.request
 
 import live
 import sandbox
@@ -18,11 +20,12 @@ import stack as stacks
 
 # Seconds that a fault lasts, and of load before and after it.
 LASTS, BESIDE = 15, 2
-FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
 
 def kill(stack, *names):
     for name in names:
+        if stack.box.running[stack.processes[name].origin].poll() is not None:
+            continue
         stack.box.signal(stack.processes[name], signal.SIGKILL)
 
 
@@ -68,19 +71,19 @@ def drains(stack):
         outcomes = []
 
         def ask():
-            body = b'{"prompt": "Once upon a time", "max_tokens": 128, "ignore_eos": true, "stream": true}'
-            request = live.urllib.request.Request(f"{url}/v1/completions", body, {
+            body = b'{"prompt": "Once upon a time", "max_tokens": 32, "ignore_eos": true, "stream": true}'
+            request = urllib.request.Request(f"{url}/v1/completions", body, {
                 "content-type": "application/json", "authorization": f"Bearer {stack.key}"})
             try:
-                with live.urllib.request.urlopen(request, timeout=120) as answer:
+                with urllib.request.urlopen(request, timeout=120) as answer:
                     outcomes.append(b"[DONE]" in answer.read())
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 outcomes.append(False)
 
         threads = [threading.Thread(target=ask, daemon=True) for _ in range(count)]
         for thread in threads:
             thread.start()
-        time.sleep(1.5 if count else 0.2)
+        time.sleep(0.5)
         start = time.monotonic()
         stack.box.signal(server, signal.SIGTERM)
         stack.box.running[server.origin].wait(60)
@@ -91,11 +94,10 @@ def drains(stack):
         stack.start("server-1")
 
 
-def full_folder(stack):
-    """Fills the file system of the prefix folder, which is a tmpfs where this process may mount one."""
-    server = stack.processes["server-1"]
-    volume = next(mount for mount in server.mounts if mount.name == "prefixes")
-    return stack.box.source(server, volume)
+def volume(stack, service, name):
+    """Folder behind a volume."""
+    process = stack.processes[service]
+    return stack.box.source(process, next(mount for mount in process.mounts if mount.name == name))
 
 
 def rotated(facts, dynamo, model):
@@ -108,64 +110,105 @@ def rotated(facts, dynamo, model):
                 print(f"  {fault}")
                 return
             before = stack.complete("Once upon a time")
-            keys = stack.box.source(stack.processes["server-1"], next(
-                mount for mount in stack.processes["server-1"].mounts if mount.name == "keys.toml"))
+            keys = stack.box.keys() / "keys.toml"
             for overlap, words in (("1h", "with an overlap"), ("0s", "without one")):
                 keys.chmod(0o600)
                 done = subprocess.run([facts.program, "key", "rotate", "worker", "--overlap", overlap, "--file", str(keys)],
                                       capture_output=True, text=True)
-                stack.box.secrets["keys.toml"] = keys.read_text()
                 for name in stack.of_role("server"):
                     stack.box.signal(stack.processes[name], signal.SIGHUP)
                 time.sleep(1)
-                print(f"  key rotated {words} ({done.stderr.strip()[:100]}): {before[0]} -> {stack.complete('Once upon a time')}, "
+                print(f"  {(done.stdout + done.stderr).strip()[-200:]}")
+                print(f"  key rotated {words}: {before[0]} -> {stack.complete('Once upon a time')}, "
                       f"{stack.workers()} workers known", flush=True)
         finally:
             stack.stop()
 
 
-def main(facts, dynamo, model):
+def main(facts, dynamo, model, only):
     with tempfile.TemporaryDirectory() as folder:
         stack = stacks.Stack(facts, folder, dynamo, model)
-        prefixes = full_folder(stack)
-        mounted = os.geteuid() == 0 and subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(prefixes)], check=False).returncode == 0
+        # File systems that can be filled, where this process may mount them.
+        folders = [volume(stack, "server-1", "prefixes"), volume(stack, "frontend", "discovery")]
+        mounted = [folder for folder in folders if os.geteuid() == 0 and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], check=False).returncode == 0]
         try:
             fault = stack.start_all()
             if fault:
                 print(fault)
                 return 1
-            print("| fault | requests | lost | median, s | slowest, s | front end knows after, s | whole again, s |\n"
-                  "|---|---:|---:|---:|---:|---:|---:|")
-            stop, go = signal.SIGSTOP, signal.SIGCONT
-            send = lambda name, number: stack.box.signal(stack.processes[name], number)
-            beside_load(stack, "none", lambda: None, lambda: None)
-            beside_load(stack, "server killed", lambda: kill(stack, "server-1"), lambda: restart(stack, "server-1"))
-            beside_load(stack, "worker killed", lambda: kill(stack, "worker-1"), lambda: restart(stack, "worker-1"))
-            beside_load(stack, "both killed (node lost)", lambda: kill(stack, "worker-1", "server-1"),
-                        lambda: restart(stack, "server-1", "worker-1"))
-            beside_load(stack, "server stopped (SIGSTOP)", lambda: send("server-1", stop), lambda: send("server-1", go))
-            beside_load(stack, "worker stopped (SIGSTOP)", lambda: send("worker-1", stop), lambda: send("worker-1", go))
-            beside_load(stack, "front end killed", lambda: kill(stack, "frontend"), lambda: restart(stack, "frontend"),
-                        watch=False)
-            if mounted:
-                filler = prefixes / "filler"
-
-                def fill():
-                    with open(filler, "wb") as file:
-                        try:
-                            file.write(bytes(16 << 20))
-                        except OSError:
-                            pass
-
-                beside_load(stack, "prefix folder full", fill, filler.unlink)
-            discovery = stack.box.source(stack.processes["frontend"], next(
-                mount for mount in stack.processes["frontend"].mounts if mount.name == "discovery"))
-            beside_load(stack, "discovery read-only", lambda: discovery.chmod(0o500), lambda: discovery.chmod(0o755))
-            drains(stack)
+            if not only:
+                print("| fault | requests | lost | median, s | slowest, s | front end knows after, s | whole again, s |\n"
+                      "|---|---:|---:|---:|---:|---:|---:|")
+            for row in rows(stack, mounted):
+                if only in row[0]:
+                    beside_load(stack, *row)
+            if only in "drain":
+                drains(stack)
         finally:
             stack.stop()
-            if mounted:
-                subprocess.run(["umount", str(prefixes)], check=False)
-    rotated(facts, dynamo, model)
+            for folder in mounted:
+                subprocess.run(["umount", "--lazy", str(folder)], check=False)
+    if only in "key":
+        rotated(facts, dynamo, model)
     return 0
+
+
+def rows(stack, mounted):
+    """Name of each fault, its beginning and its end."""
+    send = lambda name, number: lambda: stack.box.signal(stack.processes[name], number)
+    fail = lambda *names: lambda: kill(stack, *names)
+    back = lambda *names: lambda: restart(stack, *names)
+    discovery = volume(stack, "frontend", "discovery")
+    yield "none", lambda: None, lambda: None
+    yield "server killed", fail("server-1"), back("server-1")
+    yield "worker killed", fail("worker-1"), back("worker-1")
+    yield "both killed (node lost)", fail("worker-1", "server-1"), back("server-1", "worker-1")
+    yield "server stopped (SIGSTOP)", send("server-1", signal.SIGSTOP), send("server-1", signal.SIGCONT)
+    yield "worker stopped (SIGSTOP)", send("worker-1", signal.SIGSTOP), lambda: resumed(stack, "worker-1")
+    yield "front end killed", fail("frontend"), back("frontend")
+    if mounted:
+        prefixes = volume(stack, "server-1", "prefixes")
+        yield "prefix folder full", lambda: fill(prefixes / "filler"), (prefixes / "filler").unlink
+        yield "discovery full, worker restarted", lambda: unregistered(stack, discovery), lambda: emptied(stack, discovery)
+
+
+def resumed(stack, name):
+    """Lets a stopped worker go on; one that the front end has forgotten is restarted."""
+    process = stack.processes[name]
+    stack.box.signal(process, signal.SIGCONT)
+    if stack.wait_for_workers(3, 20):
+        print(f"  {name} goes on and is unknown after 20 s; its {process.probes[0].path} has status "
+              f"{stack.box.probe(process, process.probes[0])}")
+        kill(stack, name)
+        restart(stack, name)
+
+
+def unregistered(stack, discovery):
+    """A worker that starts while the discovery takes no entry."""
+    fill(discovery / "filler")
+    kill(stack, "worker-1")
+    stack.box.running[stack.processes["worker-1"].origin].wait(10)
+    stack.box.start(stack.processes["worker-1"])
+
+
+def emptied(stack, discovery):
+    """Room again; a worker that has ended is restarted, as Docker would."""
+    process = stack.processes["worker-1"]
+    (discovery / "filler").unlink()
+    print(f"  worker-1: exit status {stack.box.running[process.origin].poll()}, "
+          f"{process.probes[0].path} has status {stack.box.probe(process, process.probes[0])}")
+    if stack.wait_for_workers(3, 10):
+        kill(stack, "worker-1")
+        restart(stack, "worker-1")
+
+
+def fill(path):
+    """Writes until the file system is full."""
+    with open(path, "wb") as file:
+        try:
+            while True:
+                file.write(bytes(1 << 20))
+                file.flush()
+        except OSError:
+            return

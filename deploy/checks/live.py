@@ -47,10 +47,11 @@ def check(facts):
 
 def secrets(box, facts, text, origin):
     """Makes keys by the commands in the comments of a manifest; gives the worker's key."""
-    line = re.search(r"ruvllm (key new .*?--file keys\.toml)", text)
+    line = re.search(r"ruvllm (key new .*?--file (?:keys/)?keys\.toml)", text)
     if not line:
         raise manifests.Fault(f"{origin}: no comment says how keys are made")
-    made = subprocess.run([facts.program, *line[1].split(), "--json"], cwd=box.folder, capture_output=True, text=True)
+    words = line[1].replace("keys/", "").split()
+    made = subprocess.run([facts.program, *words, "--json"], cwd=box.folder, capture_output=True, text=True)
     if made.returncode != 0:
         raise manifests.Fault(f"{origin}: `ruvllm {line[1]}`: {made.stderr.strip()}")
     box.secrets = {"keys.toml": (box.folder / "keys.toml").read_text(), "prefix.key": os.urandom(32)}

@@ -56,11 +56,12 @@ def main():
     parser.add_argument("--program", required=True, help="ruvllm, built with the feature grpc")
     parser.add_argument("--dynamo", help="Python with the packages of scale-out/dynamo: runs the compose file's processes")
     parser.add_argument("--model", help="with --dynamo: folder with tokenizer, configuration and weights")
-    parser.add_argument("--failures", action="store_true", help="with --dynamo: kills, stops and starves each part")
+    parser.add_argument("--failures", nargs="?", const="", metavar="TEXT",
+                        help="with --dynamo: kills, stops and starves each part; only rows with TEXT")
     args = parser.parse_args()
-    if args.failures:
+    if args.failures is not None:
         import failures
-        sys.exit(failures.main(agreement.Facts(ROOT, str(Path(args.program).resolve())), args.dynamo, args.model))
+        sys.exit(failures.main(agreement.Facts(ROOT, str(Path(args.program).resolve())), args.dynamo, args.model, args.failures))
     facts = agreement.Facts(ROOT, str(Path(args.program).resolve()))
     failed = report("manifests", static(facts), "schemas and agreement")
     missed = [miss for damage in damages.STATIC if (miss := found_in(*damage, facts, static))]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import yaml
 
 COMPOSE = "deploy/compose/compose.yaml"
+# Folder of keys beside the compose file, which the operator makes.
+KEYS = "./keys"
 KUBERNETES = ("deploy/kubernetes/base", "deploy/kubernetes/autoscaling")
 
 
@@ -143,15 +145,11 @@ def compose(root, values, override=None):
             source, path, *mode = volume.split(":")
             local = source.startswith((".", "/"))
             process.mounts.append(Mount(path, source if local else None, name=source, read_only=mode == ["ro"],
-                                        kind="bind" if local else "volume"))
+                                        kind="keys" if source == KEYS else "bind" if local else "volume"))
             if not local and source not in (document.get("volumes") or {}):
                 raise Fault(f"{process.origin}: the volume {source} is not declared")
         for path in service.get("tmpfs") or []:
             process.mounts.append(Mount(path, kind="tmpfs", name=path))
-        for secret in service.get("secrets") or []:
-            if secret not in (document.get("secrets") or {}):
-                raise Fault(f"{process.origin}: the secret {secret} is not declared")
-            process.mounts.append(Mount(f"/run/secrets/{secret}", kind="secret", name=secret, read_only=True, mode=0o400))
         check = service.get("healthcheck")
         if check:
             line = " ".join(check["test"])
@@ -235,6 +233,8 @@ def kubernetes(root, folder):
     for _, resource, _, spec in pods(found):
         name = resource["metadata"]["name"]
         volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
+        for claim in resource["spec"].get("volumeClaimTemplates", []):
+            volumes[claim["metadata"]["name"]] = claim
         sidecars = [container for container in spec.get("initContainers", []) if container.get("restartPolicy") == "Always"]
         for container in spec.get("initContainers", []) + spec["containers"]:
             argv = list(container.get("command", [])) + [str(word) for word in container.get("args", [])]
@@ -246,7 +246,7 @@ def kubernetes(root, folder):
                 process.mounts += mounts(process, mount, volumes[mount["name"]], data)
             for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
                 probe = container.get(kind)
-                if probe:
+                if probe and "httpGet" in probe:
                     get = probe["httpGet"]
                     every = probe.get("periodSeconds", 10)
                     process.probes.append(Probe(kind, get["path"], port_number(container, get["port"]),
@@ -296,7 +296,7 @@ def mounts(process, mount, volume, data):
         return [Mount(f"{path}/{file}".rstrip("/"), text=held[item], kind="file" if kind == "ConfigMap" else "secret",
                       name=item, read_only=True, mode=mode) for item, file in items.items()]
     kind = "claim" if "persistentVolumeClaim" in volume else "volume"
-    return [Mount(path, kind=kind, name=volume["name"], read_only=read_only)]
+    return [Mount(path, kind=kind, name=mount["name"], read_only=read_only)]
 
 
 def hardening(spec, container):

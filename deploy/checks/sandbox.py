@@ -53,6 +53,8 @@ class Sandbox:
         place = self.folder / scope / re.sub(r"\W", "_", f"{mount.kind}-{mount.name}")
         if mount.kind == "claim" or (mount.kind == "bind" and mount.path.startswith("/models")):
             return self.model
+        if mount.kind == "keys":
+            return self.keys()
         if mount.kind in ("secret", "file", "bind"):
             text = self.secrets.get(mount.name) if mount.kind == "secret" else mount.text
             if mount.kind == "bind":
@@ -71,6 +73,16 @@ class Sandbox:
         place.mkdir(parents=True, exist_ok=True)
         return place
 
+    def keys(self):
+        """Folder with the secrets, as an operator makes it."""
+        place = self.folder / "keys"
+        place.mkdir(exist_ok=True)
+        for name, text in self.secrets.items():
+            if not (place / name).exists():
+                (place / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+                (place / name).chmod(0o400)
+        return place
+
     def command(self, process, argv):
         """A command inside of the process's file system."""
         line = ["bwrap", "--unshare-user", "--uid", USER, "--gid", USER, "--unshare-pid", "--unshare-ipc", "--die-with-parent",
@@ -81,6 +93,9 @@ class Sandbox:
         if self.dynamo:
             venv = str(Path(self.dynamo).parents[1])
             path = f"{venv}/bin:{path}"
+            # The interpreter that a virtual environment links to.
+            base = str(Path(self.dynamo).resolve().parents[1])
+            line += [] if base.startswith("/usr") else ["--ro-bind", base, base]
             line += ["--ro-bind", venv, venv, "--ro-bind", self.root / "scale-out/dynamo", "/opt/ruvllm/scale-out/dynamo",
                      "--ro-bind", self.root / "crates/server/proto", "/opt/ruvllm/crates/server/proto"]
         for mount in sorted(process.mounts, key=lambda mount: mount.path):

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -133,8 +134,40 @@ def check(facts, dynamo, model):
         stack = Stack(facts, folder, dynamo, model)
         try:
             yield from faults(stack)
+            yield from over_tls(stack)
         finally:
             stack.stop()
+
+
+def over_tls(stack):
+    """TLS between a worker and its server: with the server's certificate it serves, with another one it does not."""
+    server, worker = stack.processes["server-3"], stack.processes["worker-3"]
+    for process in (worker, server):
+        stack.box.signal(process, signal.SIGTERM)
+        stack.box.running[process.origin].wait(process.grace)
+    for name, host in (("own", stack.box.address(server.network)), ("other", "127.9.9.9")):
+        line = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=check", "-addext",
+                f"subjectAltName=IP:{host}", "-keyout", f"{name}-key.pem", "-out", f"{name}.pem"]
+        subprocess.run(line, cwd=stack.box.folder, check=True, capture_output=True)
+        for part in (f"{name}.pem", f"{name}-key.pem"):
+            stack.box.secrets[part] = (stack.box.folder / part).read_text()
+    mount = lambda name: manifests.Mount(f"/run/tls/{name}", kind="secret", name=name, read_only=True, mode=0o400)
+    server.mounts += [mount("own.pem"), mount("own-key.pem")]
+    server.argv += ["--tls-certificate=/run/tls/own.pem", "--tls-key=/run/tls/own-key.pem"]
+    worker.mounts += [mount("own.pem"), mount("other.pem")]
+    stack.box.start(server)
+    plain = list(worker.argv)
+    for name, expected in (("other", 2), ("own", 3)):
+        worker.argv = [*plain, f"--tls-ca=/run/tls/{name}.pem"]
+        child = stack.box.start(worker)
+        if expected == 2 and child.wait(60) == 0:
+            yield "a worker with another certificate ends without an error"
+        fault = stack.wait_for_workers(expected, 60)
+        if fault:
+            yield f"TLS with {name}.pem: {fault}: {child.log.read_text()[-300:]}"
+    failed = [text for good, text in (stack.complete(f"Over TLS, {index}:") for index in range(6)) if not good]
+    if failed:
+        yield f"TLS: {len(failed)} of 6 requests failed: {failed[0]}"
 
 
 def faults(stack):

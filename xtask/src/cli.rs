@@ -9,12 +9,13 @@ use clap::{Parser, Subcommand};
 use crate::adr::Depth;
 use crate::ci::Full;
 use crate::clients::ClientsArgs;
+use crate::deployment::DeploymentArgs;
 use crate::dynamo::DynamoArgs;
 use crate::process::CommandLine;
 use crate::sanitize::Sanitizer;
 use crate::{
-    Result, Workspace, adr, ci, clients, core_pack, cross_test, dependencies, dynamo, fixtures, fuzz, grpc,
-    kernel_sandbox, platforms, sanitize, second_opinion, setup, tidy, web, workspace,
+    Result, Workspace, adr, ci, clients, core_pack, cross_test, dependencies, deployment, dynamo, fixtures,
+    fuzz, grpc, kernel_sandbox, platforms, sanitize, second_opinion, setup, tidy, web, workspace,
 };
 
 /// Builds, checks and measures the ruvllm workspace
@@ -119,6 +120,11 @@ enum Command {
     /// `cargo xtask web --url http://127.0.0.1:8080/ -- ruvllm serve --port 8080` starts the server
     /// too. Not part of `ci`; `cargo xtask setup --web` installs the tools.
     Web(web::Options),
+    /// Checks compose and Kubernetes manifests: schemas, agreement with the program, servers that
+    /// run
+    ///
+    /// Not part of `ci`, but of `ci --full`. Needs Python with its registry, and bubblewrap.
+    Deployment(DeploymentArgs),
     /// Compares committed test data and models with their checksums
     Fixtures {
         /// Writes the list of checksums anew
@@ -262,6 +268,7 @@ pub fn run() -> Result<()> {
         }
         Command::Clients(args) => clients::clients(&workspace, &args),
         Command::Dynamo(args) => dynamo::dynamo(&workspace, &args),
+        Command::Deployment(args) => deployment::deployment(&workspace, &args),
         Command::SecondOpinion => second_opinion::second_opinion(&workspace),
         Command::Web(options) => web::web(&workspace, &options),
         Command::Fixtures { update: true } => fixtures::update(&workspace),
@@ -351,6 +358,8 @@ mod tests {
             "clients --write",
             "clients schemathesis --minutes 10 --server a",
             "clients lm-eval",
+            "deployment --server target/debug/ruvllm",
+            "deployment --dynamo venv/bin/python --model folder --failures",
             "fixtures --update",
             "tidy --graph",
             "tidy --fix",

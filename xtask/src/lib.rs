@@ -12,6 +12,7 @@ mod clients;
 mod core_pack;
 mod cross_test;
 mod dependencies;
+mod deployment;
 mod dynamo;
 mod error;
 mod example;

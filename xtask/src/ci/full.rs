@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{CLIPPY_REST, Steps, adr_step, clippy, counted, cross_test_step, docs, form_steps, test_steps};
+use crate::deployment::DeploymentArgs;
 use crate::example::CANDLE;
 use crate::extent::Extent;
 use crate::platforms::Platform;
 use crate::process::CommandLine;
 use crate::sanitize::{Bound, Sanitizer};
 use crate::{
-    Error, Result, Workspace, adr, core_pack, fuzz, gpu, grpc, kernel_sandbox, rust_version, sanitize,
-    second_opinion,
+    Error, Result, Workspace, adr, core_pack, deployment, fuzz, gpu, grpc, kernel_sandbox, rust_version,
+    sanitize, second_opinion,
 };
 
 /// Page with the last successful run, between two markers.
@@ -67,6 +68,7 @@ pub(crate) fn full(workspace: &Workspace, args: &Full) -> Result<()> {
     gpu_steps(workspace, &mut steps)?;
     grpc_steps(workspace, &mut steps)?;
     sandbox_steps(workspace, &mut steps)?;
+    deployment_step(workspace, &mut steps)?;
     peers(workspace, &mut steps, args)?;
     steps.summary()?;
     record(workspace, &steps, start)
@@ -153,6 +155,17 @@ fn sandbox_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// Manifests of the folder `deploy`.
+fn deployment_step(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
+    if let Some(missing) = deployment::missing(workspace) {
+        steps.skip("deployment", missing);
+        return Ok(());
+    }
+    steps.run("deployment", "cargo xtask deployment", || {
+        deployment::deployment(workspace, &DeploymentArgs::default()).map(|()| "ok".to_owned())
+    })
 }
 
 /// Comparisons with other implementations.
