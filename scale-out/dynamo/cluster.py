@@ -141,6 +141,8 @@ class Cluster:
         self.parts, self.count, self.front = [], 0, None
 
     def __enter__(self):
+        # The parts of a program that is told to end would run on.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         return self
 
     def __exit__(self, *_):

@@ -88,6 +88,7 @@ def main():
     parser.add_argument("--concurrency", type=int, default=3)
     parser.add_argument("--output", type=int, default=8, help="tokens of an answer")
     parser.add_argument("--program", help="ruvllm with the feature grpc: starts front end, servers and workers")
+    parser.add_argument("--file", default=parts.MODELS / "base-q8_0.gguf", help="GGUF file of the servers' model")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--kv-budget", default="64MiB", help="of each server")
     parser.add_argument("--pressure", default="lower-precision", help="of each server")
@@ -101,7 +102,7 @@ def main():
         tokenizer = Tokenizer.from_file(str(Path(args.tokenizer) / "tokenizer.json"))
         print(json.dumps(asyncio.run(measure(args, args.url.rstrip("/"), tokenizer))))
         return
-    with tempfile.TemporaryDirectory() as folder, parts.Cluster(args.program, Path(folder) / "parts") as cluster:
+    with tempfile.TemporaryDirectory() as folder, parts.Cluster(args.program, Path(folder) / "parts", args.file) as cluster:
         begin(args, cluster)
         tokenizer = Tokenizer.from_file(str(cluster.tokenizer / "tokenizer.json"))
         found = asyncio.run(measure(args, cluster.url, tokenizer))
