@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+from pathlib import Path
 
 import grpc
 
@@ -41,6 +42,18 @@ FAULTS = {
 log = logging.getLogger("ruvllm")
 
 
+def channel(args):
+    """Connection to the server, with TLS if `--tls-ca` names a certificate."""
+    options = [("grpc.max_receive_message_length", -1)]
+    if not args.tls_ca:
+        return grpc.aio.insecure_channel(args.server, options=options)
+    try:
+        credentials = grpc.ssl_channel_credentials(Path(args.tls_ca).read_bytes())
+    except OSError as error:
+        sys.exit(f"--tls-ca {args.tls_ca}: {error.strerror}")
+    return grpc.aio.secure_channel(args.server, credentials, options=options)
+
+
 class RuvllmEngine(LLMEngine):
     """Token ids of one model of a server."""
 
@@ -52,7 +65,7 @@ class RuvllmEngine(LLMEngine):
         self.protos, services = messages.modules()
         credentials = [("authorization", f"Bearer {args.key}")] if args.key else []
         self.metadata = tuple(credentials)
-        self.channel = grpc.aio.insecure_channel(args.server, options=[("grpc.max_receive_message_length", -1)])
+        self.channel = channel(args)
         self.inference = services.InferenceStub(self.channel)
         self.worker = services.WorkerStub(self.channel)
         self.tasks = []
@@ -69,6 +82,7 @@ class RuvllmEngine(LLMEngine):
     async def from_args(cls, argv=None):
         parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
         parser.add_argument("--server", default="127.0.0.1:50051", help="address of the server's gRPC")
+        parser.add_argument("--tls-ca", metavar="FILE", help="connect with TLS; PEM file of the server's certificate or issuer")
         parser.add_argument("--key", default=os.environ.get("RUVLLM_API_KEY"), help="key with the scopes inference, metrics")
         parser.add_argument("--model", help="name of the model at the server; its first one unless given")
         parser.add_argument("--model-path", required=True, help="folder with the tokenizer and the configuration")
