@@ -38,6 +38,11 @@ class Facts:
         self.version = re.search(r'^version = "(.+)"', (root / "Cargo.toml").read_text(), re.M)[1]
 
     @functools.cache
+    def dynamo_has(self, name):
+        """True if a source of Dynamo's packages contains this text."""
+        return name in self.dynamo
+
+    @functools.cache
     def program_has(self, name):
         """True if the program contains this text."""
         with open(self.program, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as binary:
@@ -144,7 +149,7 @@ def variables(process, facts):
             # Settings have variables that the program composes; `serve --check` knows them.
             known = name.startswith("RUVLLM_SERVER_") or facts.program_has(name)
         else:
-            known = name in COMPILED or name in facts.dynamo or (process.role == "worker" and name in facts.worker)
+            known = name in COMPILED or facts.dynamo_has(name) or (process.role == "worker" and name in facts.worker)
         if not known:
             yield f"the {process.role} reads no variable {name}"
 

@@ -36,6 +36,7 @@ STATIC = [
     ("writable root", COMPOSE, "  user: \"65532:65532\"\n  read_only: true\n  tmpfs: [/tmp]\n  cap_drop: [ALL]\n  security_opt: [\"no-new-privileges:true\"]\n\nservices", "  user: \"65532:65532\"\n  tmpfs: [/tmp]\n  cap_drop: [ALL]\n  security_opt: [\"no-new-privileges:true\"]\n\nservices", "not hardened: read_only"),
     ("floating image tag", COMPOSE, "image: ruvllm:0.1.0", "image: ruvllm:latest", "no fixed tag"),
     ("worker before its server", COMPOSE, ", depends_on: {server-2: {condition: service_healthy, restart: true}}", "", "does not wait for server-2"),
+    ("network of another pod", COMPOSE, 'worker-3: {<<: *worker, network_mode: "service:pod-3"', 'worker-3: {<<: *worker, network_mode: "service:pod-2"', "does not wait for server-2"),
     ("misspelt field of Kubernetes", WORKERS, "terminationGracePeriodSeconds: 75", "terminationGracePeriodSecond: 75", "terminationGracePeriodSecond"),
     ("wrong indentation in Kubernetes", WORKERS, "            httpGet: {path: /ready, port: http}\n            periodSeconds: 2", "            httpGet: {path: /ready, port: http}\n          periodSeconds: 2", "mapping values are not allowed"),
     ("field at the wrong depth", WORKERS, "          restartPolicy: Always\n", "          securityContexts: {}\n          restartPolicy: Always\n", "securityContexts"),

@@ -44,10 +44,10 @@ def found_in(name, path, old, new, words, facts, check):
     return f"{name}: not found; faults: {faults or 'none'}"
 
 
-def report(title, faults, count):
+def report(title, faults, count, unit="faults"):
     for fault in faults:
         print(f"  {fault}")
-    print(f"{title}: {count}, {len(faults)} faults", flush=True)
+    print(f"{title}: {count}, {len(faults)} {unit}", flush=True)
     return len(faults)
 
 
@@ -65,12 +65,12 @@ def main():
     facts = agreement.Facts(ROOT, str(Path(args.program).resolve()))
     failed = report("manifests", static(facts), "schemas and agreement")
     missed = [miss for damage in damages.STATIC if (miss := found_in(*damage, facts, static))]
-    failed += report("planted faults", missed, f"{len(damages.STATIC)} planted")
+    failed += report("planted faults", missed, f"{len(damages.STATIC)} planted", "missed")
     if live.missing():
         sys.exit(f"no server was run: {live.missing()}")
     failed += report("servers", live.check(facts), "compose and Kubernetes")
     missed = [miss for damage in damages.LIVE if (miss := found_in(*damage, facts, live.check))]
-    failed += report("planted faults of servers", missed, f"{len(damages.LIVE)} planted")
+    failed += report("planted faults of servers", missed, f"{len(damages.LIVE)} planted", "missed")
     if args.dynamo:
         import stack
         failed += report("stack", list(stack.check(facts, args.dynamo, args.model)), "front end and three workers")

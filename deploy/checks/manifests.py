@@ -1,5 +1,6 @@
 """Manifests of the folder `deploy` as processes: command, environment, files, probes, times."""
 
+import functools
 import posixpath
 import re
 import tomllib
@@ -17,7 +18,7 @@ class Fault(Exception):
     """A manifest that cannot be read."""
 
 
-class Strict(yaml.SafeLoader):
+class Strict(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
     """YAML in which a key occurs once in a mapping."""
 
     def construct_mapping(self, node, deep=False):
@@ -76,8 +77,9 @@ class Process:
         return values[-1] if values else default
 
 
+@functools.lru_cache(maxsize=64)
 def documents(text, where):
-    """All documents of a YAML file."""
+    """All documents of a YAML file, which callers do not change."""
     try:
         return [document for document in yaml.load_all(text, Strict) if document is not None]
     except yaml.YAMLError as error:
@@ -123,15 +125,9 @@ def interpolated(value, values):
     return re.sub(r"\$\{(\w+)(?:(:-|:\?)([^}]*))?\}", replace, value)
 
 
-def compose(root, values, override=None):
+def compose(root, values):
     """Processes of the compose file, which are named by their services."""
     document = documents((root / COMPOSE).read_text(), COMPOSE)[0]
-    if override:
-        for name, service in documents((root / override).read_text(), override)[0]["services"].items():
-            for key, value in service.items():
-                old = document["services"].setdefault(name, {}).get(key)
-                new = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
-                document["services"][name][key] = new
     document = interpolated(document, values)
     found = []
     for name, service in document["services"].items():
