@@ -13,6 +13,7 @@
 //! that disappears while it is read stays readable.
 
 pub(super) mod entry;
+mod entry_format;
 mod files;
 mod folder;
 pub(super) mod folder_key;
@@ -27,9 +28,10 @@ use std::{
 };
 
 pub use entry::{EntryHeader, EntryId, FORMAT_VERSION, Missing};
+pub use entry_format::EntryFormat;
 pub use files::{create_private, open_regular, share_with_group};
 use folder::Folder;
-use folder_key::{FolderKey, Purpose, TAG_BYTES};
+use folder_key::FolderKey;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use size::FolderSize;
@@ -71,8 +73,7 @@ use crate::Result;
 #[derive(Debug)]
 pub struct PrefixStore {
     folder: Folder,
-    key: Option<FolderKey>,
-    block_tokens: usize,
+    format: EntryFormat,
     limit_bytes: u64,
     size: Mutex<FolderSize>,
     counters: Counters,
@@ -198,12 +199,12 @@ impl PrefixStore {
         limit_bytes: u64,
         key: Option<FolderKey>,
     ) -> Result<Self> {
-        assert!(block_tokens > 0, "a block has at least one token");
-        let folder = Folder::open(folder, key.is_some())?;
+        let format = EntryFormat::new(block_tokens, key);
+        let folder = Folder::open(folder, format.key().is_some())?;
         let (n_deleted, used_bytes) = folder.shrink(limit_bytes)?;
         let counters = Counters { deleted_blocks: AtomicU64::new(n_deleted), ..Counters::default() };
         let size = Mutex::new(FolderSize::listed(used_bytes));
-        Ok(Self { folder, key, block_tokens, limit_bytes, size, counters })
+        Ok(Self { folder, format, limit_bytes, size, counters })
     }
 
     /// The folder. Other files in it are left alone.
@@ -215,18 +216,13 @@ impl PrefixStore {
     /// The key of a shared folder.
     #[must_use]
     pub fn key(&self) -> Option<&FolderKey> {
-        self.key.as_ref()
+        self.format.key()
     }
 
-    /// The digest that names of files are made of: with a key, nobody else can make it.
-    fn digest_of(&self, key: &PrefixKey) -> [u8; 32] {
-        let digest = key.digest();
-        self.key.as_ref().map_or(digest, |key| key.tag(Purpose::Name, &digest))
-    }
-
-    /// Bytes of a header, with its tag if there is a key.
-    fn header_bytes(&self) -> usize {
-        EntryHeader::bytes(self.block_tokens) + if self.key.is_some() { TAG_BYTES } else { 0 }
+    /// Form of the entries.
+    #[must_use]
+    pub fn format(&self) -> &EntryFormat {
+        &self.format
     }
 
     /// Stores the last block of the prefix `tokens`. The blocks before it may be stored before,
@@ -241,10 +237,11 @@ impl PrefixStore {
     /// # Panics
     /// If `tokens` is empty or no whole number of blocks.
     pub fn put(&self, key: &PrefixKey, tokens: &[u32], payload: &[&[u8]]) -> Result<Stored> {
-        let n_blocks = tokens.len() / self.block_tokens;
-        let is_whole = n_blocks > 0 && tokens.len() == n_blocks * self.block_tokens;
-        assert!(is_whole, "put: {} tokens in blocks of {}", tokens.len(), self.block_tokens);
-        let last = entry::places(self.digest_of(key), tokens, self.block_tokens).last();
+        let block_tokens = self.format.block_tokens();
+        let n_blocks = tokens.len() / block_tokens;
+        let is_whole = n_blocks > 0 && tokens.len() == n_blocks * block_tokens;
+        assert!(is_whole, "put: {} tokens in blocks of {block_tokens}", tokens.len());
+        let last = self.format.places(key, tokens).last();
         self.write(&last.expect("the prefix has at least one block"), payload)
     }
 
@@ -252,7 +249,7 @@ impl PrefixStore {
     /// `skip_blocks` on: what [`write`](Self::write) takes, now or later.
     #[must_use]
     pub fn missing(&self, key: &PrefixKey, tokens: &[u32], skip_blocks: usize) -> Vec<Missing> {
-        let places = entry::places(self.digest_of(key), tokens, self.block_tokens).skip(skip_blocks);
+        let places = self.format.places(key, tokens).skip(skip_blocks);
         places.filter(|place| !self.holds(place.id())).collect()
     }
 
@@ -270,14 +267,8 @@ impl PrefixStore {
         if self.holds(block.id()) {
             return Ok(Stored::Present);
         }
-        let mut hash = Sha256::new();
-        payload.iter().for_each(|part| hash.update(part));
-        let payload_bytes = payload.iter().map(|part| part.len() as u64).sum();
-        let header = block.header(payload_bytes, hash.finalize().into());
-        let mut encoded = header.encode();
-        if let Some(key) = &self.key {
-            encoded.extend(key.tag(Purpose::Entry, &encoded));
-        }
+        let encoded = self.format.encode_header(block, payload);
+        let payload_bytes: u64 = payload.iter().map(|part| part.len() as u64).sum();
         let parts: Vec<&[u8]> = [encoded.as_slice()].into_iter().chain(payload.iter().copied()).collect();
         let bytes = encoded.len() as u64 + payload_bytes;
         self.make_room(bytes)?;
@@ -308,8 +299,8 @@ impl PrefixStore {
         let mut found = Found::default();
         for key in key.visible() {
             let mut chain = Vec::new();
-            let ids = entry::chain(self.digest_of(&key), wanted, self.block_tokens);
-            for (at, (_, id)) in ids.enumerate().skip(skip_blocks) {
+            let ids = self.format.ids(&key, wanted);
+            for (at, id) in ids.enumerate().skip(skip_blocks) {
                 match self.open_entry(id) {
                     Ok(Some((file, header))) => {
                         // Only the order of deletion depends on the time, so a folder that is
@@ -417,25 +408,10 @@ impl PrefixStore {
             Err(error) => return Err(Fault::Unreadable(error)),
         };
         let found = file.metadata().map_err(Fault::Unreadable)?.len();
-        let header_bytes = self.header_bytes() as u64;
-        let mut bytes = Vec::new();
-        (&mut file).take(header_bytes).read_to_end(&mut bytes).map_err(Fault::Unreadable)?;
-        let header = EntryHeader::parse(&bytes)?;
-        // The name is a hash over key, place and tokens: a header with this name has the right
-        // ones.
-        if header.id() != id {
-            return Err(Fault::Foreign);
-        }
-        if let Some(key) = &self.key {
-            let (header, tag) = bytes.split_at(EntryHeader::bytes(header.tokens.len()));
-            if !key.verify(Purpose::Entry, header, tag) {
-                return Err(Fault::Tag);
-            }
-        }
-        let expected = header_bytes.saturating_add(header.payload_bytes);
-        if found != expected {
-            return Err(Fault::Length { expected, found });
-        }
+        let mut head = Vec::new();
+        let header_bytes = self.format.header_bytes() as u64;
+        (&mut file).take(header_bytes).read_to_end(&mut head).map_err(Fault::Unreadable)?;
+        let header = self.format.verify_header(id, &head, found)?;
         Ok(Some((file, header)))
     }
 
