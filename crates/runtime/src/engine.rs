@@ -144,10 +144,10 @@ impl Engine {
         let plan = Plan::new(&machine, &ModelSize::new(model.config(), weights_bytes), options);
         let fingerprint = || fingerprint(checkpoint, options.quantize);
         let (kv, request_kv) = plan::new_kv_store(&model, fingerprint, options, &plan)?;
-        let folder_key = options.prefix_key.as_ref();
-        let row_kernels = options.row_kernels.clone();
-        let prefixes =
-            PrefixCache::open(&options.prefixes, folder_key, fingerprint, model.config(), &kv, row_kernels)?;
+        let (caching, has_transfers) = (&options.prefixes, options.prefix_transfers);
+        let (key, row_kernels) = (options.prefix_key.as_ref(), options.row_kernels.clone());
+        let config = model.config();
+        let prefixes = PrefixCache::open(caching, key, has_transfers, fingerprint, config, &kv, row_kernels)?;
         let quality = QualityMemory::new(prefixes.as_deref().and_then(PrefixCache::quality_files));
         let codec =
             TextCodec::read(checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;

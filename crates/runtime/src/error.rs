@@ -420,6 +420,9 @@ pub enum Error {
     /// The prefix folder cannot be used.
     #[error("cannot use the folder for prefixes")]
     PrefixStore(#[source] ruvllm_kv_cache::Error),
+    /// A prefix cannot be exchanged with another engine.
+    #[error("cannot transfer the prefix")]
+    PrefixTransfer(#[source] crate::prefix::TransferError),
     /// The thread that writes prefixes could not be started.
     #[error("cannot start the thread that writes prefixes")]
     PrefixWriter(#[source] std::io::Error),

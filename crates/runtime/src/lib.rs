@@ -72,6 +72,7 @@ mod step;
 mod stop;
 mod tool_loop;
 mod tools;
+mod transfer;
 mod usage;
 
 /// Lower-layer crates in the versions used here: for types in signatures and sources of errors.
@@ -140,7 +141,10 @@ pub use crate::machine::Machine;
 pub use crate::memory::ProcessMemory;
 pub use crate::options::{EngineOptions, ModelSource};
 pub use crate::plan::{Choice, ModelSize, Plan, Reason, Warning};
-pub use crate::prefix::{BlockHash, PrefixCaching, PrefixEvent, PrefixEvents, PrefixStatistics};
+pub use crate::prefix::{
+    BlockHash, EntryFault, ImportPlan, ImportedPrefix, PrefixCaching, PrefixEvent, PrefixEvents,
+    PrefixExport, PrefixImport, PrefixOffer, PrefixStatistics, TransferError, TransferStatistics,
+};
 pub use crate::request::{Completion, FinishReason, GenerateRequest, KvQuality, Prompt, Timings};
 pub use crate::sampler::{
     DryBreakers, Logprobs, Sampler, SamplerOrder, SamplerState, SamplerStep, SamplingParams, TokenLogprob,

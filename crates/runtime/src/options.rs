@@ -184,8 +184,14 @@ pub struct EngineOptions {
     /// Prefix cache. Default: in memory.
     pub prefixes: PrefixCaching,
     /// Key of a prefix folder that other users own or may write to. Files written with another key
-    /// are ignored; without a key such a folder is refused. Default: none.
+    /// are ignored; without a key such a folder is refused. Prefixes of other engines
+    /// ([`Engine::import_prefix`](crate::Engine::import_prefix)) are taken from holders of the key
+    /// alone. Default: none.
     pub prefix_key: Option<FolderKey>,
+    /// Exchange of prefixes with other engines
+    /// ([`Engine::export_prefix`](crate::Engine::export_prefix)); needs a prefix cache. Loading
+    /// takes the model's fingerprint, which reads samples of all weights. Default: off.
+    pub prefix_transfers: bool,
     /// Replacements of native kernels in decoders, such as those of a kernel pack. Texts may differ
     /// from native ones, and prefixes are reused only with the same
     /// [`digest`](RowKernels::digest). Default: none.
@@ -264,6 +270,7 @@ setters! {
         set with_pressure(pressure: PressurePolicy);
         set with_prefixes(prefixes: PrefixCaching);
         some with_prefix_key(prefix_key: FolderKey);
+        set with_prefix_transfers(prefix_transfers: bool);
         some with_row_kernels(row_kernels: Arc<dyn RowKernels>);
         some with_session_ttl(session_ttl: Duration);
         set with_session_quota(session_quota: usize);
@@ -300,6 +307,7 @@ impl Default for EngineOptions {
             pressure: PressurePolicy::default(),
             prefixes: PrefixCaching::default(),
             prefix_key: None,
+            prefix_transfers: false,
             row_kernels: None,
             session_ttl: None,
             session_quota: 1024,

@@ -1,8 +1,10 @@
-//! Cost model of the prefix cache: read a prefix from its files or recompute it.
+//! Cost model of the prefix cache: read a prefix from its files, take it from another engine, or
+//! recompute it.
 //!
-//! Two measured rates: bytes read per second, verification included, and tokens per second of
-//! prefill. Reading wins if `bytes / read_rate <= tokens / prefill_rate`, and until both rates are
-//! known, because a first read measures them.
+//! Three measured rates: bytes read per second, verification included, bytes received per second
+//! likewise, and tokens per second of prefill. Reading wins if `bytes / read_rate <= tokens /
+//! prefill_rate`, and until both rates are known, because a first read measures them; so do
+//! transfers.
 
 use std::time::Duration;
 
@@ -23,6 +25,8 @@ pub(super) struct ReuseCost(Mutex<Rates>);
 struct Rates {
     /// Bytes per second.
     read: Option<f64>,
+    /// Bytes per second.
+    transfer: Option<f64>,
     /// Tokens per second.
     prefill: Option<f64>,
 }
@@ -33,6 +37,11 @@ impl ReuseCost {
         add(&mut self.0.lock().read, bytes as f64, time);
     }
 
+    /// Records a transfer of `bytes` bytes from another engine.
+    pub(super) fn observe_transfer(&self, bytes: u64, time: Duration) {
+        add(&mut self.0.lock().transfer, bytes as f64, time);
+    }
+
     /// Records a prefill of `tokens` tokens.
     pub(super) fn observe_prefill(&self, tokens: usize, time: Duration) {
         add(&mut self.0.lock().prefill, tokens as f64, time);
@@ -41,8 +50,21 @@ impl ReuseCost {
     /// True if reading `bytes` bytes takes no longer than recomputing their `tokens` tokens. Also
     /// true until both rates are measured.
     pub(super) fn reading_is_quicker(&self, bytes: u64, tokens: usize) -> bool {
-        let Rates { read: Some(read), prefill: Some(prefill) } = *self.0.lock() else { return true };
-        bytes as f64 / read <= tokens as f64 / prefill
+        let Rates { read, prefill, .. } = *self.0.lock();
+        is_quicker(bytes, read, tokens, prefill)
+    }
+
+    /// As [`reading_is_quicker`](Self::reading_is_quicker), for a transfer.
+    pub(super) fn transfer_is_quicker(&self, bytes: u64, tokens: usize) -> bool {
+        let Rates { transfer, prefill, .. } = *self.0.lock();
+        is_quicker(bytes, transfer, tokens, prefill)
+    }
+
+    /// Estimated seconds of a transfer of `bytes` bytes and of a prefill of `tokens` tokens, where
+    /// their rates are measured.
+    pub(super) fn estimates(&self, bytes: u64, tokens: usize) -> (Option<f64>, Option<f64>) {
+        let Rates { transfer, prefill, .. } = *self.0.lock();
+        (transfer.map(|rate| bytes as f64 / rate), prefill.map(|rate| tokens as f64 / rate))
     }
 
     /// Cost of restoring a MiB of such blocks, in units of the prefill time of one token; the pool
@@ -51,7 +73,7 @@ impl ReuseCost {
     pub(super) fn of_mib(&self, bytes: usize, tokens: usize, has_files: bool) -> u64 {
         let computing = ((tokens << 20) / bytes.max(1)) as u64;
         match *self.0.lock() {
-            Rates { read: Some(read), prefill: Some(prefill) } if has_files => {
+            Rates { read: Some(read), prefill: Some(prefill), .. } if has_files => {
                 let reading = ((1 << 20) as f64 / read * prefill) as u64;
                 computing.min(reading.next_power_of_two())
             }
@@ -65,6 +87,19 @@ impl ReuseCost {
             *read *= FORGIVENESS;
         }
     }
+
+    /// As [`forgive_reading`](Self::forgive_reading), for transfers.
+    pub(super) fn forgive_transfer(&self) {
+        if let Some(transfer) = &mut self.0.lock().transfer {
+            *transfer *= FORGIVENESS;
+        }
+    }
+}
+
+/// True if moving `bytes` bytes takes no longer than computing `tokens` tokens, or a rate is
+/// unknown.
+fn is_quicker(bytes: u64, rate: Option<f64>, tokens: usize, prefill: Option<f64>) -> bool {
+    rate.zip(prefill).is_none_or(|(rate, prefill)| bytes as f64 / rate <= tokens as f64 / prefill)
 }
 
 /// Adds the rate `amount / time` to a running mean.
@@ -90,6 +125,21 @@ mod tests {
         assert!(cost.reading_is_quicker(3 << 20, 32));
         assert!(!cost.reading_is_quicker(4 << 20, 32));
         assert!(cost.reading_is_quicker(4 << 20, 64), "twice the tokens in as many bytes");
+    }
+
+    #[test]
+    fn transfers_have_a_rate_of_their_own() {
+        let cost = ReuseCost::default();
+        cost.observe_prefill(1000, SECOND);
+        cost.observe_read(1, SECOND);
+        assert!(cost.transfer_is_quicker(u64::MAX, 1), "no transfer is known yet");
+        assert_eq!(cost.estimates(1 << 20, 500), (None, Some(0.5)));
+        cost.observe_transfer(1 << 20, SECOND);
+        assert_eq!(cost.estimates(2 << 20, 500), (Some(2.0), Some(0.5)));
+        assert!(cost.transfer_is_quicker(1 << 20, 1000) && !cost.transfer_is_quicker(2 << 20, 1000));
+        // 1.05^15 is the first power above two.
+        (0..15).for_each(|_| cost.forgive_transfer());
+        assert!(cost.transfer_is_quicker(2 << 20, 1000) && !cost.reading_is_quicker(2, 1000));
     }
 
     #[test]

@@ -6,10 +6,12 @@
 mod archive;
 mod cost;
 mod events;
+mod eviction;
 mod fingerprint;
 mod report;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod writer;
 
 use std::path::PathBuf;
@@ -19,12 +21,11 @@ use std::time::{Duration, Instant};
 
 use ruvllm_kernels::Kernels;
 use ruvllm_kv_cache::prefix::{
-    AdapterVersion, Evicted, FolderKey, Inserted, LeafEviction, LeafId, Leaves, PrefixKey, PrefixNode,
-    PrefixPin, PrefixStore, PrefixTree, Scope, TreeStatistics,
+    AdapterVersion, FolderKey, Inserted, PrefixKey, PrefixNode, PrefixPin, PrefixStore, PrefixTree, Scope,
+    TreeStatistics,
     store::{Entry, StoreStatistics},
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvPolicy, KvStore, Sequence};
-use ruvllm_memory::{Demand, Offer, OwnerId, PagePool, PressureOwner, Release, Rung, Use};
 use ruvllm_models::{ModelConfig, RowKernels};
 use ruvllm_text::TokenId;
 use sha2::{Digest as _, Sha256};
@@ -34,12 +35,15 @@ use crate::quality::QualityFiles;
 
 use cost::ReuseCost;
 pub use events::{BlockHash, PrefixEvent, PrefixEvents};
+use eviction::PoolLeaves;
 pub(crate) use fingerprint::{fingerprint, hex};
 pub(crate) use report::Reports;
+use transfer::Transfers;
+pub use transfer::{
+    EntryFault, ImportPlan, ImportedPrefix, PrefixExport, PrefixImport, PrefixOffer, TransferError,
+    TransferStatistics,
+};
 use writer::{WhenFull, WriteQueue, Writer};
-
-/// Maximum number of blocks evicted per release call.
-const MOST_AT_ONCE: usize = 16;
 
 /// Prefix cache setting: where keys and values of prompts are kept for reuse.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -88,6 +92,7 @@ pub(crate) struct PrefixCache {
     cost: Arc<ReuseCost>,
     recomputed_tokens: AtomicU64,
     reports: Arc<Reports>,
+    transfers: Transfers,
 }
 
 /// Folder of a prefix cache, and its writer.
@@ -120,6 +125,8 @@ pub struct PrefixStatistics {
     pub recomputed_tokens: u64,
     /// Failed reads and writes of files in the folder.
     pub failures: u64,
+    /// Counters of transfers to and from other engines.
+    pub transfers: TransferStatistics,
 }
 
 /// Prefix hit of a sequence.
@@ -140,11 +147,12 @@ impl Reused {
 
 impl PrefixCache {
     /// Opens the prefix cache; `None` for [`PrefixCaching::Off`]. `folder_key`: key of a folder
-    /// that other users write to; `model` computes the model's fingerprint; `row_kernels` are those
-    /// of the engine.
+    /// that other users write to, and of transfers, if those are on; `model` computes the model's
+    /// fingerprint; `row_kernels` are those of the engine.
     pub(crate) fn open(
         caching: &PrefixCaching,
         folder_key: Option<&FolderKey>,
+        has_transfers: bool,
         model: impl FnOnce() -> [u8; 32],
         config: &ModelConfig,
         kv: &KvStore,
@@ -153,6 +161,8 @@ impl PrefixCache {
         let reports = Arc::new(Reports::default());
         let (files, model) = match caching {
             PrefixCaching::Off => return Ok(None),
+            // Of the loaded weights: the file may be another one by the time of a transfer.
+            PrefixCaching::Memory if has_transfers => (None, model()),
             // The cache ends with the engine, which has one model.
             PrefixCaching::Memory => (None, [0; 32]),
             PrefixCaching::Folder { path, limit_bytes } | PrefixCaching::Spill { path, limit_bytes } => {
@@ -166,7 +176,9 @@ impl PrefixCache {
                 (Some(Files::new(store, at_once, &reports, kv)?), model())
             }
         };
-        Ok(Some(Self::new(kv, files, reports, model, config.long_rope_above(), row_kernels)))
+        let transfers = Transfers::new(has_transfers, kv.block_tokens(), folder_key.cloned());
+        let long_above = config.long_rope_above();
+        Ok(Some(Self::new(kv, files, reports, model, long_above, row_kernels, transfers)))
     }
 
     fn new(
@@ -176,6 +188,7 @@ impl PrefixCache {
         model: [u8; 32],
         long_above: Option<usize>,
         row_kernels: Option<Arc<dyn RowKernels>>,
+        transfers: Transfers,
     ) -> Arc<Self> {
         let key = PrefixKey {
             model,
@@ -197,7 +210,18 @@ impl PrefixCache {
             let tree = PrefixTree::with_leaves(kv.block_tokens(), leaves);
             let policy = *kv.policy();
             let recomputed_tokens = AtomicU64::new(0);
-            Self { tree, files, key, row_kernels, policy, long_above, cost, recomputed_tokens, reports }
+            Self {
+                tree,
+                files,
+                key,
+                row_kernels,
+                policy,
+                long_above,
+                cost,
+                recomputed_tokens,
+                reports,
+                transfers,
+            }
         })
     }
 
@@ -399,30 +423,9 @@ impl PrefixCache {
         Some(self.tree.insert(key, &tokens[..blocks.len() * block_tokens], &blocks))
     }
 
-    /// Maximum number of blocks to evict now. At a watermark (not urgent) the write queue must have
-    /// room for them, so that none is dropped.
-    fn most_blocks(&self, is_urgent: bool) -> usize {
-        match &self.files {
-            Some(files) if !files.at_once && !is_urgent => files.writer.queue().room().min(MOST_AT_ONCE),
-            _ => MOST_AT_ONCE,
-        }
-    }
-
     /// True if prefixes are stored in a folder.
     pub(crate) fn has_files(&self) -> bool {
         self.files.is_some()
-    }
-
-    /// Queues evicted blocks for writing, in spill mode and if reading them back would be faster
-    /// than recomputing.
-    fn spill(&self, Evicted { key, tokens, blocks }: &Evicted<Block>) {
-        let bytes: usize = blocks.iter().map(Block::bytes).sum();
-        let block_tokens = self.tree.block_tokens();
-        if let Some(files) = self.files.as_ref().filter(|files| !files.at_once)
-            && self.cost.reading_is_quicker(bytes as u64, blocks.len() * block_tokens)
-        {
-            files.write(key, tokens, blocks, block_tokens);
-        }
     }
 
     /// Files for the state of quality targets, beside the stored prefixes; `None` without a folder.
@@ -444,6 +447,7 @@ impl PrefixCache {
             memory: self.tree.statistics(),
             recomputed_tokens: self.recomputed_tokens.load(Relaxed),
             failures: self.reports.failures(),
+            transfers: self.transfers.statistics(),
             ..PrefixStatistics::default()
         };
         if let Some(Files { store, writer, at_once }) = &self.files {
@@ -466,58 +470,6 @@ impl PrefixCache {
     /// Takes the warnings about the folder since the last call; no request failed because of them.
     pub(crate) fn take_warnings(&self) -> Vec<String> {
         self.reports.take()
-    }
-}
-
-/// Leaves of the tree, offered to the page pool for eviction.
-struct PoolLeaves {
-    pool: PagePool,
-    owner: OwnerId,
-    block_tokens: usize,
-    has_files: bool,
-    cost: Arc<ReuseCost>,
-}
-
-impl Leaves<Block> for PoolLeaves {
-    fn now(&self) -> Use {
-        self.pool.now(Rung::Prefix)
-    }
-
-    /// Blocks of one leaf may be charged to several tenants; the last one, evicted first, decides.
-    fn offer(&self, leaf: LeafId, blocks: &[Block], used: Use) {
-        let Some(last) = blocks.last() else { return };
-        let cost = self.cost.of_mib(last.bytes(), self.block_tokens, self.has_files);
-        let offer = Offer { tenant: last.store().tenant(), rung: Rung::Prefix, cost, used };
-        // Cannot fail: the block and its tenant are of this pool.
-        let _ = self.pool.offer(self.owner, leaf.into(), offer);
-    }
-}
-
-impl PressureOwner for PrefixCache {
-    fn release(&self, unit: u64, demand: Demand) -> Release {
-        let most = self.most_blocks(demand.is_urgent);
-        if most == 0 {
-            return Release::Refused;
-        }
-        let Ok(leaf) = LeafId::try_from(unit) else { return Release::Gone };
-        let count = |blocks: &[Block]| {
-            let mut bytes = 0;
-            let is_wanted = |block: &&Block| {
-                let is_wanted = bytes < demand.bytes;
-                bytes += block.bytes();
-                is_wanted
-            };
-            blocks.iter().rev().take(most).take_while(is_wanted).count()
-        };
-        match self.tree.evict_leaf(leaf, demand.last_use, count) {
-            LeafEviction::Evicted { evicted, has_rest } => {
-                self.spill(&evicted);
-                Release::Released { has_rest }
-            }
-            LeafEviction::Used(used) => Release::Used(used),
-            LeafEviction::Pinned => Release::Pinned,
-            LeafEviction::Gone => Release::Gone,
-        }
     }
 }
 

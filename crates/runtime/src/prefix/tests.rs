@@ -47,17 +47,22 @@ fn tenant(kv: &KvStore, path: &str, quota: Quota) -> KvStore {
     kv.for_tenant(&tenant).expect("its own pool")
 }
 
+/// No transfers.
+fn off(kv: &KvStore) -> Transfers {
+    Transfers::new(false, kv.block_tokens(), None)
+}
+
 /// A prefix cache that spills to `folder` on eviction.
 fn spilling(kv: &KvStore, folder: &tempfile::TempDir) -> Arc<PrefixCache> {
     let store =
         PrefixStore::open(folder.path().join("prefixes"), kv.block_tokens(), 1 << 30).expect("a folder");
     let reports = Arc::default();
     let files = Files::new(store, false, &reports, kv).expect("a thread");
-    PrefixCache::new(kv, Some(files), reports, [1; 32], None, None)
+    PrefixCache::new(kv, Some(files), reports, [1; 32], None, None, off(kv))
 }
 
 fn in_memory(kv: &KvStore) -> Arc<PrefixCache> {
-    PrefixCache::new(kv, None, Arc::default(), [0; 32], None, None)
+    PrefixCache::new(kv, None, Arc::default(), [0; 32], None, None, off(kv))
 }
 
 /// A claim that succeeds after the eviction of one unit for a tenant.

@@ -56,6 +56,12 @@ pub(crate) fn tiny() -> &'static Engine {
     ENGINE.get_or_init(|| load(tiny_path(), &tiny_options()))
 }
 
+/// The tiny model, which exchanges prefixes.
+pub(crate) fn tiny_transfers() -> &'static Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    ENGINE.get_or_init(|| load(tiny_path(), &tiny_options().with_prefix_transfers(true)))
+}
+
 pub(crate) fn base() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     ENGINE.get_or_init(|| load(builtin_model(), &EngineOptions::default().with_threads(2)))

@@ -22,6 +22,7 @@ mod passkey;
 mod precision;
 mod prefix;
 mod prefix_events;
+mod prefix_transfer;
 mod pressure;
 mod prompt_logprobs;
 mod row_kernels;

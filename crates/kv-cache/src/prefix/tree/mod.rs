@@ -239,9 +239,17 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
     /// [`Scope::Shared`]: super::Scope::Shared
     #[must_use]
     pub fn lookup(&self, key: &PrefixKey, tokens: &[u32]) -> Match<B> {
-        let found = self.find(key, tokens);
+        let wanted = tokens.split_last().map_or(tokens, |(_, wanted)| wanted);
+        let found = self.find(key, wanted);
         self.counters.count_lookup(tokens.len(), &found);
         found
+    }
+
+    /// As [`lookup`](Self::lookup), of all tokens, and not counted: for callers that compute
+    /// nothing.
+    #[must_use]
+    pub fn peek(&self, key: &PrefixKey, tokens: &[u32]) -> Match<B> {
+        self.find(key, tokens)
     }
 
     /// Appends up to `most` tokens that follow all of `tokens` in a prefix that `key` may see to
@@ -278,11 +286,11 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
         }
     }
 
-    fn find(&self, key: &PrefixKey, tokens: &[u32]) -> Match<B> {
+    fn find(&self, key: &PrefixKey, wanted: &[u32]) -> Match<B> {
         let nothing = |end| Match { blocks: Vec::new(), tokens: 0, partial: None, end, pin: None };
-        let Some((_, wanted)) = tokens.split_last().filter(|(_, wanted)| !wanted.is_empty()) else {
+        if wanted.is_empty() {
             return nothing(MatchEnd::TooShort);
-        };
+        }
         let state = self.state.read();
         let roots = key.visible().filter_map(|key| state.roots.get(&key));
         // Of equal lengths the last is taken: the request's own.
