@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use tonic_health::server::HealthReporter;
 
 use crate::app::{App, RequestLimits};
-use crate::config::{Config, Tuning};
+use crate::config::{Config, Grpc, Tuning};
 use crate::error::Error;
 use crate::gate::Gate;
 #[cfg(feature = "grpc")]
@@ -48,6 +48,12 @@ fn tuned(mut models: Vec<ModelEntry>, tuning: &Tuning) -> Vec<ModelEntry> {
     models
 }
 
+/// The models with exchange of prefixes, if the configuration says so.
+fn transferring(mut models: Vec<ModelEntry>, grpc: &Grpc) -> Vec<ModelEntry> {
+    models.iter_mut().filter(|_| grpc.transfers).for_each(|model| model.options.prefix_transfers = true);
+    models
+}
+
 /// A server that is bound to its address.
 pub struct Server {
     runtime: Runtime,
@@ -71,7 +77,8 @@ impl Server {
     /// [`Error`].
     pub fn bind(config: Config, models: Vec<ModelEntry>) -> Result<Self, Error> {
         routing::check(&config, &models)?;
-        let models = with_arms(tuned(models, &config.tuning), &config);
+        let models = transferring(tuned(models, &config.tuning), &config.grpc);
+        let models = with_arms(models, &config);
         let models = ModelSet::new(models, config.memory_limit.map(|limit| limit.0))
             .with_sessions(config.folders.sessions.clone())
             .with_learning(config.learning.clone());

@@ -19,14 +19,23 @@ pub enum Scope {
     Learning,
     /// Metrics.
     Metrics,
+    /// Exchange of the caller's prefixes with other servers.
+    Prefixes,
     /// Everything, and the views of the whole server.
     Admin,
 }
 
 impl Scope {
     /// Every scope.
-    pub const ALL: [Self; 6] =
-        [Self::Inference, Self::Adapters, Self::Sessions, Self::Learning, Self::Metrics, Self::Admin];
+    pub const ALL: [Self; 7] = [
+        Self::Inference,
+        Self::Adapters,
+        Self::Sessions,
+        Self::Learning,
+        Self::Metrics,
+        Self::Prefixes,
+        Self::Admin,
+    ];
 
     /// Name in keys files and messages.
     pub fn name(self) -> &'static str {
@@ -36,6 +45,7 @@ impl Scope {
             Self::Sessions => "sessions",
             Self::Learning => "learning",
             Self::Metrics => "metrics",
+            Self::Prefixes => "prefixes",
             Self::Admin => "admin",
         }
     }

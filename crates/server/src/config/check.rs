@@ -69,6 +69,9 @@ fn check_listen(config: &Config) -> Checked {
          (--grpc-port)"
             .to_owned()
     })?;
+    require(!config.grpc.transfers || config.grpc.port.is_some(), "grpc.transfers", || {
+        "prefixes are exchanged over gRPC; set grpc.port (--grpc-port) too".to_owned()
+    })?;
     match (&config.tls.certificate, &config.tls.key) {
         (Some(_), None) => require(false, "tls.certificate", || {
             "needs its private key; set tls.key (--tls-key) too".to_owned()

@@ -35,6 +35,8 @@ impl Default for Listen {
 pub struct Grpc {
     /// TCP port; 0 takes a free one; absent: no gRPC.
     pub port: Option<u16>,
+    /// Exchanges prefixes with other servers.
+    pub transfers: bool,
 }
 
 /// `[tls]`: certificate and private key, both in PEM.

@@ -175,3 +175,11 @@ fn a_port_for_grpc_needs_the_feature() {
         }
     }
 }
+
+#[test]
+fn transfers_of_prefixes_need_grpc() {
+    let error = Config::from_toml("[grpc]\ntransfers = true").unwrap_err().to_string();
+    assert!(error.contains("grpc.transfers") && error.contains("--grpc-port"), "{error}");
+    let both = Config::from_toml("[grpc]\nport = 50051\ntransfers = true");
+    assert_eq!(both.is_ok_and(|config| config.grpc.transfers), cfg!(feature = "grpc"));
+}

@@ -8,6 +8,10 @@ use crate::auth::Scope;
 const REFLECTION: [&str; 2] =
     ["/grpc.reflection.v1.ServerReflection", "/grpc.reflection.v1alpha.ServerReflection"];
 
+/// Methods of gRPC that exchange prefixes.
+const TRANSFERS: [&str; 3] =
+    ["/ruvllm.v1.Worker/PlanImport", "/ruvllm.v1.Worker/ExportPrefix", "/ruvllm.v1.Worker/ImportPrefix"];
+
 /// Requirements of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
@@ -31,6 +35,8 @@ pub(super) fn need(method: &Method, path: &str) -> Need {
         "/grpc.health.v1.Health/Check" => Need::Nothing,
         _ if below("/grpc.health.v1.Health") => Need::Scope(Scope::Inference),
         _ if REFLECTION.iter().any(|service| below(service)) => Need::Scope(Scope::Inference),
+        // Who imports a prefix decides what the model reads in it.
+        _ if TRANSFERS.contains(&path) => Need::Scope(Scope::Prefixes),
         // A watch holds its connection, and no request of the tenant is behind it.
         _ if below("/ruvllm.v1.Worker") => Need::Scope(Scope::Metrics),
         _ if below("/metrics") || below("/v1/live") => Need::Scope(Scope::Metrics),
@@ -75,6 +81,9 @@ mod tests {
             (Method::POST, "/ruvllm.v1.Inference/Generate", Need::Admission),
             (Method::POST, "/ruvllm.v1.Inference/Tokenize", Need::Admission),
             (Method::POST, "/ruvllm.v1.Worker/WatchModel", Need::Scope(Scope::Metrics)),
+            (Method::POST, "/ruvllm.v1.Worker/PlanImport", Need::Scope(Scope::Prefixes)),
+            (Method::POST, "/ruvllm.v1.Worker/ExportPrefix", Need::Scope(Scope::Prefixes)),
+            (Method::POST, "/ruvllm.v1.Worker/ImportPrefix", Need::Scope(Scope::Prefixes)),
         ] {
             assert_eq!(need(&method, path), expected, "{method} {path}");
         }

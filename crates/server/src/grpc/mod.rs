@@ -6,6 +6,7 @@ mod events;
 mod request;
 mod service;
 mod status;
+mod transfer;
 mod worker;
 
 use std::sync::Arc;
@@ -60,7 +61,7 @@ pub(crate) fn router(app: &Arc<App>, gate: Arc<Gate>, health: &HealthReporter) -
     for method in ["Generate", "Embed", "Tokenize", "Detokenize"] {
         routes = routes.route(&format!("/{SERVICE_NAME}/{method}"), post(inference.clone()));
     }
-    for method in ["DescribeModel", "WatchModel"] {
+    for method in ["DescribeModel", "WatchModel", "PlanImport", "ExportPrefix", "ImportPrefix"] {
         routes = routes.route(&format!("/{WORKER_NAME}/{method}"), post(worker.clone()));
     }
     routes

@@ -1,4 +1,5 @@
-//! The service `ruvllm.v1.Worker`: prefixes and load of a model, for routers of several servers.
+//! The service `ruvllm.v1.Worker`: prefixes and load of a model, for routers of several servers,
+//! and prefixes that those hand to each other.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,11 +9,12 @@ use std::time::{Duration, Instant};
 use futures_core::Stream;
 use ruvllm::{Engine, PrefixEvent, PrefixEvents};
 use tokio::sync::mpsc;
-use tonic::{Request, Response, Status, async_trait};
+use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::events::count;
 use super::proto::model_event::Event;
 use super::proto::worker_server;
+use super::transfer::{self, Place, PrefixParts, engine_of};
 use super::{proto, status};
 use crate::api_error::ApiError;
 use crate::app::App;
@@ -56,6 +58,18 @@ impl Worker {
         tokio::task::spawn_blocking(describe).await.map_err(|panic| ApiError::internal(&panic))?
     }
 
+    async fn plan(&self, call: Request<proto::PlanImportRequest>) -> Result<proto::ImportPlan, ApiError> {
+        let (_, extensions, message) = call.into_parts();
+        let place = Place::of(&self.app, message.model.as_deref(), &extensions).await?;
+        transfer::plan(&place, &message.tokens)
+    }
+
+    async fn export(&self, call: Request<proto::ExportPrefixRequest>) -> Result<PrefixParts, ApiError> {
+        let (_, extensions, message) = call.into_parts();
+        let place = Place::of(&self.app, message.model.as_deref(), &extensions).await?;
+        transfer::export(&place, &message)
+    }
+
     async fn watch(&self, call: Request<proto::WatchModelRequest>) -> Result<ModelEvents, ApiError> {
         let (_, extensions, message) = call.into_parts();
         let model = self.model(message.model.as_deref()).await?;
@@ -74,15 +88,6 @@ impl Worker {
         tokio::task::spawn_blocking(move || watch.run());
         Ok(ModelEvents(receiver))
     }
-}
-
-/// Engine of a model that generates.
-///
-/// # Errors
-/// 400 for an encoder.
-fn engine_of(model: &LoadedModel) -> Result<&Engine, ApiError> {
-    let missing = || ApiError::invalid_param("model", format!("{} generates no text", model.name()));
-    model.embedder().engine().ok_or_else(missing)
 }
 
 fn description(model: &LoadedModel, engine: &Engine, fingerprint: [u8; 32]) -> proto::ModelDescription {
@@ -181,6 +186,7 @@ impl Stream for ModelEvents {
 #[async_trait]
 impl worker_server::Worker for Worker {
     type WatchModelStream = ModelEvents;
+    type ExportPrefixStream = PrefixParts;
 
     async fn describe_model(
         &self,
@@ -195,5 +201,28 @@ impl worker_server::Worker for Worker {
         call: Request<proto::WatchModelRequest>,
     ) -> Result<Response<ModelEvents>, Status> {
         self.watch(call).await.map(Response::new).map_err(|error| status::of(&error))
+    }
+
+    async fn plan_import(
+        &self,
+        call: Request<proto::PlanImportRequest>,
+    ) -> Result<Response<proto::ImportPlan>, Status> {
+        self.plan(call).await.map(Response::new).map_err(|error| status::of(&error))
+    }
+
+    async fn export_prefix(
+        &self,
+        call: Request<proto::ExportPrefixRequest>,
+    ) -> Result<Response<PrefixParts>, Status> {
+        self.export(call).await.map(Response::new).map_err(|error| status::of(&error))
+    }
+
+    async fn import_prefix(
+        &self,
+        call: Request<Streaming<proto::ImportPrefixRequest>>,
+    ) -> Result<Response<proto::ImportedPrefix>, Status> {
+        let (_, extensions, messages) = call.into_parts();
+        let imported = transfer::import(&self.app, &extensions, messages).await;
+        imported.map(Response::new).map_err(|error| status::of(&error))
     }
 }

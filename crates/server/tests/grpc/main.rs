@@ -6,6 +6,7 @@ mod generated;
 mod refusals;
 mod services;
 mod support;
+mod transfer;
 mod worker;
 
 /// Messages and client, generated.

@@ -1,9 +1,5 @@
 //! Health and reflection.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use futures_core::Stream;
 use prost::Message as _;
 use ruvllm_server::auth::Scope;
 use tonic::Code;
@@ -16,18 +12,7 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1alpha;
 
-use crate::support::{Keys, TestServer, with_key};
-
-/// A stream of one message.
-struct Once<T>(Option<T>);
-
-impl<T: Unpin> Stream for Once<T> {
-    type Item = T;
-
-    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<T>> {
-        Poll::Ready(self.0.take())
-    }
-}
+use crate::support::{Keys, Messages, TestServer, with_key};
 
 const SERVICE: &str = "ruvllm.v1.Inference";
 
@@ -62,7 +47,8 @@ fn the_probe_needs_no_key_and_watchers_learn_of_the_end() {
 fn file_of(server: &TestServer, message: MessageRequest) -> Option<MessageResponse> {
     let mut client = ServerReflectionClient::new(server.channel());
     let request = ServerReflectionRequest { host: String::new(), message_request: Some(message) };
-    let mut replies = server.run(client.server_reflection_info(Once(Some(request)))).unwrap().into_inner();
+    let mut replies =
+        server.run(client.server_reflection_info(Messages::new(vec![request]))).unwrap().into_inner();
     server.run(replies.message()).unwrap()?.message_response
 }
 
@@ -80,7 +66,8 @@ fn reflection_lists_the_services_and_their_messages() {
     let mut client = v1alpha::server_reflection_client::ServerReflectionClient::new(server.channel());
     let message = v1alpha::server_reflection_request::MessageRequest::ListServices(String::new());
     let request = v1alpha::ServerReflectionRequest { host: String::new(), message_request: Some(message) };
-    let mut replies = server.run(client.server_reflection_info(Once(Some(request)))).unwrap().into_inner();
+    let mut replies =
+        server.run(client.server_reflection_info(Messages::new(vec![request]))).unwrap().into_inner();
     assert!(server.run(replies.message()).unwrap().unwrap().encoded_len() > SERVICE.len());
 }
 

@@ -3,10 +3,13 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_core::Stream;
 use ruvllm::{EngineOptions, ModelSource};
 use ruvllm_server::auth::{KeyFile, Moment, Scope};
 use ruvllm_server::{Config, Error, ModelEntry, Server, ShutdownHandle};
@@ -53,8 +56,13 @@ impl TestServer {
     }
 
     pub(crate) fn of(config: Config) -> Self {
+        Self::with_options(config, EngineOptions::default())
+    }
+
+    /// With options of the engine.
+    pub(crate) fn with_options(config: Config, options: EngineOptions) -> Self {
         let source = ModelSource::Static { name: "base".to_owned(), bytes: ruvllm_default_model::gguf() };
-        let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
+        let options = options.with_threads(1).with_kv_budget(64 << 20);
         let server = Server::bind(config, vec![ModelEntry::new("base", source, options)]).unwrap();
         let (http, grpc) = (server.address().tcp().unwrap(), server.grpc_address().unwrap().tcp().unwrap());
         let shutdown = server.shutdown_handle();
@@ -180,6 +188,23 @@ pub(crate) fn prompt(text: &str, max_tokens: u32) -> GenerateRequest {
 /// A request that runs until it is cancelled.
 pub(crate) fn endless() -> GenerateRequest {
     GenerateRequest { ignore_eos: Some(true), max_tokens: None, ..prompt("Once upon a time", 0) }
+}
+
+/// A stream of messages that are there.
+pub(crate) struct Messages<T>(std::vec::IntoIter<T>);
+
+impl<T> Messages<T> {
+    pub(crate) fn new(messages: Vec<T>) -> Self {
+        Self(messages.into_iter())
+    }
+}
+
+impl<T: Unpin> Stream for Messages<T> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<T>> {
+        Poll::Ready(self.0.next())
+    }
 }
 
 /// A message with a key.

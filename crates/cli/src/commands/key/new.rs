@@ -14,7 +14,8 @@ use crate::output;
 
 const HELP: &str = "\
 Prints the key once; the file has its SHA-256 alone. A server that runs takes it over on SIGHUP. Scopes: inference
-(generation, embeddings, tokens), adapters (load and unload), sessions, metrics, admin (everything).
+(generation, embeddings, tokens), adapters (load and unload), sessions, learning, metrics, prefixes (exchange with
+other servers), admin (everything).
 
 JSON: {name, tenant, scopes, key, file, expires_unix}; expires_unix is absent for a key without an end
 

@@ -29,6 +29,10 @@ pub(super) struct SettingsArgs {
     #[arg(long, value_name = "PORT")]
     grpc_port: Option<u16>,
 
+    /// Exchange computed prompts with other servers over gRPC (keys with the scope `prefixes`)
+    #[arg(long)]
+    grpc_transfers: bool,
+
     /// Unix socket to listen at, in place of host and port
     #[arg(long, value_name = "FILE", conflicts_with_all = ["host", "port"])]
     unix: Option<PathBuf>,
@@ -61,6 +65,7 @@ impl SettingsArgs {
             ("listen.host", "--host", self.host.clone()),
             ("listen.port", "--port", self.port.map(|port| port.to_string())),
             ("grpc.port", "--grpc-port", self.grpc_port.map(|port| port.to_string())),
+            ("grpc.transfers", "--grpc-transfers", self.grpc_transfers.then(|| "true".to_owned())),
             ("listen.unix", "--unix", path(&self.unix)),
             ("listen.allow_public", "--allow-public", self.allow_public.then(|| "true".to_owned())),
             ("keys.file", "--api-keys", path(&self.api_keys)),

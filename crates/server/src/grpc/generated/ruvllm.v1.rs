@@ -456,6 +456,133 @@ pub struct Load {
     #[prost(uint64, tag = "4")]
     pub steps: u64,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PlanImportRequest {
+    /// Name of a model; absent: the first model.
+    #[prost(string, optional, tag = "1")]
+    pub model: ::core::option::Option<::prost::alloc::string::String>,
+    /// The prompt.
+    #[prost(uint32, repeated, tag = "2")]
+    pub tokens: ::prost::alloc::vec::Vec<u32>,
+}
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct ImportPlan {
+    /// Whole blocks of the prompt in memory, from the first token on.
+    #[prost(uint32, tag = "1")]
+    pub known_blocks: u32,
+    /// Whole blocks after them.
+    #[prost(uint32, tag = "2")]
+    pub missing_blocks: u32,
+    /// Bytes of the missing blocks.
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// Estimated seconds of their transfer; absent before the first one.
+    #[prost(double, optional, tag = "4")]
+    pub transfer_seconds: ::core::option::Option<f64>,
+    /// Estimated seconds of computing them; absent before the first prefill of a block.
+    #[prost(double, optional, tag = "5")]
+    pub prefill_seconds: ::core::option::Option<f64>,
+    /// True if blocks are missing and their transfer is estimated to be no slower than computing them,
+    /// or an estimate is missing.
+    #[prost(bool, tag = "6")]
+    pub is_worthwhile: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExportPrefixRequest {
+    /// Name of a model; absent: the first model.
+    #[prost(string, optional, tag = "1")]
+    pub model: ::core::option::Option<::prost::alloc::string::String>,
+    /// The prompt.
+    #[prost(uint32, repeated, tag = "2")]
+    pub tokens: ::prost::alloc::vec::Vec<u32>,
+    /// Blocks at its beginning that the receiver has.
+    #[prost(uint32, tag = "3")]
+    pub skip_blocks: u32,
+}
+/// Part of the blocks of a prompt: the offer first, then the bytes of the blocks' entries, cut
+/// anywhere.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PrefixPart {
+    #[prost(oneof = "prefix_part::Part", tags = "1, 2")]
+    pub part: ::core::option::Option<prefix_part::Part>,
+}
+/// Nested message and enum types in `PrefixPart`.
+pub mod prefix_part {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Part {
+        #[prost(message, tag = "1")]
+        Offer(super::PrefixOffer),
+        #[prost(bytes, tag = "2")]
+        Data(::prost::alloc::vec::Vec<u8>),
+    }
+}
+/// Description of blocks that are sent.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PrefixOffer {
+    /// SHA-256 of the model's weights and metadata, and of kernels that replace native ones.
+    #[prost(bytes = "vec", tag = "1")]
+    pub fingerprint: ::prost::alloc::vec::Vec<u8>,
+    /// Precision of keys and values, with the fingerprint of its calibration if there is one.
+    #[prost(string, tag = "2")]
+    pub kv_format: ::prost::alloc::string::String,
+    /// Tokens of a block.
+    #[prost(uint32, tag = "3")]
+    pub block_tokens: u32,
+    /// True if entries carry a tag of the server's prefix key.
+    #[prost(bool, tag = "4")]
+    pub is_tagged: bool,
+    /// Index of the first block.
+    #[prost(uint32, tag = "5")]
+    pub first_block: u32,
+    /// Number of blocks.
+    #[prost(uint32, tag = "6")]
+    pub blocks: u32,
+    /// Bytes of their entries.
+    #[prost(uint64, tag = "7")]
+    pub bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ImportPrefixRequest {
+    #[prost(oneof = "import_prefix_request::Request", tags = "1, 2")]
+    pub request: ::core::option::Option<import_prefix_request::Request>,
+}
+/// Nested message and enum types in `ImportPrefixRequest`.
+pub mod import_prefix_request {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Request {
+        /// The first message.
+        #[prost(message, tag = "1")]
+        Target(super::PrefixTarget),
+        /// All others: the messages of an `ExportPrefix`.
+        #[prost(message, tag = "2")]
+        Part(super::PrefixPart),
+    }
+}
+/// Prompt of the blocks that follow.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PrefixTarget {
+    /// Name of a model; absent: the first model.
+    #[prost(string, optional, tag = "1")]
+    pub model: ::core::option::Option<::prost::alloc::string::String>,
+    /// The prompt.
+    #[prost(uint32, repeated, tag = "2")]
+    pub tokens: ::prost::alloc::vec::Vec<u32>,
+}
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct ImportedPrefix {
+    /// Blocks received.
+    #[prost(uint32, tag = "1")]
+    pub blocks: u32,
+    /// Bytes of their entries.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    /// Tokens of the prompt that are in the prefix cache now.
+    #[prost(uint32, tag = "3")]
+    pub cached_tokens: u32,
+    /// Seconds from the begin of the call on.
+    #[prost(double, tag = "4")]
+    pub seconds: f64,
+}
 /// Reason that a choice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -1150,6 +1277,79 @@ pub mod worker_client {
                 .insert(GrpcMethod::new("ruvllm.v1.Worker", "WatchModel"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Tells which blocks are missing of a prompt, and if their transfer is quicker than computing
+        /// them.
+        pub async fn plan_import(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PlanImportRequest>,
+        ) -> std::result::Result<tonic::Response<super::ImportPlan>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/ruvllm.v1.Worker/PlanImport",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("ruvllm.v1.Worker", "PlanImport"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Sends the blocks of a prompt that are in memory, for `ImportPrefix` of another server.
+        pub async fn export_prefix(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExportPrefixRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::PrefixPart>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/ruvllm.v1.Worker/ExportPrefix",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("ruvllm.v1.Worker", "ExportPrefix"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// Takes the blocks of a prompt, which the caller's requests find in the prefix cache afterwards.
+        /// Each block is verified; those before a faulty one stay.
+        pub async fn import_prefix(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<
+                Message = super::ImportPrefixRequest,
+            >,
+        ) -> std::result::Result<tonic::Response<super::ImportedPrefix>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/ruvllm.v1.Worker/ImportPrefix",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("ruvllm.v1.Worker", "ImportPrefix"));
+            self.inner.client_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1185,6 +1385,32 @@ pub mod worker_server {
             &self,
             request: tonic::Request<super::WatchModelRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchModelStream>, tonic::Status>;
+        /// Tells which blocks are missing of a prompt, and if their transfer is quicker than computing
+        /// them.
+        async fn plan_import(
+            &self,
+            request: tonic::Request<super::PlanImportRequest>,
+        ) -> std::result::Result<tonic::Response<super::ImportPlan>, tonic::Status>;
+        /// Server streaming response type for the ExportPrefix method.
+        type ExportPrefixStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::PrefixPart, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Sends the blocks of a prompt that are in memory, for `ImportPrefix` of another server.
+        async fn export_prefix(
+            &self,
+            request: tonic::Request<super::ExportPrefixRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::ExportPrefixStream>,
+            tonic::Status,
+        >;
+        /// Takes the blocks of a prompt, which the caller's requests find in the prefix cache afterwards.
+        /// Each block is verified; those before a faulty one stay.
+        async fn import_prefix(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::ImportPrefixRequest>>,
+        ) -> std::result::Result<tonic::Response<super::ImportedPrefix>, tonic::Status>;
     }
     /// Figures of a model for routers of several servers. Its prompts are token ids (`Generate`).
     #[derive(Debug)]
@@ -1350,6 +1576,142 @@ pub mod worker_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/ruvllm.v1.Worker/PlanImport" => {
+                    #[allow(non_camel_case_types)]
+                    struct PlanImportSvc<T: Worker>(pub Arc<T>);
+                    impl<T: Worker> tonic::server::UnaryService<super::PlanImportRequest>
+                    for PlanImportSvc<T> {
+                        type Response = super::ImportPlan;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PlanImportRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Worker>::plan_import(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PlanImportSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/ruvllm.v1.Worker/ExportPrefix" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExportPrefixSvc<T: Worker>(pub Arc<T>);
+                    impl<
+                        T: Worker,
+                    > tonic::server::ServerStreamingService<super::ExportPrefixRequest>
+                    for ExportPrefixSvc<T> {
+                        type Response = super::PrefixPart;
+                        type ResponseStream = T::ExportPrefixStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExportPrefixRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Worker>::export_prefix(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExportPrefixSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/ruvllm.v1.Worker/ImportPrefix" => {
+                    #[allow(non_camel_case_types)]
+                    struct ImportPrefixSvc<T: Worker>(pub Arc<T>);
+                    impl<
+                        T: Worker,
+                    > tonic::server::ClientStreamingService<super::ImportPrefixRequest>
+                    for ImportPrefixSvc<T> {
+                        type Response = super::ImportedPrefix;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::ImportPrefixRequest>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Worker>::import_prefix(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ImportPrefixSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.client_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

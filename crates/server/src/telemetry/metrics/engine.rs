@@ -1,7 +1,7 @@
 //! Metrics of engines as a table: name, type and the figure that is read.
 
 use prometheus_client::registry::Unit;
-use ruvllm::{TreeStatistics, TuningStatus};
+use ruvllm::{TransferStatistics, TreeStatistics, TuningStatus};
 
 use crate::learning::figures::LearningFigures;
 use crate::telemetry::figures::EngineFigures;
@@ -56,6 +56,7 @@ pub(super) fn engine_metrics() -> Vec<EngineMetric> {
         .into_iter()
         .chain(kv_metrics())
         .chain(prefix_metrics())
+        .chain(transfer_metrics())
         .chain(adapter_metrics())
         .chain(learning_metrics())
         .collect()
@@ -128,6 +129,49 @@ fn prefix_metrics() -> [EngineMetric; 4] {
         gauge("prefix_blocks", "KV blocks in the prefix cache", |engine| {
             prefix(engine, |tree| tree.blocks as u64)
         }),
+    ]
+}
+
+/// Values of transfers of prefixes; nothing without a prefix cache.
+fn transfers(engine: &EngineFigures, read: fn(&TransferStatistics) -> Values) -> Values {
+    engine.prefix.as_ref().map_or_else(Vec::new, |prefix| read(&prefix.transfers))
+}
+
+/// A value for each direction.
+fn directions(exported: u64, imported: u64) -> Values {
+    let values = [("exported", exported), ("imported", imported)];
+    values.map(|(name, value)| (Some(("direction", name)), value as f64)).into()
+}
+
+fn transfer_metrics() -> [EngineMetric; 5] {
+    [
+        counter("prefix_transfer_blocks", "KV blocks exchanged with other servers, by direction", |engine| {
+            transfers(engine, |all| directions(all.exported_blocks, all.imported_blocks))
+        }),
+        counter("prefix_transfer", "KV blocks exchanged with other servers, by direction", |engine| {
+            transfers(engine, |all| directions(all.exported_bytes, all.imported_bytes))
+        })
+        .with_unit(Unit::Bytes),
+        counter("prefix_imports", "Imports of prefixes from other servers, by outcome", |engine| {
+            transfers(engine, |all| {
+                let outcomes = [
+                    ("imported", all.imports),
+                    ("refused", all.refused_imports),
+                    ("incomplete", all.incomplete_imports),
+                    ("slower", all.slower_imports),
+                ];
+                outcomes.map(|(name, value)| (Some(("outcome", name)), value as f64)).into()
+            })
+        }),
+        counter("prefix_import", "Time of complete imports of prefixes", |engine| {
+            transfers(engine, |all| vec![(None, all.import_time.as_secs_f64())])
+        })
+        .with_unit(Unit::Seconds),
+        counter(
+            "prefix_import_slower_tokens",
+            "Tokens computed because an import would be slower",
+            |engine| transfers(engine, |all| one(all.slower_tokens)),
+        ),
     ]
 }
 
