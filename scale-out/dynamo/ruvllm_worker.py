@@ -13,18 +13,22 @@ import logging
 import os
 import signal
 import sys
+from contextlib import aclosing
 from pathlib import Path
 
 import grpc
+
 
 from dynamo.common.backend.engine import EngineConfig, LLMEngine, LlmRegistration
 from dynamo.common.backend.publisher import ComponentSnapshot, PushSource
 from dynamo.common.backend.run import run
 from dynamo.common.backend.worker import WorkerConfig
+from dynamo.common.constants import DisaggregationMode
 from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown, WorkerUnavailable
 
 import agreement
 import messages
+import transfer
 from messages import signed
 
 # Seconds that a server has to answer when a worker starts, and between two attempts to follow it.
@@ -68,6 +72,7 @@ class RuvllmEngine(LLMEngine):
         self.channel = channel(args)
         self.inference = services.InferenceStub(self.channel)
         self.worker = services.WorkerStub(self.channel)
+        self.transfer = transfer.Transfer(args, self.protos, services, self.channel, self.metadata)
         self.tasks = []
         # Requests that run, and the end.
         self.running, self.is_ended = 0, False
@@ -83,7 +88,7 @@ class RuvllmEngine(LLMEngine):
         parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
         parser.add_argument("--server", default="127.0.0.1:50051", help="address of the server's gRPC")
         parser.add_argument("--tls-ca", metavar="FILE", help="connect with TLS; PEM file of the server's certificate or issuer")
-        parser.add_argument("--key", default=os.environ.get("RUVLLM_API_KEY"), help="key with the scopes inference, metrics")
+        parser.add_argument("--key", default=os.environ.get("RUVLLM_API_KEY"), help="key with the scopes inference, metrics, and prefixes for a role")
         parser.add_argument("--model", help="name of the model at the server; its first one unless given")
         parser.add_argument("--model-path", required=True, help="folder with the tokenizer and the configuration")
         parser.add_argument("--served-model-name", help="name of the model for clients; that of the server unless given")
@@ -93,6 +98,7 @@ class RuvllmEngine(LLMEngine):
         parser.add_argument("--endpoint", default="generate")
         parser.add_argument("--discovery-backend", default=os.environ.get("DYN_DISCOVERY_BACKEND", "file"))
         parser.add_argument("--event-plane", default=os.environ.get("DYN_EVENT_PLANE", "zmq"))
+        transfer.add_arguments(parser)
         args = parser.parse_args(argv)
         folder = os.environ.get("DYN_FILE_KV")
         if args.discovery_backend == "file" and folder:
@@ -106,7 +112,8 @@ class RuvllmEngine(LLMEngine):
             namespace=args.namespace, component=args.component, endpoint=args.endpoint,
             model_name=args.model_path, served_model_name=args.served_model_name or engine.description.model,
             endpoint_types="chat,completions", discovery_backend=args.discovery_backend,
-            request_plane="tcp", event_plane=args.event_plane)
+            request_plane="tcp", event_plane=args.event_plane,
+            disaggregation_mode=DisaggregationMode(args.role))
         return engine, config
 
     async def described(self):
@@ -128,6 +135,7 @@ class RuvllmEngine(LLMEngine):
     async def start(self, worker_id):
         self.id = worker_id
         found = self.description
+        await self.transfer.start(found)
         registration = LlmRegistration(
             context_length=found.context_length, kv_cache_block_size=found.block_tokens,
             total_kv_blocks=found.total_blocks, max_num_seqs=found.max_running)
@@ -240,6 +248,12 @@ class RuvllmEngine(LLMEngine):
             gpu_cache_usage=min(1.0, load.used_blocks / total) if total else 0.0, dp_rank=0))
 
     async def generate(self, request, context):
+        request = await self.transfer.prepare(request)
+        async with aclosing(self.transfer.outcome(request, self.answer(request, context))) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def answer(self, request, context):
         message = messages.generate_request(self.protos, self.args.model, request)
         stops = set((request.get("stop_conditions") or {}).get("stop_token_ids") or [])
         call = self.inference.Generate(message, metadata=self.metadata)
@@ -282,6 +296,7 @@ class RuvllmEngine(LLMEngine):
         self.is_ended = True
         for task in self.tasks:
             task.cancel()
+        await self.transfer.close()
         await self.channel.close()
 
 
