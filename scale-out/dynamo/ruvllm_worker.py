@@ -18,7 +18,6 @@ from pathlib import Path
 
 import grpc
 
-
 from dynamo.common.backend.engine import EngineConfig, LLMEngine, LlmRegistration
 from dynamo.common.backend.publisher import ComponentSnapshot, PushSource
 from dynamo.common.backend.run import run
