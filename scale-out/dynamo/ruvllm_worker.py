@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 from contextlib import aclosing
-from pathlib import Path
 
 import grpc
 
@@ -26,6 +25,7 @@ from dynamo.common.constants import DisaggregationMode
 from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown, WorkerUnavailable
 
 import agreement
+import connection
 import messages
 import transfer
 from messages import signed
@@ -45,18 +45,6 @@ FAULTS = {
 log = logging.getLogger("ruvllm")
 
 
-def channel(args):
-    """Connection to the server, with TLS if `--tls-ca` names a certificate."""
-    options = [("grpc.max_receive_message_length", -1)]
-    if not args.tls_ca:
-        return grpc.aio.insecure_channel(args.server, options=options)
-    try:
-        credentials = grpc.ssl_channel_credentials(Path(args.tls_ca).read_bytes())
-    except OSError as error:
-        sys.exit(f"--tls-ca {args.tls_ca}: {error.strerror}")
-    return grpc.aio.secure_channel(args.server, credentials, options=options)
-
-
 class RuvllmEngine(LLMEngine):
     """Token ids of one model of a server."""
 
@@ -68,10 +56,11 @@ class RuvllmEngine(LLMEngine):
         self.protos, services = messages.modules()
         credentials = [("authorization", f"Bearer {args.key}")] if args.key else []
         self.metadata = tuple(credentials)
-        self.channel = channel(args)
+        connect = connection.connector(args.tls_ca)
+        self.channel = connect(args.server)
         self.inference = services.InferenceStub(self.channel)
         self.worker = services.WorkerStub(self.channel)
-        self.transfer = transfer.Transfer(args, self.protos, services, self.channel, self.metadata)
+        self.transfer = transfer.Transfer(args, self.protos, services, self.channel, self.metadata, connect)
         self.tasks = []
         # Requests that run, and the end.
         self.running, self.is_ended = 0, False

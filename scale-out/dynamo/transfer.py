@@ -13,12 +13,16 @@ from contextlib import aclosing
 
 import grpc
 
+import connection
+
 ROLES = ["agg", "prefill", "decode"]
 # Seconds of a transfer while the time of computing the prompt is unknown, of shorter calls, and least
 # ones of a transfer.
 PATIENCE, SHORT, LEAST = 30.0, 5.0, 1.0
 # Tokens of the prompt that a decode worker computes at its start, to know the rate of its server.
 WARM_UP = 128
+# Longest message of a prefill server in bytes.
+SOURCE_LIMIT = 4 << 20
 # Field of a prefill worker's result, in an object of this name.
 FIELD = "ruvllm"
 
@@ -39,8 +43,10 @@ def add_arguments(parser):
 class Transfer:
     """Part of a worker in disaggregated prefill."""
 
-    def __init__(self, args, protos, services, channel, metadata):
+    def __init__(self, args, protos, services, channel, metadata, connect=connection.connector()):
         self.args, self.protos, self.services, self.metadata = args, protos, services, metadata
+        # Opens channels to prefill servers.
+        self.connect = connect
         self.worker = services.WorkerStub(channel)
         self.inference = services.InferenceStub(channel)
         self.fingerprint = None
@@ -153,7 +159,7 @@ class Transfer:
 
     def source(self, address):
         if address not in self.sources:
-            channel = grpc.aio.insecure_channel(address, options=[("grpc.max_receive_message_length", 4 << 20)])
+            channel = self.connect(address, SOURCE_LIMIT)
             self.sources[address] = channel, self.services.WorkerStub(channel)
         return self.sources[address][1]
 
