@@ -8,12 +8,12 @@ use super::store::entry::Fault;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrefixError {
-    /// The operating system refused a file operation.
+    /// The operating system or a server refused an operation on a file or object.
     #[error("cannot {action} {}", path.display())]
     File {
         /// The operation, for example `create`.
         action: &'static str,
-        /// The file or folder concerned.
+        /// The file or folder concerned, or the URL of an object.
         path: PathBuf,
         /// The system's reason.
         #[source]
@@ -101,10 +101,10 @@ pub enum PrefixError {
 #[derive(Debug, thiserror::Error)]
 #[error("ignored {}: {fault}{}", path.display(), if *is_removed { ", removed it" } else { "" })]
 pub struct Warning {
-    /// The entry's file.
+    /// The entry's file, or the URL of its object.
     pub path: PathBuf,
     /// The fault found.
     pub fault: Fault,
-    /// `true` if the file was removed. One that could not be read is not.
+    /// `true` if the entry was removed. One that could not be read is not.
     pub is_removed: bool,
 }

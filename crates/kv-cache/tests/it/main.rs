@@ -1,6 +1,8 @@
 //! Sequences against an uncompressed model, and folders of prefixes that others have a hand in.
 
+mod any_storage;
 mod drop;
+mod hostile_storage;
 mod nuq;
 mod oracle;
 #[cfg(unix)]

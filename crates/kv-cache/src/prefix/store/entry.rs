@@ -18,6 +18,25 @@ pub struct EntryId(pub(super) [u8; 32]);
 impl EntryId {
     /// Stands for the block before the first.
     pub const START: Self = Self([0; 32]);
+
+    /// The id of 64 hexadecimal digits in lower case, as it is displayed.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (digits, []) = text.as_bytes().as_chunks::<2>() else { return None };
+        let mut bytes = [0; 32];
+        if digits.len() != bytes.len() {
+            return None;
+        }
+        let value = |digit: u8| match digit {
+            b'0'..=b'9' => Some(digit - b'0'),
+            b'a'..=b'f' => Some(digit - b'a' + 10),
+            _ => None,
+        };
+        for (byte, &[high, low]) in bytes.iter_mut().zip(digits) {
+            *byte = value(high)? << 4 | value(low)?;
+        }
+        Some(Self(bytes))
+    }
 }
 
 /// In hexadecimal digits, as in the name of the file.
@@ -27,11 +46,27 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// Fault of an entry's file.
+/// Name of an entry in a storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryName {
+    /// The entry.
+    pub id: EntryId,
+    /// Index of its block in the prefix. A storage without times of use keeps it, to delete the
+    /// ends of prefixes first.
+    pub index: u32,
+}
+
+impl EntryName {
+    pub(super) fn new(id: EntryId, index: usize) -> Self {
+        Self { id, index: u32::try_from(index).unwrap_or(u32::MAX) }
+    }
+}
+
+/// Fault of an entry's file or object.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The operating system refused to open or read the file.
+    /// The system or the server refused to open or read it, or did not answer.
     #[error("cannot be read ({0})")]
     Unreadable(io::Error),
     /// The name is that of a link, a pipe, a folder or a device.
@@ -186,6 +221,11 @@ impl Missing {
         self.index
     }
 
+    /// The name of its entry in a storage.
+    pub(super) fn name(&self) -> EntryName {
+        EntryName::new(self.id, self.index)
+    }
+
     /// The name that its entry will have.
     #[must_use]
     pub fn id(&self) -> EntryId {
@@ -295,7 +335,12 @@ mod tests {
         ];
         assert!(others.iter().all(|other| other.id() != base.id()));
         assert_eq!(EntryHeader { payload_sha256: [0; 32], ..base.clone() }.id(), base.id());
-        assert_eq!(base.id().to_string().len(), 64);
+        let text = base.id().to_string();
+        assert_eq!((text.len(), EntryId::parse(&text)), (64, Some(base.id())));
+        for other in ["", &text[1..], &text[2..], &format!("{text}00"), &text.replace(char::is_numeric, "G")]
+        {
+            assert_eq!(EntryId::parse(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -1,17 +1,18 @@
-//! The store's folder: writing files so that they are there as a whole or not at all, and deleting
-//! the oldest.
+//! Folder as a storage: files are written so that they are there as a whole or not at all.
 
 use std::{
     collections::hash_map::RandomState,
     fs::{self, File},
     hash::BuildHasher,
-    io::{self, Write},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
-use super::{EntryId, files};
-use crate::prefix::PrefixError;
+use super::entry::{EntryId, EntryName};
+use super::files;
+use super::storage::{EntryHead, EntryStorage, ListedEntry, OpenEntry};
+use crate::prefix::{Fault, PrefixError};
 
 /// Temporary files of this age belong to no write that is still going on.
 const ABANDONED_AFTER: Duration = Duration::from_secs(15 * 60);
@@ -47,7 +48,7 @@ impl Folder {
         }
         let folder = Self { path, is_shared };
         let now = SystemTime::now();
-        for file in folder.list(TEMPORARY)? {
+        for file in folder.files(TEMPORARY)? {
             if now.duration_since(file.modified).is_ok_and(|age| age >= ABANDONED_AFTER) {
                 // One of another user may have to stay, and harms nobody.
                 let _ = remove(&file.path);
@@ -56,65 +57,25 @@ impl Folder {
         Ok(folder)
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn path_of(&self, id: EntryId) -> PathBuf {
+    fn file_of(&self, id: EntryId) -> PathBuf {
         self.path.join(format!("{id}.{ENTRY}"))
     }
 
-    /// Writes an entry. It appears under its name as a whole, once it is safely on disk; a process
-    /// that is killed on the way leaves a temporary file.
-    pub(super) fn write(&self, id: EntryId, parts: &[&[u8]], used: SystemTime) -> Result<(), PrefixError> {
-        // Unlike the number of a process, never the same twice: not in containers that share the
-        // folder, and not after a crash. Two writes of one entry do not meet either.
-        let unique = RandomState::new().hash_one(id);
-        let temporary = self.path.join(format!("{id}-{unique:016x}.{TEMPORARY}"));
-        let path = self.path_of(id);
-        let written = self
-            .write_synced(&temporary, parts, used)
-            .map_err(failed("write", &temporary))
-            .and_then(|()| publish(&temporary, &path, || self.sync()));
-        if written.is_err() {
-            // The first error is the one to report.
-            let _ = fs::remove_file(&temporary);
-        }
-        written
-    }
-
-    /// Number and bytes of all entries.
-    pub(super) fn usage(&self) -> Result<(usize, u64), PrefixError> {
-        let entries = self.list(ENTRY)?;
-        Ok((entries.len(), saturated(total(&entries))))
-    }
-
-    /// Deletes the entries that were not used for longest, until at most `target_bytes` are left.
-    /// Returns how many entries were deleted, and the bytes that are left. An entry that cannot be
-    /// deleted, as one of another user may be, is an error only if the others do not suffice.
-    pub(super) fn shrink(&self, target_bytes: u64) -> Result<(u64, u64), PrefixError> {
-        let mut entries = self.list(ENTRY)?;
-        entries.sort_by_key(|entry| entry.modified);
-        let mut left = total(&entries);
-        let (mut n_deleted, mut failure) = (0, None);
-        for entry in entries {
-            if left <= u128::from(target_bytes) {
-                return Ok((n_deleted, saturated(left)));
-            }
-            match remove(&entry.path) {
-                Ok(()) => {
-                    left -= u128::from(entry.bytes);
-                    n_deleted += 1;
-                }
-                Err(error) => failure = failure.or(Some(error)),
-            }
-        }
-        failure.map_or(Ok((n_deleted, saturated(left))), Err)
+    /// Opens an entry's file; its size. `None` if there is none.
+    fn open_file(&self, name: EntryName) -> Result<Option<(File, u64)>, Fault> {
+        let file = match files::open_regular(&self.file_of(name.id)) {
+            Ok(Some(file)) => file,
+            Ok(None) => return Err(Fault::NotRegular),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Fault::Unreadable(error)),
+        };
+        let bytes = file.metadata().map_err(Fault::Unreadable)?.len();
+        Ok(Some((file, bytes)))
     }
 
     /// The store's files with this extension. A file that another process deletes meanwhile is left
     /// out, and so is anything but a regular file.
-    fn list(&self, extension: &str) -> Result<Vec<Listed>, PrefixError> {
+    fn files(&self, extension: &str) -> Result<Vec<Listed>, PrefixError> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(failed("list", &self.path))? {
             let path = entry.map_err(failed("list", &self.path))?.path();
@@ -157,6 +118,77 @@ impl Folder {
     }
 }
 
+impl EntryStorage for Folder {
+    fn location(&self) -> &Path {
+        &self.path
+    }
+
+    fn path_of(&self, name: EntryName) -> PathBuf {
+        self.file_of(name.id)
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.path)
+    }
+
+    fn heads(&self, names: &[EntryName], n_bytes: usize) -> Vec<Result<Option<EntryHead>, Fault>> {
+        let head = |&name: &EntryName| {
+            let Some((file, entry_bytes)) = self.open_file(name)? else { return Ok(None) };
+            let mut bytes = Vec::with_capacity(n_bytes);
+            file.take(n_bytes as u64).read_to_end(&mut bytes).map_err(Fault::Unreadable)?;
+            Ok(Some(EntryHead { bytes, entry_bytes }))
+        };
+        names.iter().map(head).collect()
+    }
+
+    fn open(&self, entries: &[(EntryName, u64)]) -> Vec<Result<Option<OpenEntry<'_>>, Fault>> {
+        let open = |&(name, _): &(EntryName, u64)| {
+            let file = self.open_file(name)?;
+            Ok(file.map(|(file, entry_bytes)| OpenEntry { entry_bytes, content: Box::new(file) }))
+        };
+        entries.iter().map(open).collect()
+    }
+
+    fn touch(&self, name: EntryName, used: SystemTime) {
+        // Only the order of deletion depends on the time, so a folder that is read-only will do.
+        if let Ok(Some((file, _))) = self.open_file(name) {
+            let _ = file.set_modified(used);
+        }
+    }
+
+    /// The entry appears under its name once it is safely on disk; a process that is killed on the
+    /// way leaves a temporary file.
+    fn write(&self, name: EntryName, parts: &[&[u8]], used: SystemTime) -> Result<(), PrefixError> {
+        let id = name.id;
+        // Unlike the number of a process, never the same twice: not in containers that share the
+        // folder, and not after a crash. Two writes of one entry do not meet either.
+        let unique = RandomState::new().hash_one(id);
+        let temporary = self.path.join(format!("{id}-{unique:016x}.{TEMPORARY}"));
+        let path = self.file_of(id);
+        let written = self
+            .write_synced(&temporary, parts, used)
+            .map_err(failed("write", &temporary))
+            .and_then(|()| publish(&temporary, &path, || self.sync()));
+        if written.is_err() {
+            // The first error is the one to report.
+            let _ = fs::remove_file(&temporary);
+        }
+        written
+    }
+
+    fn remove(&self, names: &[EntryName]) -> Vec<Result<(), PrefixError>> {
+        names.iter().map(|name| remove(&self.file_of(name.id))).collect()
+    }
+
+    fn list(&self) -> Result<Vec<ListedEntry>, PrefixError> {
+        let entry = |file: Listed| {
+            let id = EntryId::parse(file.path.file_stem()?.to_str()?)?;
+            Some(ListedEntry { name: EntryName::new(id, 0), bytes: file.bytes, used: file.modified })
+        };
+        Ok(self.files(ENTRY)?.into_iter().filter_map(entry).collect())
+    }
+}
+
 /// `true` for a file of this store: 64 hexadecimal digits, any suffix, and the extension.
 fn is_ours(path: &Path, extension: &str) -> bool {
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -187,17 +219,8 @@ fn publish(
     })
 }
 
-/// Bytes of files together. Sparse files state lengths whose sum exceeds 64 bits.
-fn total(files: &[Listed]) -> u128 {
-    files.iter().map(|file| u128::from(file.bytes)).sum()
-}
-
-fn saturated(bytes: u128) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
-}
-
 /// Removes a file; that another process was faster is as good.
-pub(super) fn remove(path: &Path) -> Result<(), PrefixError> {
+fn remove(path: &Path) -> Result<(), PrefixError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
         _ => Ok(()),
@@ -221,13 +244,6 @@ mod tests {
         let error = publish(&temporary, &path, failure).expect_err("no sync");
         assert!(matches!(error, PrefixError::File { action: "write", .. }));
         assert!(!temporary.exists() && !path.exists());
-    }
-
-    #[test]
-    fn lengths_of_sparse_files_do_not_overflow() {
-        let file = || Listed { path: PathBuf::new(), bytes: u64::MAX, modified: SystemTime::UNIX_EPOCH };
-        let files = [file(), file()];
-        assert_eq!((total(&files), saturated(total(&files))), (2 * u128::from(u64::MAX), u64::MAX));
     }
 
     #[test]

@@ -1,40 +1,50 @@
-//! Blocks of prefixes in a folder, one file each.
+//! Blocks of prefixes in a storage, one entry each: a folder, or any other [`EntryStorage`].
 //!
-//! The folder is all there is: no index that could be lost or disagree. A block's file is named by
-//! a hash of everything that its keys and values depend on ([`EntryId`]), so looking a prefix up
-//! means to hash its tokens and to open the files. The time of the last use is the time of the
-//! file's last modification.
+//! The storage is all there is: no index that could be lost or disagree. An entry is named by a
+//! hash of everything that its keys and values depend on ([`EntryId`]), so looking a prefix up
+//! means to hash its tokens and to ask for the entries. In a folder the time of the last use is the
+//! time of the file's last modification.
 //!
-//! The folder has to be this user's own, writable by nobody else: checksums detect damage, not
-//! forgery. A folder that several users write to takes a [`FolderKey`] (ADR-0035). Entries are
-//! regular files; links are not followed, and pipes are not waited for.
+//! A folder has to be this user's own, writable by nobody else: checksums detect damage, not
+//! forgery. A folder that several users write to takes a [`FolderKey`] (ADR-0035), and so does
+//! every other storage (ADR-0106). Entries are regular files; links are not followed, and pipes are
+//! not waited for.
 //!
-//! Several processes may share a folder. A file appears by renaming, complete or not at all; one
-//! that disappears while it is read stays readable.
+//! Several processes may share a storage. An entry appears complete or not at all; a file that
+//! disappears while it is read stays readable. All checks are made here, whatever the storage. One
+//! behind a network that fails or does not answer in time is left alone for a while: requests
+//! compute then.
 
 pub(super) mod entry;
 mod entry_format;
 mod files;
 mod folder;
 pub(super) mod folder_key;
+mod pause;
+mod reader;
 mod size;
+mod statistics;
+mod storage;
 
 use std::{
-    fs::File,
-    io::{self, Read},
+    io,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::{Duration, SystemTime},
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::{Duration, Instant, SystemTime},
 };
 
-pub use entry::{EntryHeader, EntryId, FORMAT_VERSION, Missing};
+pub use entry::{EntryHeader, EntryId, EntryName, FORMAT_VERSION, Missing};
 pub use entry_format::EntryFormat;
 pub use files::{create_private, open_regular, share_with_group};
 use folder::Folder;
 use folder_key::FolderKey;
 use parking_lot::Mutex;
-use sha2::{Digest, Sha256};
+use pause::Pause;
+pub use reader::ChainReader;
 use size::FolderSize;
+use statistics::Counters;
+pub use statistics::StoreStatistics;
+pub use storage::{EntryHead, EntryStorage, ListedEntry, OpenEntry};
 
 use super::{Fault, PrefixError, PrefixKey, Warning};
 use crate::Result;
@@ -72,17 +82,18 @@ use crate::Result;
 /// ```
 #[derive(Debug)]
 pub struct PrefixStore {
-    folder: Folder,
+    storage: Arc<dyn EntryStorage>,
     format: EntryFormat,
     limit_bytes: u64,
     size: Mutex<FolderSize>,
+    pause: Pause,
     counters: Counters,
 }
 
 /// A block that [`PrefixStore::find`] found; its header is right, its payload not read yet.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    id: EntryId,
+    name: EntryName,
     payload_bytes: u64,
 }
 
@@ -90,7 +101,7 @@ impl Entry {
     /// The entry's name.
     #[must_use]
     pub fn id(&self) -> EntryId {
-        self.id
+        self.name.id
     }
 
     /// Size of the payload.
@@ -116,40 +127,8 @@ pub enum Stored {
     Written,
     /// The block was there.
     Present,
-}
-
-/// Counters of a [`PrefixStore`] since it was opened, of this process alone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StoreStatistics {
-    /// Calls of [`find`](PrefixStore::find).
-    pub lookups: u64,
-    /// Blocks in the chains that were found.
-    pub found_blocks: u64,
-    /// Blocks loaded and verified.
-    pub loaded_blocks: u64,
-    /// Bytes of their payloads.
-    pub loaded_bytes: u64,
-    /// Blocks written.
-    pub written_blocks: u64,
-    /// Bytes of their files.
-    pub written_bytes: u64,
-    /// Blocks deleted to make room.
-    pub deleted_blocks: u64,
-    /// Blocks that could not be used.
-    pub unusable_blocks: u64,
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    lookups: AtomicU64,
-    found_blocks: AtomicU64,
-    loaded_blocks: AtomicU64,
-    loaded_bytes: AtomicU64,
-    written_blocks: AtomicU64,
-    written_bytes: AtomicU64,
-    deleted_blocks: AtomicU64,
-    unusable_blocks: AtomicU64,
+    /// The storage failed a short time ago and is left alone: nothing was written.
+    Paused,
 }
 
 impl PrefixStore {
@@ -169,7 +148,8 @@ impl PrefixStore {
     /// # Panics
     /// If `block_tokens` is zero.
     pub fn open(folder: impl Into<PathBuf>, block_tokens: usize, limit_bytes: u64) -> Result<Self> {
-        Self::open_with(folder.into(), block_tokens, limit_bytes, None)
+        let folder = Folder::open(folder.into(), false)?;
+        Self::open_with(Arc::new(folder), block_tokens, limit_bytes, None)
     }
 
     /// Opens the store in a folder that others may own or write to: entries without a tag of `key`
@@ -190,30 +170,53 @@ impl PrefixStore {
         limit_bytes: u64,
         key: &FolderKey,
     ) -> Result<Self> {
-        Self::open_with(folder.into(), block_tokens, limit_bytes, Some(key.clone()))
+        Self::open_storage(shared_folder(folder)?, block_tokens, limit_bytes, key)
+    }
+
+    /// Opens the store in any storage, where entries without a tag of `key` are ignored like
+    /// damaged ones. The storage is listed, and brought below the limit.
+    ///
+    /// # Errors
+    /// [`PrefixError::File`] if the storage does not answer or refuses.
+    ///
+    /// # Panics
+    /// If `block_tokens` is zero.
+    pub fn open_storage(
+        storage: Arc<dyn EntryStorage>,
+        block_tokens: usize,
+        limit_bytes: u64,
+        key: &FolderKey,
+    ) -> Result<Self> {
+        Self::open_with(storage, block_tokens, limit_bytes, Some(key.clone()))
     }
 
     fn open_with(
-        folder: PathBuf,
+        storage: Arc<dyn EntryStorage>,
         block_tokens: usize,
         limit_bytes: u64,
         key: Option<FolderKey>,
     ) -> Result<Self> {
         let format = EntryFormat::new(block_tokens, key);
-        let folder = Folder::open(folder, format.key().is_some())?;
-        let (n_deleted, used_bytes) = folder.shrink(limit_bytes)?;
-        let counters = Counters { deleted_blocks: AtomicU64::new(n_deleted), ..Counters::default() };
+        let (n_deleted, used_bytes) = storage::shrink(&*storage, limit_bytes)?;
+        let counters = Counters::default();
+        counters.deleted_blocks.fetch_add(n_deleted, Relaxed);
         let size = Mutex::new(FolderSize::listed(used_bytes));
-        Ok(Self { folder, format, limit_bytes, size, counters })
+        Ok(Self { storage, format, limit_bytes, size, pause: Pause::default(), counters })
     }
 
-    /// The folder. Other files in it are left alone.
+    /// Folder or URL of the storage.
     #[must_use]
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        self.storage.location()
     }
 
-    /// The key of a shared folder.
+    /// The folder, if that is the storage. Other files in it are left alone.
+    #[must_use]
+    pub fn folder(&self) -> Option<&Path> {
+        self.storage.folder()
+    }
+
+    /// The key of a shared storage.
     #[must_use]
     pub fn key(&self) -> Option<&FolderKey> {
         self.format.key()
@@ -246,11 +249,22 @@ impl PrefixStore {
     }
 
     /// The whole blocks of the prefix `tokens` that are not stored, in their order and from block
-    /// `skip_blocks` on: what [`write`](Self::write) takes, now or later.
+    /// `skip_blocks` on: what [`write`](Self::write) takes, now or later. None while the storage is
+    /// left alone after a failure.
     #[must_use]
     pub fn missing(&self, key: &PrefixKey, tokens: &[u32], skip_blocks: usize) -> Vec<Missing> {
-        let places = self.format.places(key, tokens).skip(skip_blocks);
-        places.filter(|place| !self.holds(place.id())).collect()
+        let places: Vec<Missing> = self.format.places(key, tokens).skip(skip_blocks).collect();
+        let mut missing = Vec::new();
+        for places in places.chunks(self.storage.most_at_once()) {
+            if !self.is_usable() {
+                return Vec::new();
+            }
+            let names: Vec<EntryName> = places.iter().map(Missing::name).collect();
+            let is_missing = self.headers(&names).into_iter().map(|header| !matches!(header, Ok(Some(_))));
+            missing
+                .extend(places.iter().zip(is_missing).filter(|(_, is)| *is).map(|(place, _)| place.clone()));
+        }
+        if self.is_usable() { missing } else { Vec::new() }
     }
 
     /// Stores a block that was missing.
@@ -264,25 +278,23 @@ impl PrefixStore {
     /// then.
     pub fn write(&self, block: &Missing, payload: &[&[u8]]) -> Result<Stored> {
         // Another writer may have been faster.
-        if self.holds(block.id()) {
+        if self.is_usable() && matches!(self.headers(&[block.name()])[..], [Ok(Some(_))]) {
             return Ok(Stored::Present);
+        }
+        if !self.is_usable() {
+            return Ok(Stored::Paused);
         }
         let encoded = self.format.encode_header(block, payload);
         let payload_bytes: u64 = payload.iter().map(|part| part.len() as u64).sum();
         let parts: Vec<&[u8]> = [encoded.as_slice()].into_iter().chain(payload.iter().copied()).collect();
         let bytes = encoded.len() as u64 + payload_bytes;
         self.make_room(bytes)?;
-        let written = self.folder.write(block.id(), &parts, last_use(block.index()));
+        let written = self.storage.write(block.name(), &parts, last_use(block.index()));
         self.size.lock().settle(bytes, written.is_ok());
-        written?;
+        self.observe(written)?;
         self.counters.written_blocks.fetch_add(1, Relaxed);
         self.counters.written_bytes.fetch_add(bytes, Relaxed);
         Ok(Stored::Written)
-    }
-
-    /// `true` if there is an entry with a valid header.
-    fn holds(&self, id: EntryId) -> bool {
-        matches!(self.open_entry(id), Ok(Some(_)))
     }
 
     /// The stored blocks that continue a prefix of `tokens` after its first `skip_blocks` blocks,
@@ -296,32 +308,52 @@ impl PrefixStore {
     #[must_use]
     pub fn find(&self, key: &PrefixKey, tokens: &[u32], skip_blocks: usize) -> Found {
         let wanted = &tokens[..tokens.len().saturating_sub(1)];
-        let mut found = Found::default();
+        let (mut found, began) = (Found::default(), Instant::now());
+        self.counters.lookups.fetch_add(1, Relaxed);
         for key in key.visible() {
-            let mut chain = Vec::new();
-            let ids = self.format.ids(&key, wanted);
-            for (at, id) in ids.enumerate().skip(skip_blocks) {
-                match self.open_entry(id) {
-                    Ok(Some((file, header))) => {
-                        // Only the order of deletion depends on the time, so a folder that is
-                        // read-only will do.
-                        let _ = file.set_modified(last_use(at));
-                        chain.push(Entry { id, payload_bytes: header.payload_bytes });
-                    }
-                    Ok(None) => break,
-                    Err(fault) => {
-                        found.warnings.push(self.discard(id, fault));
-                        break;
-                    }
-                }
+            if !self.is_usable() {
+                self.counters.skipped_lookups.fetch_add(1, Relaxed);
+                break;
             }
+            let ids = self.format.ids(&key, wanted).enumerate().skip(skip_blocks);
+            let names = ids.map(|(index, id)| EntryName::new(id, index));
+            let chain = self.chain(names, began, &mut found.warnings);
             if chain.len() >= found.chain.len() {
                 found.chain = chain;
             }
         }
-        self.counters.lookups.fetch_add(1, Relaxed);
         self.counters.found_blocks.fetch_add(found.chain.len() as u64, Relaxed);
         found
+    }
+
+    /// The entries that are there, up to the first that is not.
+    fn chain(
+        &self,
+        mut names: impl Iterator<Item = EntryName>,
+        began: Instant,
+        warnings: &mut Vec<Warning>,
+    ) -> Vec<Entry> {
+        let mut chain = Vec::new();
+        loop {
+            let names: Vec<EntryName> = names.by_ref().take(self.storage.most_at_once()).collect();
+            let is_late = self.storage.patience().is_some_and(|patience| began.elapsed() >= patience);
+            if names.is_empty() || is_late {
+                return chain;
+            }
+            for (&name, header) in names.iter().zip(self.headers(&names)) {
+                match header {
+                    Ok(Some(header)) => {
+                        self.storage.touch(name, last_use(name.index as usize));
+                        chain.push(Entry { name, payload_bytes: header.payload_bytes });
+                    }
+                    Ok(None) => return chain,
+                    Err(fault) => {
+                        warnings.push(self.discard(name, fault));
+                        return chain;
+                    }
+                }
+            }
+        }
     }
 
     /// Reads the payload of an entry into `buffers`, one after the other, and verifies it.
@@ -331,55 +363,32 @@ impl PrefixStore {
     /// buffers together have another size than the payload. The content of the buffers is then
     /// undefined and must not be used.
     pub fn load(&self, entry: &Entry, buffers: &mut [&mut [u8]]) -> Result<()> {
-        let path = || self.folder.path_of(entry.id);
-        let unusable = |fault| PrefixError::Unusable(self.discard(entry.id, fault));
-        let Some((mut file, header)) = self.open_entry(entry.id).map_err(unusable)? else {
-            return Err(PrefixError::Gone { path: path() }.into());
-        };
-        let bytes = header.payload_bytes;
-        let buffer_bytes = buffers.iter().map(|buffer| buffer.len() as u64).sum();
-        if bytes != buffer_bytes {
-            return Err(PrefixError::BufferSize { path: path(), bytes, buffer_bytes }.into());
-        }
-        let mut hash = Sha256::new();
-        for buffer in buffers {
-            file.read_exact(buffer).map_err(|error| unusable(Fault::Unreadable(error)))?;
-            hash.update(&**buffer);
-        }
-        if hash.finalize()[..] != header.payload_sha256 {
-            return Err(unusable(Fault::Checksum).into());
-        }
-        self.counters.loaded_blocks.fetch_add(1, Relaxed);
-        self.counters.loaded_bytes.fetch_add(bytes, Relaxed);
-        Ok(())
+        self.reader(std::slice::from_ref(entry)).read(buffers)
     }
 
-    /// Number and bytes of the entries in the folder, from a listing of it.
+    /// Reader of the payloads of a chain. It reads ahead where the storage takes a round trip for
+    /// each call.
+    #[must_use]
+    pub fn reader<'s>(&'s self, chain: &'s [Entry]) -> ChainReader<'s> {
+        ChainReader::new(self, chain)
+    }
+
+    /// Number and bytes of the entries, from a listing of the storage.
     ///
     /// # Errors
-    /// [`PrefixError::File`] if the folder cannot be listed.
+    /// [`PrefixError::File`] if the storage cannot be listed.
     pub fn usage(&self) -> Result<(usize, u64)> {
-        Ok(self.folder.usage()?)
+        Ok(storage::usage(&*self.storage)?)
     }
 
     /// Counters since the store was opened.
     #[must_use]
     pub fn statistics(&self) -> StoreStatistics {
-        let get = |counter: &AtomicU64| counter.load(Relaxed);
-        StoreStatistics {
-            lookups: get(&self.counters.lookups),
-            found_blocks: get(&self.counters.found_blocks),
-            loaded_blocks: get(&self.counters.loaded_blocks),
-            loaded_bytes: get(&self.counters.loaded_bytes),
-            written_blocks: get(&self.counters.written_blocks),
-            written_bytes: get(&self.counters.written_bytes),
-            deleted_blocks: get(&self.counters.deleted_blocks),
-            unusable_blocks: get(&self.counters.unusable_blocks),
-        }
+        self.counters.statistics(self.pause.is_paused())
     }
 
     /// Reserves `bytes`, and deletes old entries first if they would not fit. A tenth of the limit
-    /// more is freed then, so that the folder is not listed for every block.
+    /// more is freed then, so that the storage is not listed for every block.
     fn make_room(&self, bytes: u64) -> Result<()> {
         let limit_bytes = self.limit_bytes;
         if bytes > limit_bytes {
@@ -390,7 +399,8 @@ impl PrefixStore {
         if is_full || size.unlisted_bytes() > limit_bytes / 16 {
             let spare = if is_full { limit_bytes / 10 } else { 0 };
             let others = bytes.saturating_add(size.reserved_bytes()).saturating_add(spare);
-            let (n_deleted, listed_bytes) = self.folder.shrink(limit_bytes.saturating_sub(others))?;
+            let target_bytes = limit_bytes.saturating_sub(others);
+            let (n_deleted, listed_bytes) = self.observe(storage::shrink(&*self.storage, target_bytes))?;
             self.counters.deleted_blocks.fetch_add(n_deleted, Relaxed);
             size.relist(listed_bytes);
         }
@@ -398,30 +408,75 @@ impl PrefixStore {
         Ok(())
     }
 
-    /// Opens an entry and verifies all but its payload; the file stands at the payload then. `None`
-    /// if there is no such entry.
-    fn open_entry(&self, id: EntryId) -> Result<Option<(File, EntryHeader)>, Fault> {
-        let mut file = match files::open_regular(&self.folder.path_of(id)) {
-            Ok(Some(file)) => file,
-            Ok(None) => return Err(Fault::NotRegular),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Fault::Unreadable(error)),
+    /// Headers of entries, verified; `None` for those that do not exist.
+    fn headers(&self, names: &[EntryName]) -> Vec<Result<Option<EntryHeader>, Fault>> {
+        let heads = self.storage.heads(names, self.format.header_bytes());
+        let verify = |(name, head): (&EntryName, Result<Option<EntryHead>, Fault>)| match head {
+            Ok(Some(EntryHead { bytes, entry_bytes })) => {
+                self.format.verify_header(name.id, &bytes, entry_bytes).map(Some)
+            }
+            Ok(None) => Ok(None),
+            Err(fault) => Err(fault),
         };
-        let found = file.metadata().map_err(Fault::Unreadable)?.len();
-        let mut head = Vec::new();
-        let header_bytes = self.format.header_bytes() as u64;
-        (&mut file).take(header_bytes).read_to_end(&mut head).map_err(Fault::Unreadable)?;
-        let header = self.format.verify_header(id, &head, found)?;
-        Ok(Some((file, header)))
+        self.observe_reads(&heads);
+        let missing = std::iter::repeat_with(|| Ok(None));
+        names.iter().zip(heads.into_iter().chain(missing)).map(verify).collect()
     }
 
     /// Removes an entry that is of no use, unless it could only not be read.
-    fn discard(&self, id: EntryId, fault: Fault) -> Warning {
+    fn discard(&self, name: EntryName, fault: Fault) -> Warning {
         self.counters.unusable_blocks.fetch_add(1, Relaxed);
-        let path = self.folder.path_of(id);
-        let is_removed = !matches!(fault, Fault::Unreadable(_)) && folder::remove(&path).is_ok();
-        Warning { path, fault, is_removed }
+        let is_removed = !matches!(fault, Fault::Unreadable(_))
+            && self.storage.remove(&[name]).iter().all(std::result::Result::is_ok);
+        Warning { path: self.storage.path_of(name), fault, is_removed }
     }
+
+    /// False while a remote storage is left alone.
+    fn is_usable(&self) -> bool {
+        self.storage.patience().is_none() || self.pause.allows(Instant::now())
+    }
+
+    /// Counts a call of the storage; its failure lets a remote storage pause.
+    fn observe<T>(&self, result: Result<T, PrefixError>) -> Result<T, PrefixError> {
+        match &result {
+            Ok(_) => self.pause.succeeded(),
+            Err(PrefixError::File { source, .. }) => self.failed(source),
+            Err(_) => {}
+        }
+        result
+    }
+
+    /// As [`observe`](Self::observe), of entries asked for in one call: one of them that cannot be
+    /// read is one failure.
+    fn observe_reads<T>(&self, results: &[Result<T, Fault>]) {
+        let failure = results.iter().find_map(|result| match result {
+            Err(Fault::Unreadable(error)) => Some(error),
+            _ => None,
+        });
+        match failure {
+            Some(error) => self.failed(error),
+            None => self.pause.succeeded(),
+        }
+    }
+
+    fn failed(&self, error: &io::Error) {
+        self.counters.storage_errors.fetch_add(1, Relaxed);
+        if error.kind() == io::ErrorKind::TimedOut {
+            self.counters.storage_timeouts.fetch_add(1, Relaxed);
+        }
+        if self.storage.patience().is_some() && self.pause.failed(Instant::now()) {
+            self.counters.storage_pauses.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// A folder that others may own or write to, as a storage. It is created if need be, and old files
+/// of interrupted writes are removed.
+///
+/// # Errors
+/// [`PrefixError::File`] if it cannot be created or listed.
+pub fn shared_folder(path: impl Into<PathBuf>) -> Result<Arc<dyn EntryStorage>> {
+    Ok(Arc::new(Folder::open(path.into(), true)?))
 }
 
 /// The time to note for a use of block `at` of a prefix now. The end of a prefix is worth nothing
