@@ -417,8 +417,13 @@ pub enum Error {
     /// The pressure policy `spill` needs a prefix folder.
     #[error("the pressure policy spill needs a folder for prefixes: set EngineOptions::prefixes")]
     SpillWithoutFolder,
-    /// The prefix folder cannot be used.
-    #[error("cannot use the folder for prefixes")]
+    /// A storage of prefixes that other engines share needs a key.
+    #[error(
+        "everybody who can write to the shared storage could forge prefixes: set EngineOptions::prefix_key"
+    )]
+    NoPrefixKey,
+    /// The folder or storage of prefixes cannot be used.
+    #[error("cannot use the place for prefixes")]
     PrefixStore(#[source] ruvllm_kv_cache::Error),
     /// A prefix cannot be exchanged with another engine.
     #[error("cannot transfer the prefix")]

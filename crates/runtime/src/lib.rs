@@ -95,6 +95,7 @@ pub use ruvllm_adapters::{
 pub use ruvllm_hub::Store;
 pub use ruvllm_kernels::rope::RopeLayout;
 pub use ruvllm_kernels::{Isa, Kernels};
+pub use ruvllm_kv_cache::prefix::store::{EntryStorage, StoreStatistics};
 pub use ruvllm_kv_cache::prefix::{FolderKey, PrefixNode, TreeStatistics};
 pub use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvShape, KvStore};
 pub use ruvllm_memory::{PagePool, PoolStats, PressurePolicy, Quota, Tenant};
@@ -143,7 +144,8 @@ pub use crate::options::{EngineOptions, ModelSource};
 pub use crate::plan::{Choice, ModelSize, Plan, Reason, Warning};
 pub use crate::prefix::{
     BlockHash, EntryFault, ImportPlan, ImportedPrefix, PrefixCaching, PrefixEvent, PrefixEvents,
-    PrefixExport, PrefixImport, PrefixOffer, PrefixStatistics, TransferError, TransferStatistics,
+    PrefixExport, PrefixImport, PrefixOffer, PrefixStatistics, PrefixStorage, TransferError,
+    TransferStatistics,
 };
 pub use crate::request::{Completion, FinishReason, GenerateRequest, KvQuality, Prompt, Timings};
 pub use crate::sampler::{

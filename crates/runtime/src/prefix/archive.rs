@@ -63,8 +63,9 @@ impl PrefixCache {
         let found = store.find(&stored, &asked, 0);
         found.warnings.iter().for_each(|warning| self.reports.add_error(warning));
         let (mut blocks, mut payload) = (Vec::<Block>::new(), Vec::new());
+        let mut reader = store.reader(&found.chain);
         for entry in &found.chain {
-            let Ok(block) = load(&kv, store, entry, &mut payload) else { break };
+            let Ok(block) = load(&kv, &mut reader, entry, &mut payload) else { break };
             blocks.push(block);
         }
         if !blocks.is_empty() {

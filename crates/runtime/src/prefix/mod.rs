@@ -1,9 +1,11 @@
-//! Prefix cache: keys and values of earlier prompts, in memory and optionally in a folder.
+//! Prefix cache: keys and values of earlier prompts, in memory and optionally in a folder or in a
+//! storage shared with other engines.
 //!
 //! Under memory pressure the page pool selects prefixes to evict (ADR-0028), which are spilled to
 //! files if there is a folder. Stored prefixes are read back or recomputed, whichever is faster.
 
 mod archive;
+mod caching;
 mod cost;
 mod events;
 mod eviction;
@@ -14,7 +16,6 @@ mod tests;
 mod transfer;
 mod writer;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ use ruvllm_kernels::Kernels;
 use ruvllm_kv_cache::prefix::{
     AdapterVersion, FolderKey, Inserted, PrefixKey, PrefixNode, PrefixPin, PrefixStore, PrefixTree, Scope,
     TreeStatistics,
-    store::{Entry, StoreStatistics},
+    store::{ChainReader, Entry, StoreStatistics},
 };
 use ruvllm_kv_cache::{Block, KvFormats, KvPolicy, KvStore, Sequence};
 use ruvllm_models::{ModelConfig, RowKernels};
@@ -33,6 +34,7 @@ use sha2::{Digest as _, Sha256};
 use crate::error::{Error, Result};
 use crate::quality::QualityFiles;
 
+pub use caching::{PrefixCaching, PrefixStorage};
 use cost::ReuseCost;
 pub use events::{BlockHash, PrefixEvent, PrefixEvents};
 use eviction::PoolLeaves;
@@ -44,37 +46,6 @@ pub use transfer::{
     TransferStatistics,
 };
 use writer::{WhenFull, WriteQueue, Writer};
-
-/// Prefix cache setting: where keys and values of prompts are kept for reuse.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum PrefixCaching {
-    /// No prefix cache.
-    Off,
-    /// In memory, as far as the KV budget has room.
-    #[default]
-    Memory,
-    /// In memory, and every prefix is written to files, which later engines with the same model and
-    /// KV policy reuse. The prompts can be recovered from the files: protect the folder as you
-    /// would the prompts. A background thread writes; a request whose blocks find the queue full
-    /// waits at its end.
-    Folder {
-        /// Folder of the files; created if missing.
-        path: PathBuf,
-        /// Maximum bytes of all files; the least recently used are deleted first.
-        limit_bytes: u64,
-    },
-    /// In memory; prefixes evicted for lack of KV budget are spilled to files. They are read back
-    /// on a later hit unless recomputing is faster. Later engines reuse the files, as with
-    /// [`Folder`](Self::Folder). No request waits for the queue: blocks that find it full are
-    /// dropped.
-    Spill {
-        /// Folder of the files; created if missing.
-        path: PathBuf,
-        /// Maximum bytes of all files; the least recently used are deleted first.
-        limit_bytes: u64,
-    },
-}
 
 /// Prefix cache: prefix tree, files and counters.
 pub(crate) struct PrefixCache {
@@ -109,7 +80,7 @@ struct Files {
 pub struct PrefixStatistics {
     /// Counters of prefixes in memory.
     pub memory: TreeStatistics,
-    /// Counters of prefixes in the folder, if there is one.
+    /// Counters of prefixes in the folder or storage, if there is one.
     pub folder: Option<StoreStatistics>,
     /// Blocks spilled to the folder under memory pressure.
     pub spilled_blocks: u64,
@@ -123,7 +94,7 @@ pub struct PrefixStatistics {
     pub dropped_blocks: u64,
     /// Tokens found in the folder but recomputed, because reading was estimated to be slower.
     pub recomputed_tokens: u64,
-    /// Failed reads and writes of files in the folder.
+    /// Failed reads and writes of stored prefixes.
     pub failures: u64,
     /// Counters of transfers to and from other engines.
     pub transfers: TransferStatistics,
@@ -159,22 +130,15 @@ impl PrefixCache {
         row_kernels: Option<Arc<dyn RowKernels>>,
     ) -> Result<Option<Arc<Self>>> {
         let reports = Arc::new(Reports::default());
-        let (files, model) = match caching {
-            PrefixCaching::Off => return Ok(None),
+        if *caching == PrefixCaching::Off {
+            return Ok(None);
+        }
+        let (files, model) = match caching.open(kv.block_tokens(), folder_key)? {
+            Some(store) => (Some(Files::new(store, caching.stores_all(), &reports, kv)?), model()),
             // Of the loaded weights: the file may be another one by the time of a transfer.
-            PrefixCaching::Memory if has_transfers => (None, model()),
+            None if has_transfers => (None, model()),
             // The cache ends with the engine, which has one model.
-            PrefixCaching::Memory => (None, [0; 32]),
-            PrefixCaching::Folder { path, limit_bytes } | PrefixCaching::Spill { path, limit_bytes } => {
-                let (block_tokens, limit_bytes) = (kv.block_tokens(), *limit_bytes);
-                let store = match folder_key {
-                    Some(key) => PrefixStore::open_shared(path, block_tokens, limit_bytes, key),
-                    None => PrefixStore::open(path, block_tokens, limit_bytes),
-                };
-                let store = store.map_err(Error::PrefixStore)?;
-                let at_once = matches!(caching, PrefixCaching::Folder { .. });
-                (Some(Files::new(store, at_once, &reports, kv)?), model())
-            }
+            None => (None, [0; 32]),
         };
         let transfers = Transfers::new(has_transfers, kv.block_tokens(), folder_key.cloned());
         let long_above = config.long_rope_above();
@@ -402,9 +366,9 @@ impl PrefixCache {
         }
         let started = Instant::now();
         let mut blocks = known.to_vec();
-        let mut payload = Vec::new();
+        let (mut reader, mut payload) = (store.reader(&found.chain), Vec::new());
         for entry in &found.chain {
-            match load(kv, store, entry, &mut payload) {
+            match load(kv, &mut reader, entry, &mut payload) {
                 Ok(block) => blocks.push(block),
                 Err(LoadError::Store(error)) => {
                     self.reports.add_error(&error);
@@ -431,7 +395,7 @@ impl PrefixCache {
     /// Files for the state of quality targets, beside the stored prefixes; `None` without a folder.
     pub(crate) fn quality_files(&self) -> Option<QualityFiles> {
         let store = &self.files.as_ref()?.store;
-        let (folder, folder_key) = (store.path().to_owned(), store.key().cloned());
+        let (folder, folder_key) = (store.folder()?.to_owned(), store.key().cloned());
         Some(QualityFiles { folder, folder_key, key: self.key.clone(), reports: Arc::clone(&self.reports) })
     }
 
@@ -528,8 +492,13 @@ impl From<ruvllm_kv_cache::Error> for LoadError {
     }
 }
 
-/// Reads a block from the folder; `payload` is a reused buffer.
-fn load(kv: &KvStore, store: &PrefixStore, entry: &Entry, payload: &mut Vec<u8>) -> Result<Block, LoadError> {
+/// Reads the reader's next block, of `entry`; `payload` is a reused buffer.
+fn load(
+    kv: &KvStore,
+    reader: &mut ChainReader<'_>,
+    entry: &Entry,
+    payload: &mut Vec<u8>,
+) -> Result<Block, LoadError> {
     let n_bytes = usize::try_from(entry.payload_bytes()).unwrap_or(usize::MAX);
     // A colder tier is always smaller, so the size identifies the tier.
     let is_of = |formats: &KvFormats| {
@@ -537,7 +506,7 @@ fn load(kv: &KvStore, store: &PrefixStore, entry: &Entry, payload: &mut Vec<u8>)
     };
     let formats = kv.policy().tiers().find(is_of).ok_or(LoadError::Size)?;
     payload.resize(n_bytes, 0);
-    store.load(entry, &mut [payload]).map_err(LoadError::Store)?;
+    reader.read(&mut [payload]).map_err(LoadError::Store)?;
     let layer_bytes = n_bytes / kv.shape().n_layers;
     kv.restore_block(formats, |layer, to| {
         to.copy_from_slice(&payload[layer * layer_bytes..][..layer_bytes]);

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use parking_lot::{Condvar, Mutex};
 use ruvllm_kv_cache::KvStore;
 use ruvllm_kv_cache::prefix::PrefixStore;
-use ruvllm_kv_cache::prefix::store::Missing;
+use ruvllm_kv_cache::prefix::store::{Missing, Stored};
 
 use super::report::Reports;
 
@@ -37,7 +37,8 @@ pub(super) enum WhenFull {
 pub(super) struct WriterStatistics {
     /// Blocks queued so far.
     pub(super) queued_blocks: u64,
-    /// Blocks dropped: the queue was full, or the parent block could not be written.
+    /// Blocks dropped: the queue was full, the parent block could not be written, or the storage is
+    /// left alone.
     pub(super) dropped_blocks: u64,
     /// Blocks in the queue, the one being written included.
     pub(super) waiting_blocks: usize,
@@ -191,12 +192,14 @@ impl WriteQueue {
         while let Some(Job { place, payload }) = self.next() {
             let bytes = payload.len();
             // Without its parent block it could not be found.
-            let is_lost = lost == Some(place.parent());
-            let written = if is_lost { Ok(()) } else { self.store.write(&place, &[&payload]).map(drop) };
-            if let Err(error) = &written {
+            let has_parent = lost != Some(place.parent());
+            let written = has_parent.then(|| self.store.write(&place, &[&payload]));
+            if let Some(Err(error)) = &written {
                 self.reports.add_error(error);
             }
-            if is_lost || written.is_err() {
+            // A pause was reported with the failure that it follows.
+            let is_lost = matches!(written, None | Some(Ok(Stored::Paused)));
+            if is_lost || matches!(written, Some(Err(_))) {
                 lost = Some(place.id());
             }
             drop(payload);

@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ruvllm::{Completion, Engine, GenerateRequest, PrefixCaching, Prompt};
+use ruvllm::{
+    Completion, Engine, Error, FolderKey, GenerateRequest, ModelSource, PrefixCaching, PrefixStorage, Prompt,
+};
+use ruvllm_kv_cache::prefix::store::shared_folder;
 use ruvllm_testkit::builtin_model;
 
 use crate::common::{complete, family_path, greedy, load, tiny_options, tiny_path};
@@ -41,6 +44,32 @@ fn entries(path: &Path) -> Vec<PathBuf> {
         }
     }
     files
+}
+
+#[test]
+fn engines_share_a_storage_that_takes_a_key() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let caching = |only_evicted| {
+        let storage = PrefixStorage::new(shared_folder(folder.path()).expect("a storage"));
+        PrefixCaching::Storage { storage, limit_bytes: 64 << 20, only_evicted }
+    };
+    let options = tiny_options().with_prefixes(caching(false));
+    let error = Engine::load(&ModelSource::Path(tiny_path()), &options, &mut |_| ()).expect_err("no key");
+    assert!(matches!(error, Error::NoPrefixKey), "{error}");
+    let key = FolderKey::new(&[7; 32]).expect("a key");
+    let options = options.with_prefix_key(key);
+    let tokens = prompt(1, 100);
+    let first = complete(&load(tiny_path(), &options), &request(&tokens));
+    assert_eq!((first.cached_tokens, &first.tokens), (0, &uncached(&tokens).tokens));
+    // Every engine finds it, also one that stores only what is evicted.
+    for only_evicted in [false, true] {
+        let options = options.clone().with_prefixes(caching(only_evicted));
+        let engine = load(tiny_path(), &options);
+        let again = complete(&engine, &request(&tokens));
+        assert_eq!((again.cached_tokens, &again.tokens), (96, &first.tokens));
+        let store = engine.prefix_statistics().and_then(|all| all.folder).expect("a storage");
+        assert_eq!((store.storage_errors, store.unusable_blocks), (0, 0));
+    }
 }
 
 #[test]

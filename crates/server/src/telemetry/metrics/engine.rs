@@ -1,7 +1,7 @@
 //! Metrics of engines as a table: name, type and the figure that is read.
 
 use prometheus_client::registry::Unit;
-use ruvllm::{TransferStatistics, TreeStatistics, TuningStatus};
+use ruvllm::{StoreStatistics, TransferStatistics, TreeStatistics, TuningStatus};
 
 use crate::learning::figures::LearningFigures;
 use crate::telemetry::figures::EngineFigures;
@@ -50,6 +50,12 @@ fn prefix(engine: &EngineFigures, read: fn(&TreeStatistics) -> u64) -> Values {
     engine.prefix.as_ref().map_or_else(Vec::new, |prefix| one(read(&prefix.memory)))
 }
 
+/// A count of stored prefixes; nothing without a folder or storage.
+fn stored(engine: &EngineFigures, read: fn(&StoreStatistics) -> u64) -> Values {
+    let store = engine.prefix.as_ref().and_then(|prefix| prefix.folder.as_ref());
+    store.map_or_else(Vec::new, |store| one(read(store)))
+}
+
 /// All metrics of engines.
 pub(super) fn engine_metrics() -> Vec<EngineMetric> {
     step_metrics()
@@ -57,6 +63,7 @@ pub(super) fn engine_metrics() -> Vec<EngineMetric> {
         .chain(kv_metrics())
         .chain(prefix_metrics())
         .chain(transfer_metrics())
+        .chain(stored_prefix_metrics())
         .chain(adapter_metrics())
         .chain(learning_metrics())
         .collect()
@@ -172,6 +179,37 @@ fn transfer_metrics() -> [EngineMetric; 5] {
             "Tokens computed because an import would be slower",
             |engine| transfers(engine, |all| one(all.slower_tokens)),
         ),
+    ]
+}
+
+fn stored_prefix_metrics() -> [EngineMetric; 8] {
+    [
+        counter("stored_prefix_lookups", "Lookups in the folder or object store of prefixes", |engine| {
+            stored(engine, |store| store.lookups)
+        }),
+        counter("stored_prefix_loaded_blocks", "Stored KV blocks read and verified", |engine| {
+            stored(engine, |store| store.loaded_blocks)
+        }),
+        counter("stored_prefix_written_blocks", "KV blocks stored", |engine| {
+            stored(engine, |store| store.written_blocks)
+        }),
+        counter(
+            "stored_prefix_unusable_blocks",
+            "Stored KV blocks that were refused or unreadable",
+            |engine| stored(engine, |store| store.unusable_blocks),
+        ),
+        counter("stored_prefix_errors", "Failed calls of the store, timeouts included", |engine| {
+            stored(engine, |store| store.storage_errors)
+        }),
+        counter("stored_prefix_timeouts", "Calls of the store without an answer in time", |engine| {
+            stored(engine, |store| store.storage_timeouts)
+        }),
+        counter("stored_prefix_pauses", "Times that a failing store was left alone", |engine| {
+            stored(engine, |store| store.storage_pauses)
+        }),
+        gauge("stored_prefix_paused", "1 while the store is left alone after a failure", |engine| {
+            stored(engine, |store| store.is_paused.into())
+        }),
     ]
 }
 
