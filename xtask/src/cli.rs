@@ -15,7 +15,8 @@ use crate::process::CommandLine;
 use crate::sanitize::Sanitizer;
 use crate::{
     Result, Workspace, adr, ci, clients, core_pack, cross_test, dependencies, deployment, dynamo, fixtures,
-    fuzz, grpc, kernel_sandbox, platforms, sanitize, second_opinion, setup, tidy, web, workspace,
+    fuzz, grpc, kernel_sandbox, object_store, platforms, sanitize, second_opinion, setup, tidy, web,
+    workspace,
 };
 
 /// Builds, checks and measures the ruvllm workspace
@@ -94,6 +95,10 @@ enum Command {
         #[arg(long)]
         update: bool,
     },
+    /// Lints and tests stored prefixes in an object store, against an S3-compatible server
+    ///
+    /// Not part of `ci`, but of `ci --full`. Needs Python and its registry.
+    ObjectStore,
     /// Lints and tests the sandbox of kernel packs, and the core pack in the engine
     ///
     /// Not part of `ci`, but of `ci --full`.
@@ -260,6 +265,7 @@ pub fn run() -> Result<()> {
             Ok(())
         }
         Command::Grpc { update } => grpc::grpc(&workspace, update),
+        Command::ObjectStore => object_store::object_store(&workspace),
         Command::KernelSandbox => kernel_sandbox::kernel_sandbox(&workspace),
         Command::CorePack { check: false } => core_pack::update(&workspace),
         Command::CorePack { check: true } => {

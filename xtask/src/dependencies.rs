@@ -13,13 +13,14 @@ const BEGIN: &str = "<!-- dependencies:begin -->\n";
 const END: &str = "<!-- dependencies:end -->";
 
 /// Crates that can be taken alone, and the program; from the lowest layer up.
-const CRATES: [&str; 17] = [
+const CRATES: [&str; 18] = [
     "gguf-rs-lite",
     "ruvllm-kernels",
     "ruvllm-memory",
     "ruvllm-scheduler",
     "ruvllm-witness",
     "ruvllm-kv-cache",
+    "ruvllm-prefix-objects",
     "ruvllm-adapters",
     "ruvllm-kernel-packs",
     "ruvllm-text",

@@ -23,6 +23,7 @@ mod gpu;
 mod grpc;
 mod kernel_sandbox;
 pub mod metadata;
+mod object_store;
 mod platforms;
 pub mod process;
 mod python;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::units::bytes;
 
+use crate::args::PrefixPlaceError;
 use crate::device::DeviceError;
 use crate::pack_text;
 
@@ -52,11 +53,9 @@ pub(crate) enum Error {
     /// No folder for a keys file can be derived from the environment.
     #[error("no folder for API keys: neither XDG_CONFIG_HOME nor HOME is set; name a file with --file")]
     NoKeysFolder,
-    /// No folder for cache files can be derived from the environment.
-    #[error(
-        "no folder for stored prefixes: neither XDG_CACHE_HOME nor HOME is set; name one with --prefix-dir"
-    )]
-    NoCacheFolder,
+    /// No place for stored prefixes, or one that cannot be used.
+    #[error(transparent)]
+    PrefixPlace(#[from] PrefixPlaceError),
     /// No folder for sessions can be derived from the environment.
     #[error("no folder for sessions: neither XDG_STATE_HOME nor HOME is set")]
     NoStateFolder,

@@ -11,8 +11,8 @@ use crate::platforms::Platform;
 use crate::process::CommandLine;
 use crate::sanitize::{Bound, Sanitizer};
 use crate::{
-    Error, Result, Workspace, adr, core_pack, deployment, fuzz, gpu, grpc, kernel_sandbox, rust_version,
-    sanitize, second_opinion,
+    Error, Result, Workspace, adr, core_pack, deployment, fuzz, gpu, grpc, kernel_sandbox, object_store,
+    rust_version, sanitize, second_opinion,
 };
 
 /// Page with the last successful run, between two markers.
@@ -67,6 +67,7 @@ pub(crate) fn full(workspace: &Workspace, args: &Full) -> Result<()> {
     }
     gpu_steps(workspace, &mut steps)?;
     grpc_steps(workspace, &mut steps)?;
+    object_store_steps(workspace, &mut steps)?;
     sandbox_steps(workspace, &mut steps)?;
     deployment_step(workspace, &mut steps)?;
     peers(workspace, &mut steps, args)?;
@@ -133,6 +134,20 @@ fn grpc_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
     }
     let tests = grpc::tests(workspace);
     steps.run("grpc", &tests.display(), || counted(&tests))
+}
+
+/// Stored prefixes in an object store.
+fn object_store_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
+    steps.command("object store lints", &object_store::lint(workspace))?;
+    match object_store::missing(workspace) {
+        None => steps.run("object store", "cargo xtask object-store", || {
+            object_store::tests(workspace, CommandLine::run).map(|()| "ok".to_owned())
+        }),
+        Some(missing) => {
+            steps.skip("object store", missing);
+            Ok(())
+        }
+    }
 }
 
 /// The sandbox of kernel packs.

@@ -8,12 +8,12 @@ use ruvllm::{EngineOptions, FolderKey, KvPolicy, PrefixCaching};
 use super::adapters::AdapterArgs;
 use super::engine::{ComputeArgs, ModelArgs};
 use super::output::OutputArgs;
+use super::prefix_place::PrefixPlace;
 use super::sampling::SamplingArgs;
 use super::speculation::SpeculationArgs;
 use super::tools::ToolArgs;
 use super::values::{self, OrDefault};
-use crate::error::{Error, Result};
-use crate::user_folders;
+use crate::error::Result;
 
 /// Flags shared by the commands that generate text. The groups with headings come last: a heading
 /// holds for all that follows.
@@ -67,7 +67,7 @@ impl GenerationArgs {
     /// Without `--prefix-cache`, keys and values of a session are kept in the folder `session`.
     ///
     /// # Errors
-    /// [`Error::NoCacheFolder`] if the prefix cache needs a folder and none is given or known; a
+    /// An error of the place of stored prefixes if the prefix cache needs a folder and none is given or known; a
     /// draft model that is neither a path nor in the store.
     pub(crate) fn options(&self, session: Option<&Path>) -> Result<EngineOptions> {
         let of_session = |limit_bytes| match session {
@@ -93,15 +93,18 @@ pub(crate) struct PrefixArgs {
     #[arg(long, value_enum, value_name = "off|on|spill", hide_possible_values = true)]
     prefix_cache: Option<PrefixFiles>,
 
-    /// Folder of the prefix cache [default: ruvllm/prefixes in the user's cache folder]
-    #[arg(long, value_name = "DIR")]
+    /// Folder of the prefix cache, or an object store that several workers share:
+    /// `s3://BUCKET/PREFIX`, with the settings of `AWS_*` variables [default: ruvllm/prefixes in the
+    /// user's cache folder]
+    #[arg(long, value_name = "DIR|URL")]
     prefix_dir: Option<PathBuf>,
 
-    /// Key file of a prefix folder shared with other users, 32 to 1024 bytes
+    /// Key file of a prefix folder or object store shared with other users, 32 to 1024 bytes
     #[arg(long, value_name = "FILE", value_parser = values::prefix_key)]
     pub(crate) prefix_key: Option<FolderKey>,
 
-    /// Maximum size of the prefix folder; the least recently used prefixes are deleted
+    /// Maximum size of the prefix folder; the least recently used prefixes are deleted (in an
+    /// object store those written first)
     #[arg(long, value_name = "BYTES", default_value = "4GiB", value_parser = values::bytes)]
     prefix_limit: usize,
 }
@@ -119,18 +122,18 @@ impl PrefixArgs {
     /// size of a folder.
     ///
     /// # Errors
-    /// [`Error::NoCacheFolder`].
+    /// Those of a folder that is not known, of a URL, and of the object store that it names.
     pub(crate) fn caching(&self, default: impl FnOnce(u64) -> PrefixCaching) -> Result<PrefixCaching> {
-        let path = || match &self.prefix_dir {
-            Some(path) => Ok(path.clone()),
-            None => user_folders::cache().map(|folder| folder.join("prefixes")).ok_or(Error::NoCacheFolder),
-        };
         let limit_bytes = self.prefix_limit as u64;
-        Ok(match self.prefix_cache {
-            None => default(limit_bytes),
-            Some(PrefixFiles::Off) => PrefixCaching::Off,
-            Some(PrefixFiles::On) => PrefixCaching::Folder { path: path()?, limit_bytes },
-            Some(PrefixFiles::Spill) => PrefixCaching::Spill { path: path()?, limit_bytes },
-        })
+        let stored = |only_evicted| {
+            let place = PrefixPlace::of(self.prefix_dir.as_deref())?;
+            Ok(place.caching(limit_bytes, only_evicted, self.prefix_key.is_some())?)
+        };
+        match self.prefix_cache {
+            None => Ok(default(limit_bytes)),
+            Some(PrefixFiles::Off) => Ok(PrefixCaching::Off),
+            Some(PrefixFiles::On) => stored(false),
+            Some(PrefixFiles::Spill) => stored(true),
+        }
     }
 }

@@ -8,6 +8,7 @@ mod engine;
 mod generation;
 mod kernel_pack;
 mod output;
+mod prefix_place;
 mod sampling;
 mod speculation;
 mod tools;
@@ -18,6 +19,7 @@ pub(crate) use engine::{CalibrationArgs, ComputeArgs, CpuArgs, LoadingArgs, Mode
 pub(crate) use generation::{GenerationArgs, PrefixArgs};
 pub(crate) use kernel_pack::KernelPackArgs;
 pub(crate) use output::OutputLanguage;
+pub(crate) use prefix_place::PrefixPlaceError;
 pub(crate) use sampling::with_breakers;
 pub(crate) use speculation::{MeasuredSpeculationArgs, SpeculationArgs};
 pub(crate) use tools::choice as tool_choice;

@@ -1,6 +1,6 @@
 //! Loading of a command's model on its device, and flags without effect on a GPU.
 
-use ruvllm::{EngineOptions, KvPolicy, PrefixCaching, PressurePolicy};
+use ruvllm::{EngineOptions, KvPolicy, PressurePolicy};
 
 use super::choice::{Device, DeviceArgs, Wanted};
 use super::cpu::engine;
@@ -114,10 +114,7 @@ fn refused(options: &EngineOptions, adapters: &AdapterArgs) -> Result<()> {
             options.pressure != PressurePolicy::default(),
             Refused { flag: "--pressure", reason: "its keys and values have room for one context" },
         ),
-        (
-            matches!(options.prefixes, PrefixCaching::Folder { .. } | PrefixCaching::Spill { .. }),
-            Refused { flag: "--prefix-cache", reason: "it has no prefix cache" },
-        ),
+        (options.prefixes.has_files(), Refused { flag: "--prefix-cache", reason: "it has no prefix cache" }),
         (
             options.quantize.is_some(),
             Refused { flag: "--quantize", reason: "it takes weights as stored: use `ruvllm quantize`" },
