@@ -57,14 +57,14 @@ struct Settings {
 }
 
 impl Default for Settings {
-    /// Step times of the built-in model, times of a router of Dynamo 1.6.1: measured, see
-    /// `docs/scale-out.md`.
+    /// Step times of a model with a billion weights on two threads, times of a router of Dynamo
+    /// 1.6.1: measured, see `docs/scale-out.md`.
     fn default() -> Self {
         Self {
             workers: 10,
             routers: 1,
-            requests: 400,
-            rate: 2.0,
+            requests: 160,
+            rate: 0.2,
             concurrency: 0,
             warm_up: None,
             prefixes: 0,
@@ -72,12 +72,12 @@ impl Default for Settings {
             prefix_tokens: 1024,
             own_tokens: 64.0,
             own_sigma: 0.6,
-            output: 64.0,
+            output: 32.0,
             output_sigma: 0.6,
             cache_tokens: 32_768,
-            step_ms: 1.0,
-            prefill_ms: 0.5,
-            decode_ms: 1.0,
+            step_ms: 31.0,
+            prefill_ms: 3.32,
+            decode_ms: 5.3,
             delay_ms: 1.0,
             selection_us: 50.0,
             selection_worker_ns: 100.0,
@@ -254,8 +254,10 @@ fn head(keys: &str) {
 /// Hits and latencies over the number of workers.
 fn scale(settings: &Settings) -> Result<()> {
     head("prefixes | router | workers | bound");
-    for (name, fixed) in [("40 per worker", 0), ("400", 400)] {
-        for workers in [10, 30, 100, 300, 1000] {
+    let runs: [(&str, usize, &[usize]); 2] =
+        [("40 per worker", 0, &[10, 30, 100, 300, 1000]), ("400", 400, &[10, 30, 100, 300])];
+    for (name, fixed, counts) in runs {
+        for &workers in counts {
             let settings = Settings { workers, prefixes: fixed, ..settings.clone() };
             let bound = settings.bound()? * 100.0;
             for (router, policy) in [("round robin", Policy::RoundRobin), ("KV-aware", settings.kv_aware())] {
@@ -267,16 +269,13 @@ fn scale(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Latencies over the load.
+/// Latencies of 100 workers over the load.
 fn load(settings: &Settings) -> Result<()> {
-    head("router | workers | requests/s and worker");
-    for workers in [10, 100, 1000] {
-        for (router, policy) in [("round robin", Policy::RoundRobin), ("KV-aware", settings.kv_aware())] {
-            for factor in [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0] {
-                let rate = settings.rate * factor;
-                let report = Settings { workers, rate, ..settings.clone() }.run(policy)?;
-                println!("| {router} | {workers} | {rate:.2} | {} |", cells(&report));
-            }
+    head("router | requests/s and worker");
+    for (router, policy) in [("round robin", Policy::RoundRobin), ("KV-aware", settings.kv_aware())] {
+        for rate in [0.1, 0.2, 0.25, 0.3, 0.35, 0.4] {
+            let report = Settings { workers: 100, rate, ..settings.clone() }.run(policy)?;
+            println!("| {router} | {rate} | {} |", cells(&report));
         }
     }
     Ok(())

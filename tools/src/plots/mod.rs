@@ -3,6 +3,7 @@
 
 mod bars;
 mod figures;
+mod fleet;
 mod lines;
 mod session;
 mod style;
@@ -20,6 +21,7 @@ const ZEN5: &str = "docs/performance/amd-epyc-zen5.md";
 const README: &str = "README.md";
 const KV_CACHE: &str = "docs/kv-cache.md";
 const SERVER: &str = "docs/server.md";
+const SCALE_OUT: &str = "docs/scale-out.md";
 
 /// Every figure as (path, SVG), from the current tables.
 ///
@@ -27,6 +29,7 @@ const SERVER: &str = "docs/server.md";
 /// [`Error::NoFigure`] if a table lacks a number of a plot; other errors if a page cannot be read.
 pub fn figures(workspace: &Workspace) -> Result<Vec<(String, String)>> {
     let (zen5, kv_cache) = (Page::read(workspace, ZEN5)?, Page::read(workspace, KV_CACHE)?);
+    let scale_out = Page::read(workspace, SCALE_OUT)?;
     let figures = [
         ("speed-peers", figures::speed_peers(&zen5)?),
         ("speed-llama-cpp", figures::speed_llama_cpp(&zen5)?),
@@ -35,6 +38,8 @@ pub fn figures(workspace: &Workspace) -> Result<Vec<(String, String)>> {
         ("ttft-prefix", figures::ttft_prefix(&kv_cache)?),
         ("kv-quality", figures::kv_quality(&kv_cache)?),
         ("server-soak", figures::server_soak(&Page::read(workspace, SERVER)?)?),
+        ("fleet-hits", fleet::hits(&scale_out)?),
+        ("fleet-ttft", fleet::time_to_first_token(&scale_out)?),
         ("session", session::session(&Page::read(workspace, README)?)?),
     ];
     Ok(figures.map(|(name, svg)| (format!("{FOLDER}/{name}.svg"), svg)).into())
