@@ -122,7 +122,7 @@ def one(process, processes, facts):
     yield from files(process)
     yield from probes(process, facts)
     if process.role == "server":
-        yield from server(process, facts)
+        yield from server(process, processes, facts)
     elif process.role == "worker":
         yield from worker(process, processes, facts)
     else:
@@ -207,7 +207,7 @@ def http_port(process, facts):
     return int(process.flag("--http-port", 8000))
 
 
-def server(process, facts):
+def server(process, processes, facts):
     config = manifests.configuration(process, facts.root)[1]
     declared = set(process.ports.values())
     ports = {config["listen"]["port"], config["grpc"]["port"]}
@@ -222,9 +222,16 @@ def server(process, facts):
     drain = config["limits"]["drain_timeout_s"]
     taken = drain
     if process.origin.startswith("kubernetes"):
-        taken += 35
+        taken += sum(worker_shutdown(other) for other in processes
+                     if other.role == "worker" and other.network == process.network)
     if process.grace < taken + ROOM:
         yield f"it is killed after {process.grace} s; a shutdown takes up to {taken} s, and {ROOM} s of room"
+
+
+def worker_shutdown(process):
+    """Longest time of a worker from SIGTERM to its end, in seconds."""
+    return (int(process.env.get("DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS", 5))
+            + int(process.env.get("DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", 30)))
 
 
 def worker(process, processes, facts):
@@ -241,8 +248,9 @@ def worker(process, processes, facts):
         yield f"--server has port {process_port}, gRPC is at {config['grpc']['port']}"
     if "RUVLLM_API_KEY" not in process.env:
         yield "it has no RUVLLM_API_KEY"
-    taken = int(process.env.get("DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS", 5))
-    taken += int(process.env.get("DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", 30))
+    taken = worker_shutdown(process)
+    if int(process.env.get("DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS", 5)) < config["limits"]["drain_timeout_s"]:
+        yield "requests are cut before limits.drain_timeout_s: raise DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS"
     if process.origin.startswith("kubernetes"):
         taken += config["limits"]["drain_timeout_s"]
     if process.grace < taken + ROOM:
