@@ -17,6 +17,9 @@ use crate::memory::{Buffer, Ledger};
 /// Size of the staging memory of uploads, outside the budget.
 const STAGING: usize = 16 << 20;
 
+/// Blocks of a memory budget.
+const BLOCKS_OF_BUDGET: u64 = 128;
+
 /// An open GPU with a memory budget and its kernels. Shareable between threads.
 ///
 /// Background threads compile the kernels of prepared dispatches; a submission waits for those it
@@ -92,7 +95,7 @@ impl Gpu {
             required_features: adapter.features() & wanted,
             experimental_features: experimental::features(cooperative.is_some()),
             required_limits: adapter.limits(),
-            memory_hints: wgpu::MemoryHints::Performance,
+            memory_hints: memory_hints(budget),
             ..Default::default()
         });
         let (device, queue) = block_on(request).map_err(|e| Error::Driver(e.to_string()))?;
@@ -141,6 +144,18 @@ impl Gpu {
     /// Bytes of the budget in use.
     pub fn used(&self) -> u64 {
         self.ledger.used()
+    }
+
+    /// Bytes that the driver has given for buffers, in blocks, staging memory of the host included;
+    /// `None` if the adapter's allocator does not tell. Takes a lock and lists all buffers.
+    pub fn reserved(&self) -> Option<u64> {
+        self.device.generate_allocator_report().map(|report| report.total_reserved_bytes)
+    }
+
+    /// True once every call fails, after the loss of the device or another fault outside a call:
+    /// open it again.
+    pub fn is_lost(&self) -> bool {
+        self.check().is_err()
     }
 
     /// Number of kernels of all prepared dispatches.
@@ -466,6 +481,18 @@ impl Gpu {
     fn check(&self) -> Result<()> {
         self.faults.check()
     }
+}
+
+/// Blocks that memory is taken from the driver in: small beside a budget, so that memory that no
+/// buffer uses stays below about 1 % of it. Buffers larger than a block have memory of their own.
+fn memory_hints(budget: u64) -> wgpu::MemoryHints {
+    const LEAST: u64 = 4 << 20;
+    const MOST: u64 = 256 << 20;
+    if budget / BLOCKS_OF_BUDGET >= MOST {
+        return wgpu::MemoryHints::Performance;
+    }
+    let block = (budget / BLOCKS_OF_BUDGET).max(LEAST);
+    wgpu::MemoryHints::Manual { suballocated_device_memory_block_size: block..block }
 }
 
 impl Timer {

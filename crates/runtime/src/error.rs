@@ -156,6 +156,16 @@ pub enum Error {
         /// Name of the backend.
         backend: String,
     },
+    /// The backend has one KV policy, and the request names another.
+    #[error("the backend {backend} stores keys and values as {own}, not as {policy}; leave out the policy")]
+    KvPolicyBackend {
+        /// Name of the backend.
+        backend: String,
+        /// Its policy.
+        own: String,
+        /// The requested policy.
+        policy: String,
+    },
     /// The requested instruction set is absent, or the threads could not be started.
     #[error("cannot set up the computation")]
     Compute(#[source] ruvllm_kernels::Error),
@@ -345,6 +355,15 @@ pub enum Error {
         backend: String,
         /// Failed action, to follow "could not".
         action: String,
+        /// Error of the backend.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The device of a backend is lost, and with it the backend: load the model again.
+    #[error("the {backend} backend lost its device; load the model again")]
+    BackendLost {
+        /// Name of the backend.
+        backend: String,
         /// Error of the backend.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,

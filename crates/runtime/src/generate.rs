@@ -202,13 +202,7 @@ impl Engine {
             context: core.context,
             model_context: self.config().context_length,
         };
-        let mut choices = vec![Prepared::new(&facts, request, cancel)?];
-        let first_seed = choices[0].seed();
-        for index in 1..n as u64 {
-            let seed = first_seed.wrapping_add(index);
-            let sampling = request.sampling.clone().with_seed(Some(seed));
-            choices.push(choices[0].choice(&facts, request, &sampling)?);
-        }
+        let choices = Prepared::choices(&facts, request, n, cancel)?;
         let spec = SequenceSpec {
             tenant: request.tenant.clone(),
             adapters: Arc::default(),
@@ -260,7 +254,7 @@ const MOST_CHOICES: usize = 128;
 
 /// # Errors
 /// [`Error::InvalidOption`].
-fn check_choices(n: usize) -> Result<()> {
+pub(crate) fn check_choices(n: usize) -> Result<()> {
     match n {
         1..=MOST_CHOICES => Ok(()),
         value => Err(Error::InvalidOption { name: "n", value, expected: "1 to 128" }),

@@ -111,7 +111,6 @@ pub use ruvllm_text::tool_call::{ToolCall, ToolCallEvent, ToolCallFormat, ToolCa
 
 pub use crate::adapter::AdapterSource;
 pub use crate::adapter_choice::{AdapterChoice, ServedAdapter};
-pub use crate::backend::InferenceBackend;
 pub use crate::backend::batch::{BackendBatch, OnLogits};
 #[cfg(feature = "candle")]
 pub use crate::backend::candle::{CandleBackend, CandleDevice, CandleOptions};
@@ -123,6 +122,7 @@ pub use crate::backend::gpu::{
 };
 pub use crate::backend::queue::BackendQueue;
 pub use crate::backend::sequence::BackendSession;
+pub use crate::backend::{DeviceMemory, InferenceBackend};
 pub use crate::benchmark::{
     BenchOptions, BenchResult, BenchTest, ParallelOptions, ParallelResult, Percentiles, Spread,
 };

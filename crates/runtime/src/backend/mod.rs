@@ -94,6 +94,17 @@ pub trait InferenceBackend: Send + Sync {
         usize::MAX
     }
 
+    /// Memory on the device. Default: `None`, for a backend without a device of its own.
+    fn device_memory(&self) -> Option<DeviceMemory> {
+        None
+    }
+
+    /// True once the backend can compute nothing more, such as after the loss of its device:
+    /// requests fail, and the model must be loaded again. Default: false.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Prompt tokens per pass; a prefill can be cancelled between passes.
     fn prefill_chunk(&self) -> usize {
         512
@@ -188,6 +199,21 @@ pub trait InferenceBackend: Send + Sync {
     ) -> Result<Vec<ParallelResult>> {
         measure::bench_parallel(self, options, progress)
     }
+}
+
+/// Memory of a backend on its device, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Limit of [`used`](Self::used); `None` without one.
+    pub budget: Option<u64>,
+    /// Buffers: weights, keys and values, activations.
+    pub used: u64,
+    /// Memory taken from the driver for the buffers, in blocks; `None` if it is not known.
+    pub reserved: Option<u64>,
+    /// Part of [`used`](Self::used): matrices.
+    pub weights: u64,
+    /// Part of [`used`](Self::used): keys and values.
+    pub kv: u64,
 }
 
 /// Sequences of the engine are charged to the root tenant;

@@ -10,6 +10,7 @@ use ruvllm_scheduler::Config;
 use super::InferenceBackend;
 use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
+use crate::generate::check_choices;
 use crate::request::{Completion, GenerateRequest};
 use crate::sequence::SequenceSpec;
 use crate::session_table::SessionId;
@@ -31,22 +32,26 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         let mut config = Config::default();
         // Prompts are cut into passes by the backend's sequence.
         (config.step_tokens, config.max_running) = (usize::MAX, 1);
-        Self::with(backend, None, config)
+        Self::with(backend, None, config, Arc::default())
     }
 
-    /// Requests that run at once, sampled on the threads of `pool`.
-    pub(super) fn many(backend: &'b B, pool: &'b ThreadPool) -> Self {
+    /// Requests that run at once, sampled on the threads of `pool` and counted in `counters`.
+    pub(super) fn many(backend: &'b B, pool: &'b ThreadPool, counters: Arc<StepCounters>) -> Self {
         let mut config = Config::default();
         config.step_tokens = config.step_tokens.max(backend.prefill_chunk());
         // Sequences share no prefixes that would be worth waiting for.
         config.prefix_ordering = false;
         config.block_tokens = backend.kv_policy().block_tokens();
-        Self::with(backend, Some(pool), config)
+        Self::with(backend, Some(pool), config, counters)
     }
 
-    fn with(backend: &'b B, pool: Option<&'b ThreadPool>, config: Config) -> Self {
+    fn with(
+        backend: &'b B,
+        pool: Option<&'b ThreadPool>,
+        config: Config,
+        counters: Arc<StepCounters>,
+    ) -> Self {
         let executor = SessionExecutor::new(backend.batch(), backend.prefill_chunk());
-        let counters = Arc::new(StepCounters::default());
         let steps = StepLoop::new(executor, backend.codec(), pool, Arc::clone(&counters), config);
         Self { backend, counters, steps }
     }
@@ -113,6 +118,27 @@ pub(super) fn prepare<B: InferenceBackend + ?Sized>(
     request: &GenerateRequest,
     cancel: &CancelToken,
 ) -> Result<Prepared> {
+    check(backend, request)?;
+    Prepared::new(&facts(backend)?, request, cancel)
+}
+
+/// As [`prepare`], for `n` choices: the seed of each is one above that of the one before.
+///
+/// # Errors
+/// As [`prepare`], and [`Error::InvalidOption`] for a number of choices that no engine takes.
+pub(super) fn prepare_choices<B: InferenceBackend + ?Sized>(
+    backend: &B,
+    request: &GenerateRequest,
+    n: usize,
+    cancel: &CancelToken,
+) -> Result<Vec<Prepared>> {
+    check_choices(n)?;
+    check(backend, request)?;
+    Prepared::choices(&facts(backend)?, request, n, cancel)
+}
+
+/// Checks that the backend supports a request.
+fn check<B: InferenceBackend + ?Sized>(backend: &B, request: &GenerateRequest) -> Result<()> {
     request.check()?;
     if request.session.is_some() {
         return Err(Error::SessionBackend { backend: backend.name().to_owned() });
@@ -120,13 +146,24 @@ pub(super) fn prepare<B: InferenceBackend + ?Sized>(
     if !request.adapters.is_empty() {
         return Err(Error::AdapterBackend { backend: backend.name().to_owned() });
     }
-    let facts = Facts {
+    let own = backend.kv_policy();
+    match request.kv.filter(|policy| *policy != own) {
+        Some(policy) => Err(Error::KvPolicyBackend {
+            backend: backend.name().to_owned(),
+            own: own.to_string(),
+            policy: policy.to_string(),
+        }),
+        None => Ok(()),
+    }
+}
+
+fn facts<B: InferenceBackend + ?Sized>(backend: &B) -> Result<Facts<'_>> {
+    Ok(Facts {
         codec: backend.codec(),
         kernels: Kernels::detect().map_err(Error::Compute)?,
         context: backend.context_length(),
         model_context: backend.config().context_length,
-    };
-    Prepared::new(&facts, request, cancel)
+    })
 }
 
 /// A prepared request for the step loop, and its handle.

@@ -99,11 +99,31 @@ impl Prepared {
         Ok(Self::with_prompt(started, facts, request, prompt, rules))
     }
 
+    /// As [`new`](Self::new), for `n` choices, at least one: the seed of each is one above that of
+    /// the one before.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn choices(
+        facts: &Facts<'_>,
+        request: &GenerateRequest,
+        n: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Self>> {
+        let first = Self::new(facts, request, cancel)?;
+        let choice = |index: u64| {
+            let seed = first.seed().wrapping_add(index);
+            first.choice(facts, request, &request.sampling.clone().with_seed(Some(seed)))
+        };
+        let others = (1..n as u64).map(choice).collect::<Result<Vec<_>>>()?;
+        Ok(std::iter::once(first).chain(others).collect())
+    }
+
     /// The same request with its sampling parameters changed to those given: another choice.
     ///
     /// # Errors
     /// Errors of the sampler and of the constraint.
-    pub(crate) fn choice(
+    fn choice(
         &self,
         facts: &Facts<'_>,
         request: &GenerateRequest,
@@ -140,7 +160,7 @@ impl Prepared {
     }
 
     /// Sampling seed.
-    pub(crate) fn seed(&self) -> u64 {
+    fn seed(&self) -> u64 {
         self.sampler.seed()
     }
 

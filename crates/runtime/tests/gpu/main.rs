@@ -5,6 +5,7 @@
 
 mod batches;
 mod families;
+mod memory;
 mod quantized;
 mod refused;
 mod sequences;

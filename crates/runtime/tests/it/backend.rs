@@ -199,6 +199,34 @@ fn requests_join_a_queue_from_any_thread() {
 }
 
 #[test]
+fn queue_counts_steps_and_numbers_the_seeds_of_choices() {
+    let engine = Arc::new(load(tiny_path(), &tiny_options()));
+    let queue = BackendQueue::start(Arc::clone(&engine) as Arc<dyn InferenceBackend>).expect("a thread");
+    let request = GenerateRequest::new(STORY).with_max_tokens(6).with_seed(11).with_ignore_eos(true);
+    let handles = queue.submit_many(&request, 3).expect("submitted");
+    let texts: Vec<_> = handles.into_iter().map(|handle| handle.wait().expect("text").tokens).collect();
+    for (index, tokens) in texts.iter().enumerate() {
+        let alone = request.clone().with_seed(11 + index as u64);
+        assert_eq!(*tokens, complete(&engine, alone).tokens, "choice {index}");
+    }
+    let prompt = engine.encode_prompt(&request.prompt).expect("a text").len() as u64;
+    let counts = queue.step_statistics();
+    // The last token of a choice is not computed.
+    assert_eq!((counts.prefill_tokens, counts.decode_tokens), (3 * prompt, 3 * 5));
+    assert_eq!((counts.ended_requests, counts.waiting), (3, 0));
+    let steps = queue.steps_since(0);
+    assert_eq!(steps.len() as u64, counts.steps);
+    assert_eq!(steps.iter().map(|step| step.sequences as u64).sum::<u64>(), counts.parts);
+    for n in [0, 129] {
+        assert!(matches!(queue.submit_many(&request, n), Err(Error::InvalidOption { name: "n", .. })));
+    }
+    let other = request.clone().with_kv(Some("q4".parse().expect("a policy")));
+    let refused = queue.submit(&other);
+    assert!(matches!(refused, Err(Error::KvPolicyBackend { .. })), "{refused:?}");
+    assert!(!queue.is_lost());
+}
+
+#[test]
 fn the_engine_behind_the_seam_is_the_engine() {
     let backend: &dyn InferenceBackend = base();
     assert_eq!(backend.name(), "native");

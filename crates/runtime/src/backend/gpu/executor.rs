@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ruvllm_gpu::{
-    Activation, AttentionKernel, Buffer, Dispatch, Gpu, KV_BLOCK_TOKENS, Readback, Reading, Result,
+    Activation, AttentionKernel, Buffer, Dispatch, Error, Gpu, KV_BLOCK_TOKENS, Readback, Reading, Result,
 };
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
@@ -86,7 +86,8 @@ pub(super) struct Passes {
     rows: HashMap<u32, Arc<Rows>>,
     /// By number of sequences and blocks of each.
     tables: HashMap<(u32, u32), Table>,
-    scratch: HashMap<(u32, u32), Buffer>,
+    /// Partial sums of attention, by size: passes run one after the other and share them.
+    scratch: HashMap<u64, Buffer>,
     /// By number of rows.
     logits: HashMap<u32, Buffer>,
     logits_readbacks: HashMap<u32, Readback>,
@@ -265,6 +266,41 @@ impl Passes {
         rows: u32,
         tokens: usize,
     ) -> Result<Arc<Pass>> {
+        self.with_room(executor, |passes| passes.prepare(executor, places, phase, rows, tokens))
+    }
+
+    /// Runs an allocation; if memory is short, once more after the release of prepared passes.
+    fn with_room<T>(&mut self, executor: &Executor, allocate: impl Fn(&mut Self) -> Result<T>) -> Result<T> {
+        match allocate(self) {
+            Err(Error::OverBudget { .. } | Error::OutOfMemory { .. }) => {
+                self.release(executor)?;
+                allocate(self)
+            }
+            result => result,
+        }
+    }
+
+    /// Releases prepared passes and their buffers, apart from those that callers hold.
+    fn release(&mut self, executor: &Executor) -> Result<()> {
+        self.prepared.clear();
+        self.scratch.clear();
+        self.tables.clear();
+        self.logits.clear();
+        self.logits_readbacks.clear();
+        // A decode pass may have left its token in the buffers of one row.
+        self.rows.retain(|&rows, _| rows == 1);
+        // The device gives memory back after the passes that use it.
+        executor.gpu.wait()
+    }
+
+    fn prepare(
+        &mut self,
+        executor: &Executor,
+        places: &[&Place<'_>],
+        phase: Phase,
+        rows: u32,
+        tokens: usize,
+    ) -> Result<Arc<Pass>> {
         let gpu = &executor.gpu;
         let long = places.iter().any(|place| place.long);
         let size = Size { phase, rows, table: table_blocks(tokens), long };
@@ -273,11 +309,12 @@ impl Passes {
         if let Some(pass) = self.prepared.get(&size) {
             return Ok(Arc::clone(pass));
         }
-        let scratch = match self.scratch.get(&(rows, size.table)) {
+        let bytes = scratch_bytes(executor, last == 1, rows, tokens).next_power_of_two();
+        let scratch = match self.scratch.get(&bytes) {
             Some(buffer) => buffer.clone(),
-            None => gpu.zeroed(scratch_bytes(executor, last == 1, rows, tokens))?,
+            None => gpu.zeroed(bytes)?,
         };
-        self.scratch.insert((rows, size.table), scratch.clone());
+        self.scratch.insert(bytes, scratch.clone());
         let logits = match self.logits.get(&last) {
             Some(buffer) => buffer.clone(),
             None => gpu.zeroed(u64::from(last) * executor.config.vocab_size as u64 * 4)?,
@@ -338,7 +375,7 @@ impl Passes {
         let gpu = &executor.gpu;
         let readback = match self.logits_readbacks.remove(&pass.last.n) {
             Some(readback) => readback,
-            None => gpu.readback(pass.values.len())?,
+            None => self.with_room(executor, |_| gpu.readback(pass.values.len()))?,
         };
         let list: Vec<&Dispatch> = pass.keys.iter().chain(&pass.logits).collect();
         let reading = gpu.run_reading(&list, &pass.values, readback)?;

@@ -41,7 +41,7 @@ use self::refusal::{NAME, Refusal};
 pub use self::report::{GpuKernel, GpuLoadTimes, GpuSelfTest, gpu_choose, gpu_self_test};
 pub use self::session::GpuSession;
 use self::weights::DeviceWeights;
-use super::{BackendBatch, BackendSession, InferenceBackend};
+use super::{BackendBatch, BackendSession, DeviceMemory, InferenceBackend};
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::options::ModelSource;
@@ -64,12 +64,15 @@ pub struct GpuOptions {
     /// KV capacity on the device in tokens, all sequences together; `None` = a context for each of
     /// `sequences`.
     pub kv_tokens: Option<usize>,
+    /// As `kv_tokens`, in bytes of keys and values, without those; a context that is longer is cut.
+    pub kv_bytes: Option<u64>,
     /// Largest number of sequences that are meant to be decoded together. Default 1. More can be;
     /// the number selects the products of decode, for all batches alike: up to 32 those of a single
     /// sequence, beyond it those of prompts, which are faster for many rows and have other last
     /// bits (ADR-0088).
     pub sequences: usize,
-    /// Budget of device memory in bytes; `None` = the driver's limit.
+    /// Budget of device memory in bytes, for all buffers; `None` = the driver's limit. Launches
+    /// that were prepared for other sizes are released before a request fails for lack of memory.
     pub budget: Option<u64>,
     /// Prompt tokens per forward pass; a prefill can be cancelled between passes. Default 512.
     pub prefill_chunk: usize,
@@ -87,6 +90,7 @@ impl Default for GpuOptions {
             software: false,
             context: None,
             kv_tokens: None,
+            kv_bytes: None,
             sequences: 1,
             budget: None,
             prefill_chunk: 512,
@@ -187,6 +191,11 @@ impl GpuBackend {
         self.executor.gpu.used()
     }
 
+    /// Gives the device up: all later requests fail with [`Error::BackendLost`], as after its loss.
+    pub fn destroy(&self) {
+        self.executor.gpu.destroy();
+    }
+
     /// Creates an empty sequence as [`InferenceBackend::session`] does, as the concrete type.
     ///
     /// # Errors
@@ -231,6 +240,21 @@ impl InferenceBackend for GpuBackend {
 
     fn kv_room(&self) -> usize {
         self.executor.pool.free_tokens()
+    }
+
+    fn device_memory(&self) -> Option<DeviceMemory> {
+        let gpu = &self.executor.gpu;
+        Some(DeviceMemory {
+            budget: Some(gpu.budget()).filter(|&budget| budget < u64::MAX),
+            used: gpu.used(),
+            reserved: gpu.reserved(),
+            weights: self.weight_bytes(),
+            kv: self.kv_bytes(),
+        })
+    }
+
+    fn is_lost(&self) -> bool {
+        self.executor.gpu.is_lost()
     }
 
     /// F16.
@@ -281,10 +305,17 @@ fn upload(
     let context = refusal::context(config, options.context, USUAL_CONTEXT)?;
     let start = Instant::now();
     let (weights, uploads) = DeviceWeights::allocate(&gpu, model)?;
-    let kv_tokens = options.kv_tokens.unwrap_or_else(|| {
-        let sequence = context.next_multiple_of(ruvllm_gpu::KV_BLOCK_TOKENS as usize);
-        sequence.saturating_mul(options.sequences)
-    });
+    let (kv_tokens, context) = match (options.kv_tokens, options.kv_bytes) {
+        (Some(tokens), _) => (tokens, context),
+        (None, Some(bytes)) => {
+            let tokens = KvPool::tokens_of(config, bytes);
+            (tokens, context.min(tokens))
+        }
+        (None, None) => {
+            let sequence = context.next_multiple_of(ruvllm_gpu::KV_BLOCK_TOKENS as usize);
+            (sequence.saturating_mul(options.sequences), context)
+        }
+    };
     let failed = |action: &str| {
         let action = action.to_owned();
         move |source| Refusal::Gpu { action, source }

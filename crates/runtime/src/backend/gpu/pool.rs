@@ -35,6 +35,15 @@ impl KvPool {
         Ok(Self { layers, blocks, free: Mutex::new((0..blocks).rev().collect()) })
     }
 
+    /// Tokens, in whole blocks, whose keys and values take at most `bytes`; at least one block.
+    pub(super) fn tokens_of(config: &ModelConfig, bytes: u64) -> usize {
+        // Keys and values in F16.
+        let token = 2 * 2 * (config.n_layers * config.n_kv_heads * config.head_dim) as u64;
+        // One block is for padding rows.
+        let blocks = (bytes / (token * BLOCK as u64)).saturating_sub(1).max(1);
+        usize::try_from(blocks).unwrap_or(usize::MAX).saturating_mul(BLOCK)
+    }
+
     pub(super) fn layer(&self, layer: usize) -> &KvBlocks {
         &self.layers[layer]
     }

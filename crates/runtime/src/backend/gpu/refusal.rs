@@ -34,9 +34,7 @@ impl Refusal {
     /// Converts to the crate's error; `name` is the model's name in messages.
     pub(super) fn into_error(self, name: &str) -> Error {
         match self {
-            Self::Gpu { action, source } => {
-                Error::Backend { backend: NAME.to_owned(), action, source: source.into() }
-            }
+            Self::Gpu { action, source } => device_error(action, source),
             Self::Context { wanted: tokens, model_context } => {
                 Error::ContextTooLong { what: "the context".to_owned(), tokens, model_context }
             }
@@ -46,6 +44,15 @@ impl Refusal {
                 reason: other.to_string(),
             },
         }
+    }
+}
+
+/// Error of a failed device operation.
+pub(super) fn device_error(action: String, error: ruvllm_gpu::Error) -> Error {
+    let backend = NAME.to_owned();
+    match error {
+        ruvllm_gpu::Error::DeviceLost { .. } => Error::BackendLost { backend, source: error.into() },
+        _ => Error::Backend { backend, action, source: error.into() },
     }
 }
 

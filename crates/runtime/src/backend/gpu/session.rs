@@ -7,7 +7,7 @@ use ruvllm_text::TokenId;
 
 use super::executor::{Executor, MAX_ROWS, Passes, Place};
 use super::launches::Pass;
-use super::refusal::NAME;
+use super::refusal::{NAME, device_error};
 use crate::backend::sequence::BackendSession;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
@@ -229,5 +229,5 @@ pub(super) fn soft_cap(logits: &mut [f32], cap: f32) {
 
 /// Error of a failed device operation.
 pub(super) fn failed(action: String) -> impl FnOnce(ruvllm_gpu::Error) -> Error {
-    move |error| Error::Backend { backend: NAME.to_owned(), action, source: error.into() }
+    move |error| device_error(action, error)
 }
