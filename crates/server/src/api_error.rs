@@ -16,6 +16,9 @@ use serde_json::json;
 
 use crate::request_id::RequestId;
 
+/// Time after which to try again when a model is loaded anew.
+const LOST_PAUSE: Duration = Duration::from_secs(1);
+
 /// Class of an error: OpenAI's `type` and Anthropic's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ErrorKind {
@@ -231,7 +234,14 @@ impl From<ruvllm::Error> for ApiError {
                 Self::overloaded("the server stopped the request; try again", None)
             }
             E::PromptTooLong { .. } => Self::invalid(message).with_code("context_length_exceeded"),
-            E::Session(_) | E::IdLength { of: "session", .. } => Self::invalid_param("session", message),
+            E::BackendLost { .. } => {
+                tracing::error!(error = message, "a request failed");
+                let message = "the device that computes the model is lost; try again";
+                Self::overloaded(message, Some(LOST_PAUSE)).with_code("backend_lost")
+            }
+            E::Session(_) | E::SessionBackend { .. } | E::IdLength { of: "session", .. } => {
+                Self::invalid_param("session", message)
+            }
             E::SamplingParameter { name, .. } | E::InvalidOption { name, .. } => {
                 Self::invalid_param(*name, message)
             }
@@ -253,7 +263,7 @@ impl From<ruvllm::Error> for ApiError {
             E::EncodeText { .. } | E::EmptyText { .. } => Self::invalid_param("input", message),
             E::Adapter { .. } if !error.kv_memory_short() => Self::invalid_param("adapters", message),
             E::AdapterScale { .. } | E::AdapterBackend { .. } => Self::invalid_param("adapters", message),
-            E::KvPolicyNotOpened { .. } => Self::invalid_param("kv", message),
+            E::KvPolicyNotOpened { .. } | E::KvPolicyBackend { .. } => Self::invalid_param("kv", message),
             _ if error.kv_memory_short() || error.kv_shortage().is_some() => {
                 Self::overloaded("memory for keys and values is short; try again, or with less text", None)
             }

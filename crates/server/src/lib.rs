@@ -38,7 +38,7 @@ mod witness;
 pub use config::Config;
 pub use error::Error;
 pub use listen::{Address, Peer, ShutdownHandle};
-pub use models::ModelEntry;
+pub use models::{BackendLoader, LoadedBackend, ModelEntry};
 pub use reload::ReloadHandle;
 pub use server::Server;
 pub use telemetry::logging;

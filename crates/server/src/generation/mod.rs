@@ -293,13 +293,13 @@ fn submit(
     requests: Vec<GenerateRequest>,
     n: usize,
 ) -> Result<Vec<RequestHandle>, ApiError> {
-    let engine = model.engine()?;
     if let (Some(caller), Some(learning)) = (learner, model.learning()) {
+        let engine = model.engine()?;
         learning.open_tenant(engine, &tenant_of(engine, caller)?)?;
     }
     let mut handles = Vec::with_capacity(requests.len() * n);
     for request in requests {
-        handles.extend(engine.submit_many(request, n)?);
+        handles.extend(model.submit_many(request, n)?);
     }
     Ok(handles)
 }

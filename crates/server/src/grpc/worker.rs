@@ -51,7 +51,7 @@ impl Worker {
     async fn describe(&self, name: Option<&str>) -> Result<proto::ModelDescription, ApiError> {
         let model = self.model(name).await?;
         let describe = move || {
-            let engine = engine_of(&model)?;
+            let engine = model.engine()?;
             Ok(description(&model, engine, engine.fingerprint()?))
         };
         // The fingerprint reads the whole file.
@@ -73,7 +73,7 @@ impl Worker {
     async fn watch(&self, call: Request<proto::WatchModelRequest>) -> Result<ModelEvents, ApiError> {
         let (_, extensions, message) = call.into_parts();
         let model = self.model(message.model.as_deref()).await?;
-        let engine = engine_of(&model)?;
+        let engine = model.engine()?;
         let caller = extensions.get::<Caller>();
         let tenant = caller.map(|caller| tenant_of(engine, caller)).transpose()?.unwrap_or_default();
         let interval = message.load_interval_ms.map(|ms| Duration::from_millis(ms.into()));
@@ -153,7 +153,7 @@ impl Watch {
     }
 
     fn load(&self) -> Option<proto::Load> {
-        let engine = self.model.embedder().engine()?;
+        let engine = self.model.try_engine()?;
         let (steps, kv) = (engine.step_statistics(), engine.kv_usage());
         Some(proto::Load {
             running: count(steps.running as usize),

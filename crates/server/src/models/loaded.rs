@@ -7,17 +7,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ruvllm::crates::adapters::CompactFile;
 use ruvllm::crates::models::quantize::Recipe;
 use ruvllm::{
-    Embedder, EmbeddingRequest, Embeddings, Engine, LearningOptions, LoadProgress, ModelSource, Precision,
-    Prompt, Sessions, Tenant, TokenId,
+    BackendQueue, DeviceMemory, Embedder, EmbeddingRequest, Embeddings, Engine, GenerateRequest,
+    InferenceBackend, LearningOptions, LoadProgress, ModelSource, Precision, Prompt, RequestHandle, Sessions,
+    StepRecord, StepStatistics, Tenant, TokenId, Tokenizer,
 };
 use tokio::sync::Mutex;
 
 use super::ModelEntry;
 use crate::api_error::{ApiError, with_sources};
+use crate::auth::Caller;
 use crate::config::Learning;
 use crate::hex::hex;
 use crate::learning::ModelLearning;
 use crate::learning::memory::ModelMemory;
+use crate::tenant::tenant_of;
+
+/// The part that computes a model.
+enum Computed {
+    /// The engine; for an encoder, which only embeds, its like.
+    Engine(Embedder),
+    /// Another backend, which only generates.
+    Backend(BackendQueue),
+}
 
 /// A loaded model: a decoder, which generates, or an encoder, which only embeds.
 pub(crate) struct LoadedModel {
@@ -25,7 +36,8 @@ pub(crate) struct LoadedModel {
     source: ModelSource,
     /// Recipe by which the weights are quantized while they are loaded.
     quantize: Option<Recipe>,
-    embedder: Embedder,
+    computed: Computed,
+    /// Bytes of weights and of the budget for keys and values, of the engine.
     bytes: u64,
     /// Held while embeddings are computed.
     embedding: Arc<Mutex<()>>,
@@ -44,15 +56,22 @@ impl LoadedModel {
     /// `sessions`, which is named by the fingerprint of the model. What it learns is in `learning`;
     /// a store that cannot be used is logged, and the model answers without learning.
     ///
+    /// A model of another backend has none of these.
+    ///
     /// # Errors
-    /// As [`Engine::load`], and [`ruvllm::Error::Adapter`].
+    /// As [`Engine::load`], [`ruvllm::Error::Adapter`], and those of the entry's backend.
     pub(super) fn load(
         entry: &ModelEntry,
         adapters: &[(String, PathBuf)],
         (sessions, learning): (Option<&Path>, &Learning),
     ) -> Result<Self, ruvllm::Error> {
+        if let Some(backend) = &entry.backend
+            && let Some(queue) = backend.load(&entry.name)?
+        {
+            return Ok(Self::of(entry, Computed::Backend(queue), 0));
+        }
         let embedder = Embedder::load(&entry.source, &entry.options, &mut |_: LoadProgress<'_>| ())?;
-        let (mut bytes, mut folder) = (super::expected_bytes(entry), None);
+        let (mut bytes, mut folder) = (super::engine_bytes(entry), None);
         let (mut learns, mut memory) = (None, None);
         if let Some(engine) = embedder.engine() {
             let weights = engine.model().weight_bytes();
@@ -68,27 +87,32 @@ impl LoadedModel {
             learns = open_learning(entry, engine, learning);
             memory = learning.folder.as_deref().map(ModelMemory::new);
         }
-        let name = entry.name.as_str().into();
-        let model = Self {
-            name,
-            source: entry.source.clone(),
-            quantize: entry.options.quantize,
-            embedder,
-            bytes,
-            embedding: Arc::default(),
-            sessions: folder,
-            saved: AtomicU64::new(0),
-            learning: learns,
-            memory,
-        };
+        let mut model = Self::of(entry, Computed::Engine(embedder), bytes);
+        (model.sessions, model.learning, model.memory) = (folder, learns, memory);
         let restored = model.sessions().map_or(0, |(_, sessions)| sessions.revision());
         model.saved.store(restored, Ordering::Relaxed);
         Ok(model)
     }
 
+    /// A model without sessions and learning.
+    fn of(entry: &ModelEntry, computed: Computed, bytes: u64) -> Self {
+        Self {
+            name: entry.name.as_str().into(),
+            source: entry.source.clone(),
+            quantize: entry.options.quantize,
+            computed,
+            bytes,
+            embedding: Arc::default(),
+            sessions: None,
+            saved: AtomicU64::new(0),
+            learning: None,
+            memory: None,
+        }
+    }
+
     /// The sessions of the engine and their folder, if there is one.
     fn sessions(&self) -> Option<(&Path, Sessions<'_>)> {
-        Some((self.sessions.as_deref()?, self.embedder.engine()?.sessions()))
+        Some((self.sessions.as_deref()?, self.try_engine()?.sessions()))
     }
 
     /// Saves the sessions if they have changed. A fault is logged; the next call tries again.
@@ -110,7 +134,7 @@ impl LoadedModel {
     /// Logs failures of the prefix folder since the last call, such as a full disk: one line with
     /// their number. No request failed because of them.
     fn log_prefix_failures(&self) {
-        let warnings = self.embedder.engine().map(Engine::take_prefix_warnings).unwrap_or_default();
+        let warnings = self.try_engine().map(Engine::take_prefix_warnings).unwrap_or_default();
         if let Some(first) = warnings.first() {
             tracing::warn!(
                 model = &*self.name,
@@ -129,7 +153,7 @@ impl LoadedModel {
 
     /// Logs decisions of the tuner since the last call, each with its reason.
     fn log_tuning(&self) {
-        let changes = self.embedder.engine().map(Engine::take_tuning_changes).unwrap_or_default();
+        let changes = self.try_engine().map(Engine::take_tuning_changes).unwrap_or_default();
         for change in changes {
             let settings = change.settings;
             tracing::info!(
@@ -151,7 +175,7 @@ impl LoadedModel {
         old: &[(String, PathBuf)],
         new: &[(String, PathBuf)],
     ) -> Vec<ruvllm::Error> {
-        let Some(engine) = self.embedder.engine() else { return Vec::new() };
+        let Some(engine) = self.try_engine() else { return Vec::new() };
         let (registry, root) = (engine.adapter_registry(), Tenant::root());
         for (name, _) in old.iter().filter(|(name, _)| !new.iter().any(|(kept, _)| kept == name)) {
             // A request may have removed it.
@@ -196,14 +220,77 @@ impl LoadedModel {
         self.source.fingerprint(self.quantize)
     }
 
-    /// Bytes of weights and of the budget for keys and values.
+    /// Bytes of weights and of the budget for keys and values in the machine's memory: 0 for a
+    /// model on a device.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The model for embeddings.
-    pub(crate) fn embedder(&self) -> &Embedder {
-        &self.embedder
+    /// Memory on a device; `None` for a model without one.
+    pub(crate) fn device_memory(&self) -> Option<DeviceMemory> {
+        self.queue()?.backend().device_memory()
+    }
+
+    /// True once the model can compute nothing more and must be loaded again.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.queue().is_some_and(BackendQueue::is_lost)
+    }
+
+    fn queue(&self) -> Option<&BackendQueue> {
+        match &self.computed {
+            Computed::Engine(_) => None,
+            Computed::Backend(queue) => Some(queue),
+        }
+    }
+
+    /// Tokenizer of the model.
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        match &self.computed {
+            Computed::Engine(embedder) => embedder.tokenizer(),
+            Computed::Backend(queue) => queue.backend().codec().tokenizer(),
+        }
+    }
+
+    /// Counts of the steps; `None` for an encoder.
+    pub(crate) fn step_statistics(&self) -> Option<StepStatistics> {
+        match &self.computed {
+            Computed::Engine(embedder) => embedder.engine().map(Engine::step_statistics),
+            Computed::Backend(queue) => Some(queue.step_statistics()),
+        }
+    }
+
+    /// The steps from a number on, as far as they are kept.
+    pub(crate) fn steps_since(&self, number: u64) -> Vec<StepRecord> {
+        match &self.computed {
+            Computed::Engine(embedder) => {
+                embedder.engine().map(|engine| engine.steps_since(number)).unwrap_or_default()
+            }
+            Computed::Backend(queue) => queue.steps_since(number),
+        }
+    }
+
+    /// Submits `n` choices of a request.
+    ///
+    /// # Errors
+    /// As [`Engine::submit_many`]; 400 for an encoder.
+    pub(crate) fn submit_many(
+        &self,
+        request: GenerateRequest,
+        n: usize,
+    ) -> Result<Vec<RequestHandle>, ApiError> {
+        match &self.computed {
+            Computed::Engine(_) => Ok(self.engine()?.submit_many(request, n)?),
+            Computed::Backend(queue) => Ok(queue.submit_many(&request, n)?),
+        }
+    }
+
+    /// The tenant of a caller in the memory of the engine; the root for another backend, which
+    /// keeps no accounts.
+    ///
+    /// # Errors
+    /// 500 for a name that the pool refuses.
+    pub(crate) fn tenant_of(&self, caller: &Caller) -> Result<Tenant, ApiError> {
+        self.try_engine().map_or_else(|| Ok(Tenant::root()), |engine| tenant_of(engine, caller))
     }
 
     /// Computes embeddings in a thread of its own.
@@ -213,16 +300,19 @@ impl LoadedModel {
     /// each, and delay every step of the requests that generate.
     ///
     /// # Errors
-    /// As [`Embedder::embed`].
+    /// As [`Embedder::embed`]; 400 for a backend that computes none.
     pub(crate) async fn embed(self: &Arc<Self>, request: EmbeddingRequest) -> Result<Embeddings, ApiError> {
         let turn = Arc::clone(&self.embedding).lock_owned().await;
         let model = Arc::clone(self);
         let computed = tokio::task::spawn_blocking(move || {
             // Held to the end, also if the client is gone meanwhile.
             let _turn = turn;
-            model.embedder.embed(&request)
+            match &model.computed {
+                Computed::Engine(embedder) => Ok(embedder.embed(&request)?),
+                Computed::Backend(queue) => Err(model.without_engine(queue)),
+            }
         });
-        Ok(computed.await.map_err(|panic| ApiError::internal(&panic))??)
+        computed.await.map_err(|panic| ApiError::internal(&panic))?
     }
 
     /// Encodes a prompt in a thread of its own: chat templates are programs and may run long.
@@ -232,21 +322,56 @@ impl LoadedModel {
     pub(crate) async fn encode(self: &Arc<Self>, prompt: Prompt) -> Result<Vec<TokenId>, ApiError> {
         let model = Arc::clone(self);
         let encoded = tokio::task::spawn_blocking(move || {
-            let tokens = model.engine()?.encode_prompt(&prompt)?;
+            let tokens = model.backend()?.codec().encode_prompt(&prompt)?;
             Ok::<_, ApiError>(tokens)
         });
         encoded.await.map_err(|panic| ApiError::internal(&panic))?
     }
 
+    /// The engine of a model that generates; `None` for an encoder and for another backend.
+    pub(crate) fn try_engine(&self) -> Option<&Engine> {
+        match &self.computed {
+            Computed::Engine(embedder) => embedder.engine(),
+            Computed::Backend(_) => None,
+        }
+    }
+
     /// The engine of a model that generates.
     ///
     /// # Errors
-    /// 400 for an encoder.
+    /// 400 for an encoder and for another backend.
     pub(crate) fn engine(&self) -> Result<&Engine, ApiError> {
-        self.embedder.engine().ok_or_else(|| {
-            let message = format!("the model {} computes embeddings and generates no text", self.name);
-            ApiError::invalid_param("model", message)
-        })
+        match &self.computed {
+            Computed::Engine(embedder) => embedder.engine().ok_or_else(|| self.without_text()),
+            Computed::Backend(queue) => Err(self.without_engine(queue)),
+        }
+    }
+
+    /// The engine or backend of a model that generates.
+    ///
+    /// # Errors
+    /// 400 for an encoder.
+    pub(crate) fn backend(&self) -> Result<&dyn InferenceBackend, ApiError> {
+        match &self.computed {
+            Computed::Engine(_) => Ok(self.engine()?),
+            Computed::Backend(queue) => Ok(&**queue.backend()),
+        }
+    }
+
+    fn without_text(&self) -> ApiError {
+        let message = format!("the model {} computes embeddings and generates no text", self.name);
+        ApiError::invalid_param("model", message)
+    }
+
+    /// Error of an operation of the engine on another backend.
+    fn without_engine(&self, queue: &BackendQueue) -> ApiError {
+        let message = format!(
+            "the model {} runs on the backend {}, which has no embeddings, adapters, sessions, lessons and prefix \
+             events; serve it with --device cpu for these",
+            self.name,
+            queue.backend().name()
+        );
+        ApiError::invalid_param("model", message)
     }
 }
 

@@ -3,7 +3,12 @@
 //! A request holds its model by an `Arc`; a model that a request holds is never unloaded. Loading
 //! and unloading take seconds, so both happen in threads of their own, one load at a time.
 
+mod backend;
+#[cfg(test)]
+pub(crate) mod fragile;
 mod loaded;
+#[cfg(test)]
+mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +18,7 @@ use std::time::{Duration, SystemTime};
 use parking_lot::RwLock;
 use ruvllm::{EngineOptions, KvPolicy, ModelSource};
 
+pub use self::backend::{BackendLoader, LoadedBackend};
 pub(crate) use self::loaded::LoadedModel;
 use crate::api_error::{ApiError, with_sources};
 use crate::config::Learning;
@@ -29,6 +35,8 @@ pub struct ModelEntry {
     pub source: ModelSource,
     /// Options of its engine.
     pub options: EngineOptions,
+    /// Backend that computes the model in place of the engine. Default: none.
+    pub backend: Option<BackendLoader>,
     /// Adapters that are registered when the model is loaded: name and compact file.
     pub adapters: Vec<(String, PathBuf)>,
     /// Loads the model at the start and keeps it.
@@ -38,7 +46,15 @@ pub struct ModelEntry {
 impl ModelEntry {
     /// A model that is loaded when it is first asked for, without adapters.
     pub fn new(name: impl Into<String>, source: ModelSource, options: EngineOptions) -> Self {
-        Self { name: name.into(), aliases: Vec::new(), source, options, adapters: Vec::new(), keep: false }
+        Self {
+            name: name.into(),
+            aliases: Vec::new(),
+            source,
+            options,
+            backend: None,
+            adapters: Vec::new(),
+            keep: false,
+        }
     }
 }
 
@@ -51,6 +67,32 @@ struct Slot {
     /// Order of last use; larger is later.
     used: AtomicU64,
 }
+
+impl Slot {
+    /// The model if it is loaded and not lost.
+    fn usable(&self) -> Option<Arc<LoadedModel>> {
+        self.state.read().clone().filter(|model| !model.is_lost())
+    }
+
+    /// Drops the model, whose backend is lost, after the end of its requests, so that its memory is
+    /// free for the next load. A reply that is read slowly is not waited for.
+    async fn drop_lost(&self) {
+        let Some(model) = self.state.write().take() else { return };
+        tracing::error!(model = &**model.name(), "the backend of a model is lost; loading it again");
+        for _ in 0..LOST_POLLS {
+            if Arc::strong_count(&model) == 1 {
+                break;
+            }
+            tokio::time::sleep(LOST_POLL).await;
+        }
+        // Ends its thread.
+        let _ = tokio::task::spawn_blocking(move || drop(model)).await;
+    }
+}
+
+/// Longest wait for the requests of a lost model, as polls and the time between them.
+const LOST_POLLS: usize = 200;
+const LOST_POLL: Duration = Duration::from_millis(10);
 
 /// The models of a server.
 pub(crate) struct ModelSet {
@@ -158,8 +200,7 @@ impl ModelSet {
         let (index, adapter) = self.find(name)?;
         let slot = &self.slots[index];
         slot.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-        let loaded = slot.state.read().clone();
-        let model = match loaded {
+        let model = match slot.usable() {
             Some(model) => model,
             None => self.load(index).await?,
         };
@@ -213,9 +254,10 @@ impl ModelSet {
     async fn load(self: &Arc<Self>, index: usize) -> Result<Arc<LoadedModel>, ApiError> {
         let _one_at_a_time = self.loading.lock().await;
         let slot = &self.slots[index];
-        if let Some(model) = slot.state.read().clone() {
+        if let Some(model) = slot.usable() {
             return Ok(model);
         }
+        slot.drop_lost().await;
         self.make_room(index).await?;
         let name = slot.entry.name.clone();
         self.load_now(index).await.map_err(|error| {
@@ -232,7 +274,8 @@ impl ModelSet {
         let load = move || LoadedModel::load(&entry, &adapters, (sessions.as_deref(), &learning));
         let loaded = tokio::task::spawn_blocking(load).await;
         let model = loaded.unwrap_or(Err(ruvllm::Error::EngineStopped))?;
-        tracing::info!(model = name, bytes = model.bytes(), "loaded a model");
+        let device_bytes = model.device_memory().map(|memory| memory.used);
+        tracing::info!(model = name, bytes = model.bytes(), device_bytes, "loaded a model");
         let model = Arc::new(model);
         *self.slots[index].state.write() = Some(Arc::clone(&model));
         Ok(model)
@@ -268,7 +311,7 @@ impl ModelSet {
         slots.into_iter().find_map(|slot| {
             // Requests clone under the lock, so the count cannot grow meanwhile.
             let mut state = slot.state.write();
-            let idle = state.as_ref().is_some_and(|model| Arc::strong_count(model) == 1);
+            let idle = state.as_ref().is_some_and(|model| model.bytes() > 0 && Arc::strong_count(model) == 1);
             if idle { state.take() } else { None }
         })
     }
@@ -329,9 +372,15 @@ impl ModelSet {
     }
 }
 
-/// Bytes that a model takes before it is loaded: those of its files and of its budget for keys and
-/// values.
+/// Bytes that a model is expected to take of the machine's memory: none for a model that another
+/// backend computes.
 fn expected_bytes(entry: &ModelEntry) -> u64 {
+    if entry.backend.is_some() { 0 } else { engine_bytes(entry) }
+}
+
+/// Bytes that a model takes in the engine, before it is loaded: those of its files and of its
+/// budget for keys and values.
+fn engine_bytes(entry: &ModelEntry) -> u64 {
     let weights = match &entry.source {
         ModelSource::Path(path) => file_bytes(path),
         ModelSource::Static { bytes, .. } => bytes.len() as u64,

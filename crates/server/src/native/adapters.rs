@@ -100,7 +100,7 @@ pub(crate) async fn list(
 ) -> Result<Json<AdapterList>, ApiError> {
     let data = blocking(move || {
         let mut data = Vec::new();
-        for model in query.models(&app) {
+        for model in query.engines(&app) {
             let engine = model.engine()?;
             let adapters = visible(engine, &tenant_of(engine, &caller)?);
             data.extend(adapters.iter().map(|found| AdapterObject::new(&found.version, found.tier, &model)));
@@ -162,7 +162,7 @@ pub(crate) async fn unload(
     Query(query): Query<ModelQuery>,
 ) -> Result<Json<Deleted>, ApiError> {
     let mut has_removed = false;
-    for model in query.models(&app) {
+    for model in query.engines(&app) {
         let engine = model.engine()?;
         let tenant = tenant_of(engine, &caller)?;
         has_removed |= engine.adapter_registry().unload(&tenant, &name).is_ok();

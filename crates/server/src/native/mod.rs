@@ -35,10 +35,15 @@ impl ModelQuery {
     /// Models in memory that generate. None is loaded for the sake of a list.
     fn models(&self, app: &App) -> impl Iterator<Item = Arc<LoadedModel>> {
         let is_named = |model: &Arc<LoadedModel>| {
-            self.model.as_deref().is_none_or(|name| name == &**model.name()) && model.engine().is_ok()
+            self.model.as_deref().is_none_or(|name| name == &**model.name()) && model.backend().is_ok()
         };
         let models: Vec<_> = app.models.loaded().into_iter().filter(is_named).collect();
         models.into_iter()
+    }
+
+    /// Of [`models`](Self::models) those of the engine, which have sessions and adapters.
+    fn engines(&self, app: &App) -> impl Iterator<Item = Arc<LoadedModel>> {
+        self.models(app).filter(|model| model.try_engine().is_some())
     }
 }
 

@@ -67,7 +67,7 @@ fn find(
     caller: &Caller,
     id: &str,
 ) -> Result<(Arc<LoadedModel>, Tenant, SessionInfo), ApiError> {
-    for model in query.models(app) {
+    for model in query.engines(app) {
         let tenant = tenant_of(model.engine()?, caller)?;
         if let Some(session) = model.engine()?.sessions().get(&tenant, id) {
             return Ok((model, tenant, session));
@@ -83,7 +83,7 @@ pub(crate) async fn list(
     Query(query): Query<ModelQuery>,
 ) -> Result<Json<SessionList>, ApiError> {
     let mut data = Vec::new();
-    for model in query.models(&app) {
+    for model in query.engines(&app) {
         let engine = model.engine()?;
         let sessions = engine.sessions().list(&tenant_of(engine, &caller)?);
         data.extend(sessions.iter().map(|session| SessionObject::new(session, &model)));

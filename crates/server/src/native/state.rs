@@ -60,13 +60,13 @@ pub(crate) async fn props(
 ) -> Result<Json<Props>, ApiError> {
     let model = query.models(&app).next();
     let model = model.ok_or_else(|| ApiError::not_found("no such model is in memory"))?;
-    let engine = model.engine()?;
-    let tokenizer = engine.tokenizer();
+    let backend = model.backend()?;
+    let (codec, tokenizer) = (backend.codec(), model.tokenizer());
     let token = |id: Option<ruvllm::TokenId>| id.and_then(|id| tokenizer.id_to_token(id));
     Ok(Json(Props {
         model_alias: model.name().to_string(),
-        default_generation_settings: GenerationSettings { n_ctx: engine.context_length() },
-        chat_template: engine.chat_template().ok().map(|template| template.source().to_owned()),
+        default_generation_settings: GenerationSettings { n_ctx: backend.context_length() },
+        chat_template: codec.chat_template().ok().map(|template| template.source().to_owned()),
         bos_token: token(tokenizer.bos()),
         eos_token: token(tokenizer.eos()),
         build_info: concat!("ruvllm-", env!("CARGO_PKG_VERSION")),

@@ -82,7 +82,7 @@ pub(crate) async fn tokenize(
 ) -> Result<axum::Json<Tokens>, ApiError> {
     let with_pieces = request.with_pieces.unwrap_or(false);
     let (model, ids) = encode(&app, request).await?;
-    let tokenizer = model.embedder().tokenizer();
+    let tokenizer = model.tokenizer();
     let token = |id| match with_pieces {
         true => Token::WithPiece { id, piece: Piece::new(tokenizer, id) },
         false => Token::Id(id),
@@ -107,7 +107,7 @@ pub(crate) async fn encode(
                 parse_special: request.parse_special.unwrap_or(true),
             };
             let model = Arc::clone(&model);
-            let encode = move || model.embedder().tokenizer().encode(&content, options);
+            let encode = move || model.tokenizer().encode(&content, options);
             // A long text takes milliseconds.
             let encoded = tokio::task::spawn_blocking(encode).await;
             let encoded = encoded.map_err(|panic| ApiError::internal(&panic))?;
@@ -137,6 +137,6 @@ pub(crate) async fn detokenize(
 /// 400 for ids that the model does not have.
 pub(crate) async fn decode(app: &App, model: Option<&str>, tokens: &[TokenId]) -> Result<String, ApiError> {
     let model = app.models.choose(model).await?.model;
-    let text = model.embedder().tokenizer().decode(tokens, false);
+    let text = model.tokenizer().decode(tokens, false);
     text.map_err(|error| ApiError::invalid_param("tokens", error.to_string()))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use ruvllm::{Engine, GenerateRequest, KvPolicy, Prompt, SamplingParams, TokenId};
+use ruvllm::{GenerateRequest, KvPolicy, Prompt, SamplingParams, TokenId};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -12,8 +12,7 @@ use super::OneOrMany;
 use crate::api_error::ApiError;
 use crate::app::App;
 use crate::auth::Caller;
-use crate::models::Chosen;
-use crate::tenant::tenant_of;
+use crate::models::{Chosen, LoadedModel};
 
 /// Most choices of a prompt.
 const MOST_CHOICES: usize = 128;
@@ -39,7 +38,7 @@ fn one() -> f32 {
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'t> {
     pub(crate) app: &'t App,
-    pub(crate) engine: &'t Engine,
+    model: &'t LoadedModel,
     pub(crate) caller: &'t Caller,
     /// Adapter that the model's name means.
     pub(crate) adapter: Option<&'t str>,
@@ -53,8 +52,9 @@ impl<'t> Target<'t> {
     /// # Errors
     /// 400 for an encoder.
     pub(crate) fn new(app: &'t App, chosen: &'t Chosen, caller: &'t Caller) -> Result<Self, ApiError> {
-        let (engine, adapter, kv) = (chosen.model.engine()?, chosen.adapter.as_deref(), chosen.kv);
-        Ok(Self { app, engine, caller, adapter, kv })
+        let Chosen { model, adapter, kv } = chosen;
+        model.backend()?;
+        Ok(Self { app, model, caller, adapter: adapter.as_deref(), kv: *kv })
     }
 }
 
@@ -141,10 +141,10 @@ impl Common {
     /// # Errors
     /// 400 for values out of range.
     pub(crate) fn request(&self, target: &Target<'_>, prompt: Prompt) -> Result<GenerateRequest, ApiError> {
-        let &Target { app, engine, caller, adapter, kv } = target;
+        let &Target { app, model, caller, adapter, kv } = target;
         let mut request = GenerateRequest::new(prompt)
             .with_sampling(self.sampling()?)
-            .with_tenant(tenant_of(engine, caller)?)
+            .with_tenant(model.tenant_of(caller)?)
             .with_stop(self.stops()?.iter().cloned())
             .with_ignore_eos(self.ignore_eos.unwrap_or(false))
             .with_cache_prefix(self.cache_prompt.unwrap_or(true))

@@ -124,6 +124,7 @@ impl MemoryField {
             let message = "lessons are found by the first message of the user, which has no text";
             return Err(ApiError::invalid_param("memory", message));
         };
+        model.engine().map_err(|error| error.with_param("memory"))?;
         let [query] = recall::embed(model, caller, [task]).await?;
         let id = ticket.request_id.as_str().to_owned();
         let found = recall::with_bank(model, caller, move |bank, tenant| {

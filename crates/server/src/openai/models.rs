@@ -54,7 +54,7 @@ pub(crate) struct ModelList {
 
 impl ModelObject {
     fn new(offered: &Offered<'_>, created: u64, teaches: bool) -> Self {
-        let engine = offered.loaded.as_ref().and_then(|model| model.embedder().engine());
+        let backend = offered.loaded.as_ref().and_then(|model| model.backend().ok());
         Self {
             id: offered.name.clone(),
             object: "model",
@@ -65,7 +65,7 @@ impl ModelObject {
             created_at: (UNIX_EPOCH + Duration::from_secs(created)).into(),
             parent: offered.parent.map(str::to_owned),
             loaded: offered.loaded.is_some(),
-            context_length: engine.map(ruvllm::Engine::context_length),
+            context_length: backend.map(ruvllm::InferenceBackend::context_length),
             // One that is not loaded has not shown a fault of its store.
             feedback: teaches && offered.loaded.as_ref().is_none_or(|model| model.learning().is_some()),
         }

@@ -99,7 +99,7 @@ impl App {
     /// Embedding of a text by the router's embedding model. Its tokens count for the caller.
     async fn embed(&self, router: &ModelRouter, ticket: &Ticket, text: String) -> Result<Embedded, ApiError> {
         let model = self.models.choose(Some(&router.embedder)).await?.model;
-        let context = model.embedder().engine().map_or(EMBEDDED_TOKENS, ruvllm::Engine::context_length);
+        let context = model.try_engine().map_or(EMBEDDED_TOKENS, ruvllm::Engine::context_length);
         let request = EmbeddingRequest::new([text]).with_max_tokens(context.min(EMBEDDED_TOKENS));
         let computed = model.embed(request).await?.embeddings.into_iter().next();
         let computed = computed.ok_or_else(|| {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use ruvllm::{
-    Engine, KvTierUsage, KvUsage, PrefixStatistics, ResidencyStatistics, StepStatistics, TuningStatus,
+    DeviceMemory, Engine, KvTierUsage, KvUsage, PrefixStatistics, ResidencyStatistics, StepStatistics,
+    TuningStatus,
 };
 
 use crate::learning::ModelLearning;
@@ -16,12 +17,15 @@ pub(super) struct ModelFigures {
     /// Bytes of weights and of the KV budget.
     pub(super) bytes: u64,
     /// Absent for an encoder.
+    pub(super) steps: Option<StepStatistics>,
+    /// Absent for a model that is on no device.
+    pub(super) device: Option<DeviceMemory>,
+    /// Absent for an encoder and for another backend.
     pub(super) engine: Option<EngineFigures>,
 }
 
-/// Figures of a model that generates.
+/// Figures of an engine besides its steps.
 pub(super) struct EngineFigures {
-    pub(super) steps: StepStatistics,
     pub(super) kv: KvUsage,
     /// Absent without a prefix cache.
     pub(super) prefix: Option<PrefixStatistics>,
@@ -37,7 +41,9 @@ impl ModelFigures {
         Self {
             name: Arc::clone(model.name()),
             bytes: model.bytes(),
-            engine: model.embedder().engine().map(|engine| EngineFigures {
+            steps: model.step_statistics(),
+            device: model.device_memory(),
+            engine: model.try_engine().map(|engine| EngineFigures {
                 learning: model.learning().map(ModelLearning::figures),
                 ..EngineFigures::read(engine)
             }),
@@ -48,7 +54,6 @@ impl ModelFigures {
 impl EngineFigures {
     pub(super) fn read(engine: &Engine) -> Self {
         Self {
-            steps: engine.step_statistics(),
             kv: engine.kv_usage(),
             prefix: engine.prefix_statistics(),
             adapters: engine.adapter_statistics(),

@@ -53,7 +53,7 @@ pub(crate) async fn create(
         return reply_stream(generation, writer.with_memory(memory)).await;
     }
     let completions = generation.complete().await?;
-    let tokenizer = model.engine()?.tokenizer();
+    let tokenizer = model.tokenizer();
     let reply = reply::ChatCompletion::new(model.name(), &completions, tokenizer);
     Ok(axum::Json(reply.with_memory(memory)).into_response())
 }

@@ -84,9 +84,9 @@ impl ChunkWriter {
     }
 
     fn write_text(&self, out: &mut Vec<u8>, index: usize, piece: &Piece) {
-        let tokenizer = self.head.model.engine().ok().map(ruvllm::Engine::tokenizer);
-        let logprobs = tokenizer.filter(|_| self.with_logprobs && !piece.logprobs.is_empty());
-        let logprobs = logprobs.map(|tokenizer| ChoiceLogprobs::new(&piece.logprobs, tokenizer));
+        let has_logprobs = self.with_logprobs && !piece.logprobs.is_empty();
+        let logprobs =
+            has_logprobs.then(|| ChoiceLogprobs::new(&piece.logprobs, self.head.model.tokenizer()));
         let delta = Delta { content: Some(&piece.text), ..Delta::default() };
         self.write(out, ChunkChoice { index, delta, logprobs, finish_reason: None }, None);
     }

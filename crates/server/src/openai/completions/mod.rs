@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use ruvllm::{Completion, Engine, GenerateRequest, Prompt, TokenId, Tokenizer};
+use ruvllm::{Completion, GenerateRequest, Prompt, TextCodec, TokenId, Tokenizer};
 
 pub(crate) use self::reply::TextCompletion;
 pub(crate) use self::request::{CompletionRequest, Prompts};
@@ -99,7 +99,7 @@ async fn prepare(app: &App, ticket: &mut Ticket, body: &[u8]) -> Result<Prepared
         common.request(target, prompt.clone())
     };
     let chosen = app.choose(ticket, common.model.as_deref(), first).await?;
-    let engine = chosen.model.engine()?;
+    let codec = chosen.model.backend()?.codec();
     let memory = memory.add_to_prompts(ticket, &chosen.model, &mut prompts).await?;
     let target = Target::new(app, &chosen, &ticket.caller)?;
     let requests = prompts.iter().map(|prompt| {
@@ -107,7 +107,7 @@ async fn prepare(app: &App, ticket: &mut Ticket, body: &[u8]) -> Result<Prepared
         request.complete(app, &common, base, best_of > n)
     });
     let requests = requests.collect::<Result<_, _>>()?;
-    let echoes = if request.echoes() { Some(echoes(engine, &prompts)?) } else { None };
+    let echoes = if request.echoes() { Some(echoes(codec, &prompts)?) } else { None };
     let wants_logprobs = request.wants_logprobs();
     Ok(Prepared { common, model: chosen.model, requests, echoes, wants_logprobs, n, best_of, memory })
 }
@@ -126,12 +126,12 @@ fn best(mut all: Vec<Completion>, n: usize, best_of: usize) -> Vec<Completion> {
 }
 
 /// Texts and ids of prompts.
-fn echoes(engine: &Engine, prompts: &[Prompt]) -> Result<Vec<Echo>, ApiError> {
+fn echoes(codec: &TextCodec, prompts: &[Prompt]) -> Result<Vec<Echo>, ApiError> {
     let echo = |prompt: &Prompt| {
-        let tokens = engine.encode_prompt(prompt)?;
+        let tokens = codec.encode_prompt(prompt)?;
         let text = match prompt {
             Prompt::Text(text) => text.clone(),
-            _ => engine.tokenizer().decode(&tokens, true).unwrap_or_default(),
+            _ => codec.tokenizer().decode(&tokens, true).unwrap_or_default(),
         };
         Ok(Echo { text, tokens })
     };

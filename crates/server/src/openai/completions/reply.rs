@@ -44,7 +44,7 @@ impl TextCompletion {
         usage: Usage,
         wants_logprobs: bool,
     ) -> Result<Self, ApiError> {
-        let tokenizer = model.engine()?.tokenizer();
+        let tokenizer = model.tokenizer();
         let choice = |(index, completion): (usize, &Completion)| {
             let echo = echoes.and_then(|echoes| echoes.get(index / n));
             let logprobs = wants_logprobs.then(|| {

@@ -80,11 +80,9 @@ impl StreamWriter for ChunkWriter {
         match kind {
             EventKind::Text(piece) => {
                 let mut logprobs = None;
-                if let Ok(engine) = self.head.model.engine()
-                    && self.with_logprobs
-                {
+                if self.with_logprobs {
                     let all: &mut TextLogprobs = logprobs.insert(TextLogprobs::default());
-                    all.extend(&piece.logprobs, engine.tokenizer(), &mut self.offsets[index]);
+                    all.extend(&piece.logprobs, self.head.model.tokenizer(), &mut self.offsets[index]);
                 }
                 let choice = ChunkChoice { text: &piece.text, index, logprobs, finish_reason: None };
                 self.write(out, choice, None);

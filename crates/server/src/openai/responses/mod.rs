@@ -50,7 +50,7 @@ pub(crate) async fn create(
     }
     let completions = generation.complete().await.map_err(renamed)?;
     let completion = completions.first().ok_or(ruvllm::Error::EngineStopped)?;
-    Ok(Json(object.complete(completion, model.engine()?.tokenizer())).into_response())
+    Ok(Json(object.complete(completion, model.tokenizer())).into_response())
 }
 
 /// Reads and checks a body.

@@ -128,10 +128,8 @@ impl EventWriter {
             matches!(last, Some(OutputItem::Message { .. })),
             matches!(last, Some(OutputItem::FunctionCall { .. })),
         );
-        if let Ok(engine) = self.model.engine()
-            && !(is_call && piece.text.is_empty())
-        {
-            self.logprobs.extend(token_logprobs(&piece.logprobs, engine.tokenizer()));
+        if !(is_call && piece.text.is_empty()) {
+            self.logprobs.extend(token_logprobs(&piece.logprobs, self.model.tokenizer()));
         }
         if piece.text.is_empty() {
             return;

@@ -42,11 +42,18 @@ struct EngineSample {
     waiting: u64,
     #[serde(flatten)]
     rates: Option<Rates>,
+    speculation: SpeculationSample,
+    #[serde(flatten)]
+    memory: Option<MemorySample>,
+}
+
+/// Memory of an engine.
+#[derive(Debug, Serialize)]
+struct MemorySample {
     kv: KvSample,
     #[serde(skip_serializing_if = "Option::is_none")]
     prefix: Option<PrefixSample>,
     adapters: AdapterSample,
-    speculation: SpeculationSample,
 }
 
 /// Figures since the sample before.
@@ -120,7 +127,7 @@ impl Sampler {
         let models = models.offered().filter(|offered| offered.parent.is_none()).map(|offered| ModelSample {
             id: offered.name,
             loaded: offered.loaded.is_some(),
-            engine: offered.loaded.as_deref().and_then(|model| self.engine(model)),
+            engine: offered.loaded.as_deref().and_then(|model| self.steps(model)),
         });
         let time = SystemTime::now().duration_since(UNIX_EPOCH);
         LiveSample {
@@ -130,35 +137,39 @@ impl Sampler {
         }
     }
 
-    fn engine(&mut self, model: &LoadedModel) -> Option<EngineSample> {
-        let engine = model.embedder().engine()?;
-        let figures = EngineFigures::read(engine);
-        let EngineFigures { steps, kv, adapters, .. } = &figures;
-        let tiers = figures.kv_tiers().map(|(name, tier)| TierSample {
-            name,
-            bytes: tier.bytes,
-            blocks: tier.blocks,
-        });
-        let last = self.last.insert(Arc::clone(model.name()), (Instant::now(), *steps));
+    /// Steps of a model that generates, and the memory of its engine.
+    fn steps(&mut self, model: &LoadedModel) -> Option<EngineSample> {
+        let steps = model.step_statistics()?;
+        let last = self.last.insert(Arc::clone(model.name()), (Instant::now(), steps));
         Some(EngineSample {
             steps: steps.steps,
             running: steps.running,
             waiting: steps.waiting,
-            rates: last.and_then(|(time, last)| rates(&last, steps, time.elapsed().as_secs_f64())),
-            kv: KvSample {
-                pages_total: kv.pool.capacity_pages,
-                pages_used: kv.pool.used_pages,
-                page_bytes: kv.pool.page_bytes,
-                tiers: tiers.into(),
-            },
-            prefix: prefix(engine, &figures),
-            adapters: AdapterSample {
-                hot: adapters.hot_adapters,
-                warm: adapters.warm_adapters,
-                cold: adapters.cold_adapters,
-            },
+            rates: last.and_then(|(time, last)| rates(&last, &steps, time.elapsed().as_secs_f64())),
             speculation: SpeculationSample { drafted: steps.drafted_tokens, accepted: steps.accepted_tokens },
+            memory: model.try_engine().map(memory),
         })
+    }
+}
+
+fn memory(engine: &Engine) -> MemorySample {
+    let figures = EngineFigures::read(engine);
+    let EngineFigures { kv, adapters, .. } = &figures;
+    let tiers =
+        figures.kv_tiers().map(|(name, tier)| TierSample { name, bytes: tier.bytes, blocks: tier.blocks });
+    MemorySample {
+        kv: KvSample {
+            pages_total: kv.pool.capacity_pages,
+            pages_used: kv.pool.used_pages,
+            page_bytes: kv.pool.page_bytes,
+            tiers: tiers.into(),
+        },
+        prefix: prefix(engine, &figures),
+        adapters: AdapterSample {
+            hot: adapters.hot_adapters,
+            warm: adapters.warm_adapters,
+            cold: adapters.cold_adapters,
+        },
     }
 }
 

@@ -7,26 +7,28 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
-use ruvllm::ProcessMemory;
+use ruvllm::{DeviceMemory, ProcessMemory, StepStatistics};
 
-use super::engine::{EngineMetric, engine_metrics};
+use super::engine::{ModelMetric, device_metrics, engine_metrics, step_metrics};
 use super::kernel_packs::write_kernel_packs;
 use super::labels::Labels;
 use super::samples::write;
 use super::{Source, Sources};
 use crate::models::ModelSet;
-use crate::telemetry::figures::ModelFigures;
+use crate::telemetry::figures::{EngineFigures, ModelFigures};
 
 /// Metrics of models and their engines.
 pub(super) struct EngineCollector {
     models: Arc<ModelSet>,
-    metrics: Vec<EngineMetric>,
+    steps: [ModelMetric<StepStatistics>; 12],
+    engine: Vec<ModelMetric<EngineFigures>>,
+    device: [ModelMetric<DeviceMemory>; 3],
     sources: Arc<Sources>,
 }
 
 impl EngineCollector {
     pub(super) fn new(models: Arc<ModelSet>, sources: Arc<Sources>) -> Self {
-        Self { models, metrics: engine_metrics(), sources }
+        Self { models, steps: step_metrics(), engine: engine_metrics(), device: device_metrics(), sources }
     }
 
     fn write_models(&self, encoder: &mut DescriptorEncoder<'_>, models: &[ModelFigures]) -> fmt::Result {
@@ -55,19 +57,9 @@ impl Collector for EngineCollector {
         let loaded = self.models.loaded();
         let models: Vec<_> = loaded.iter().map(|model| ModelFigures::read(model)).collect();
         self.write_models(&mut encoder, &models)?;
-        for EngineMetric { name, help, unit, is_counter, read } in &self.metrics {
-            let samples: Vec<_> = models
-                .iter()
-                .filter_map(|model| Some((model, model.engine.as_ref()?)))
-                .flat_map(|(model, engine)| {
-                    let labels = Labels::of_model(&model.name);
-                    read(engine)
-                        .into_iter()
-                        .map(move |(kind, value)| (Labels { kind, ..labels.clone() }, value))
-                })
-                .collect();
-            write(&mut encoder, (name, help, unit.as_ref()), *is_counter, &samples)?;
-        }
+        write_metrics(&mut encoder, &self.steps, &models, |model| model.steps.as_ref())?;
+        write_metrics(&mut encoder, &self.engine, &models, |model| model.engine.as_ref())?;
+        write_metrics(&mut encoder, &self.device, &models, |model| model.device.as_ref())?;
         write_kernel_packs(&mut encoder, &loaded)?;
         let help = "Records that the witness log dropped because its queue was full";
         let dropped = read(&self.sources.dropped_records);
@@ -75,6 +67,27 @@ impl Collector for EngineCollector {
         let connections = read(&self.sources.connections);
         write(&mut encoder, ("connections", "Open connections", None), false, &connections)
     }
+}
+
+/// Writes metrics of all models that have the figures which they read.
+fn write_metrics<F>(
+    encoder: &mut DescriptorEncoder<'_>,
+    metrics: &[ModelMetric<F>],
+    models: &[ModelFigures],
+    figures: impl Fn(&ModelFigures) -> Option<&F>,
+) -> fmt::Result {
+    for ModelMetric { name, help, unit, is_counter, read } in metrics {
+        let samples: Vec<_> = models
+            .iter()
+            .filter_map(|model| Some((model, figures(model)?)))
+            .flat_map(|(model, figures)| {
+                let labels = Labels::of_model(&model.name);
+                read(figures).into_iter().map(move |(kind, value)| (Labels { kind, ..labels.clone() }, value))
+            })
+            .collect();
+        write(encoder, (name, help, unit.as_ref()), *is_counter, &samples)?;
+    }
+    Ok(())
 }
 
 /// The sample of a source, if it is there.

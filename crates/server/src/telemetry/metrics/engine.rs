@@ -1,7 +1,9 @@
-//! Metrics of engines as a table: name, type and the figure that is read.
+//! Metrics of models as tables: name, type and the figure that is read.
 
 use prometheus_client::registry::Unit;
-use ruvllm::{StoreStatistics, TransferStatistics, TreeStatistics, TuningStatus};
+use ruvllm::{
+    DeviceMemory, StepStatistics, StoreStatistics, TransferStatistics, TreeStatistics, TuningStatus,
+};
 
 use crate::learning::figures::LearningFigures;
 use crate::telemetry::figures::EngineFigures;
@@ -9,27 +11,27 @@ use crate::telemetry::figures::EngineFigures;
 /// Values of one model, each with a further label if there are several.
 type Values = Vec<(Option<(&'static str, &'static str)>, f64)>;
 
-/// A metric of every engine.
-pub(super) struct EngineMetric {
+/// A metric of every model that has the figures `F`.
+pub(super) struct ModelMetric<F> {
     /// Name without prefix, unit and `_total`.
     pub(super) name: &'static str,
     pub(super) help: &'static str,
     pub(super) unit: Option<Unit>,
     pub(super) is_counter: bool,
-    pub(super) read: fn(&EngineFigures) -> Values,
+    pub(super) read: fn(&F) -> Values,
 }
 
-type Read = fn(&EngineFigures) -> Values;
+type EngineMetric = ModelMetric<EngineFigures>;
 
-fn counter(name: &'static str, help: &'static str, read: Read) -> EngineMetric {
-    EngineMetric { name, help, unit: None, is_counter: true, read }
+fn counter<F>(name: &'static str, help: &'static str, read: fn(&F) -> Values) -> ModelMetric<F> {
+    ModelMetric { name, help, unit: None, is_counter: true, read }
 }
 
-fn gauge(name: &'static str, help: &'static str, read: Read) -> EngineMetric {
-    EngineMetric { name, help, unit: None, is_counter: false, read }
+fn gauge<F>(name: &'static str, help: &'static str, read: fn(&F) -> Values) -> ModelMetric<F> {
+    ModelMetric { name, help, unit: None, is_counter: false, read }
 }
 
-impl EngineMetric {
+impl<F> ModelMetric<F> {
     fn with_unit(self, unit: Unit) -> Self {
         Self { unit: Some(unit), ..self }
     }
@@ -56,11 +58,10 @@ fn stored(engine: &EngineFigures, read: fn(&StoreStatistics) -> u64) -> Values {
     store.map_or_else(Vec::new, |store| one(read(store)))
 }
 
-/// All metrics of engines.
+/// Metrics of engines besides their steps.
 pub(super) fn engine_metrics() -> Vec<EngineMetric> {
-    step_metrics()
+    kv_metrics()
         .into_iter()
-        .chain(kv_metrics())
         .chain(prefix_metrics())
         .chain(transfer_metrics())
         .chain(stored_prefix_metrics())
@@ -69,39 +70,54 @@ pub(super) fn engine_metrics() -> Vec<EngineMetric> {
         .collect()
 }
 
-fn step_metrics() -> [EngineMetric; 12] {
+/// Metrics of the steps of every model that generates.
+pub(super) fn step_metrics() -> [ModelMetric<StepStatistics>; 12] {
     [
-        gauge("requests_running", "Requests in the batch", |engine| one(engine.steps.running)),
-        gauge("requests_waiting", "Requests in the queue", |engine| one(engine.steps.waiting)),
-        gauge("requests_loading", "Requests in the batch that wait for their adapters", |engine| {
-            one(engine.steps.loading)
+        gauge("requests_running", "Requests in the batch", |steps| one(steps.running)),
+        gauge("requests_waiting", "Requests in the queue", |steps| one(steps.waiting)),
+        gauge("requests_loading", "Requests in the batch that wait for their adapters", |steps| {
+            one(steps.loading)
         }),
-        counter("steps", "Forward passes over a batch", |engine| one(engine.steps.steps)),
-        counter("step_sequences", "Sequences of all steps", |engine| one(engine.steps.parts)),
-        counter("prefill_tokens", "Tokens computed in chunks of prompts", |engine| {
-            one(engine.steps.prefill_tokens)
+        counter("steps", "Forward passes over a batch", |steps| one(steps.steps)),
+        counter("step_sequences", "Sequences of all steps", |steps| one(steps.parts)),
+        counter("prefill_tokens", "Tokens computed in chunks of prompts", |steps| one(steps.prefill_tokens)),
+        counter("decode_tokens", "Generated tokens computed", |steps| one(steps.decode_tokens)),
+        counter("drafted_tokens", "Drafted tokens that were verified", |steps| one(steps.drafted_tokens)),
+        counter("accepted_tokens", "Drafted tokens that became output", |steps| one(steps.accepted_tokens)),
+        counter("preemptions", "Requests that yielded their memory and waited again", |steps| {
+            one(steps.preemptions)
         }),
-        counter("decode_tokens", "Generated tokens computed", |engine| one(engine.steps.decode_tokens)),
-        counter("drafted_tokens", "Drafted tokens that were verified", |engine| {
-            one(engine.steps.drafted_tokens)
-        }),
-        counter("accepted_tokens", "Drafted tokens that became output", |engine| {
-            one(engine.steps.accepted_tokens)
-        }),
-        counter("preemptions", "Requests that yielded their memory and waited again", |engine| {
-            one(engine.steps.preemptions)
-        }),
-        counter("constraint_masks", "Token masks of constraints", |engine| one(engine.steps.masks)),
-        counter("constraint_mask", "Time of the token masks of constraints, of all threads", |engine| {
-            vec![(None, engine.steps.mask_time.as_secs_f64())]
-        })
+        counter("constraint_masks", "Token masks of constraints", |steps| one(steps.masks)),
+        counter(
+            "constraint_mask",
+            "Time of the token masks of constraints, of all threads",
+            |steps: &StepStatistics| vec![(None, steps.mask_time.as_secs_f64())],
+        )
         .with_unit(Unit::Seconds),
+    ]
+}
+
+/// Metrics of models on a device.
+pub(super) fn device_metrics() -> [ModelMetric<DeviceMemory>; 3] {
+    let bytes = |metric: ModelMetric<DeviceMemory>| metric.with_unit(Unit::Bytes);
+    [
+        bytes(gauge("device_memory", "Buffers of a model on its device by use", |memory| {
+            let other = memory.used.saturating_sub(memory.weights + memory.kv);
+            let uses = [("weights", memory.weights), ("kv_cache", memory.kv), ("activations", other)];
+            uses.map(|(name, bytes)| (Some(("use", name)), bytes as f64)).into()
+        })),
+        bytes(gauge("device_memory_reserved", "Memory that the driver has given for buffers", |memory| {
+            memory.reserved.map_or_else(Vec::new, one)
+        })),
+        bytes(gauge("device_memory_budget", "Limit of the buffers on the device", |memory| {
+            memory.budget.map_or_else(Vec::new, one)
+        })),
     ]
 }
 
 fn kv_metrics() -> [EngineMetric; 6] {
     [
-        gauge("kv_cache", "Keys and values in memory by tier", |engine| {
+        gauge("kv_cache", "Keys and values in memory by tier", |engine: &EngineFigures| {
             tiers(&engine.kv_tiers().map(|(_, tier)| tier.bytes as u64))
         })
         .with_unit(Unit::Bytes),
@@ -114,7 +130,7 @@ fn kv_metrics() -> [EngineMetric; 6] {
         gauge("kv_pages_used", "Pages of the KV budget in use, by blocks and adapters", |engine| {
             one(engine.kv.pool.used_pages as u64)
         }),
-        gauge("kv_page", "Size of a page", |engine| one(engine.kv.pool.page_bytes as u64))
+        gauge("kv_page", "Size of a page", |engine: &EngineFigures| one(engine.kv.pool.page_bytes as u64))
             .with_unit(Unit::Bytes),
         counter("kv_evictions", "Units evicted under memory pressure", |engine| {
             one(engine.kv.pool.pressure.evicted_units)
@@ -220,7 +236,7 @@ fn adapter_metrics() -> [EngineMetric; 5] {
             let counts = [adapters.hot_adapters, adapters.warm_adapters, adapters.cold_adapters];
             tiers(&counts.map(|count| count as u64))
         }),
-        gauge("adapters_resident", "Adapters in memory by tier", |engine| {
+        gauge("adapters_resident", "Adapters in memory by tier", |engine: &EngineFigures| {
             tiers(&[engine.adapters.hot_bytes, engine.adapters.warm_bytes].map(|bytes| bytes as u64))
         })
         .with_unit(Unit::Bytes),
@@ -265,7 +281,7 @@ fn learning_metrics() -> [EngineMetric; 7] {
         gauge("learning_adapters", "Adapters that learn, by standing", |engine| {
             learned(engine, "standing", |learning| learning.adapters)
         }),
-        gauge("learning_harm", "Largest rise of the loss at ordinary text", |engine| {
+        gauge("learning_harm", "Largest rise of the loss at ordinary text", |engine: &EngineFigures| {
             let harm = engine.learning.as_ref().and_then(|learning| learning.harm);
             harm.map(|harm| (None, harm)).into_iter().collect()
         })

@@ -66,7 +66,7 @@ pub(super) fn write_kernel_packs(
     models: &[Arc<LoadedModel>],
 ) -> fmt::Result {
     let mut packs: Vec<RowKernelReport> = Vec::new();
-    for engine in models.iter().filter_map(|model| model.embedder().engine()) {
+    for engine in models.iter().filter_map(|model| model.try_engine()) {
         // Engines share the pack of the process: a series of the same labels may be there once.
         if let Some(pack) = engine.row_kernel_report()
             && packs.iter().all(|other| other.name != pack.name)

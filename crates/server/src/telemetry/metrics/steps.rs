@@ -36,14 +36,13 @@ impl StepHistograms {
         let mut read = self.read.lock();
         read.retain(|(model, _)| model.strong_count() > 0);
         for model in models {
-            let Some(engine) = model.embedder().engine() else { continue };
             let known = read.iter().position(|(known, _)| known.as_ptr() == Arc::as_ptr(model));
             let index = known.unwrap_or_else(|| {
                 read.push((Arc::downgrade(model), 0));
                 read.len() - 1
             });
             let next = &mut read[index].1;
-            let steps = engine.steps_since(*next);
+            let steps = model.steps_since(*next);
             let Some(last) = steps.last() else { continue };
             *next = last.number + 1;
             let labels = Labels::of_model(model.name());

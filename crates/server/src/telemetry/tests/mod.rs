@@ -208,6 +208,14 @@ fn a_client_that_leaves_counts_as_cancelled() {
     assert_eq!(served.scrape().value(cancelled), 1.0);
 }
 
+/// A scrape with the metrics of a model on a device.
+fn device_scrape() -> Scrape {
+    let (router, _device) = crate::models::fragile::served();
+    let body = json!({"prompt": "The sun", "max_tokens": 2});
+    assert_eq!(exchange(router.clone(), request("POST", "/v1/completions", Some(body))).status, 200);
+    Scrape::parse(&exchange(router, request("GET", "/metrics", None)).text)
+}
+
 /// Rows of the tables of metrics: name, type and unit.
 fn documented() -> BTreeMap<String, (String, String)> {
     let page = include_str!("../../../../../docs/observability.md");
@@ -224,8 +232,9 @@ fn documented() -> BTreeMap<String, (String, String)> {
 
 #[test]
 fn the_page_describes_every_metric() {
-    let scrape = Served::full_scrape();
-    let measured = scrape.families.into_iter().map(|(name, (kind, unit))| {
+    let mut families = Served::full_scrape().families;
+    families.extend(device_scrape().families);
+    let measured = families.into_iter().map(|(name, (kind, unit))| {
         let suffix = match &*kind {
             "counter" => "_total",
             "info" => "_info",
