@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::args::bytes;
 use crate::user_folders;
 
 /// Options of the device.
@@ -18,6 +19,10 @@ pub(crate) struct DeviceArgs {
     /// Folder of compiled GPU kernels, or off [default: ruvllm/gpu in the user's cache folder]
     #[arg(long, value_name = "DIR", value_parser = gpu_cache)]
     gpu_cache: Option<GpuCache>,
+
+    /// Budget of GPU memory for weights, KV cache and activations, e.g. 8GiB [default: none]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    gpu_memory: Option<usize>,
 }
 
 /// Place of compiled GPU kernels.
@@ -28,6 +33,11 @@ enum GpuCache {
 }
 
 impl DeviceArgs {
+    /// Budget of GPU memory in bytes.
+    pub(super) fn gpu_memory(&self) -> Option<u64> {
+        self.gpu_memory.map(|bytes| bytes as u64)
+    }
+
     /// Folder of compiled GPU kernels; `None` if they are not kept.
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     pub(crate) fn gpu_cache(&self) -> Option<PathBuf> {
@@ -88,6 +98,10 @@ pub(super) struct Wanted {
     /// Index of the adapter; `None` = the best GPU.
     pub(super) index: Option<usize>,
     pub(super) sequences: Option<usize>,
+    /// Budget of device memory in bytes.
+    pub(super) memory: Option<u64>,
+    /// Part of it for keys and values; `None` = a context for each of the sequences.
+    pub(super) kv_bytes: Option<u64>,
     /// Folder of compiled kernels.
     pub(super) cache: Option<PathBuf>,
 }
@@ -98,7 +112,7 @@ mod tests {
 
     #[test]
     fn compiled_kernels_have_a_folder_or_none() {
-        let folder = |gpu_cache| DeviceArgs { device: Device::Cpu, gpu_cache }.gpu_cache();
+        let folder = |gpu_cache| DeviceArgs { device: Device::Cpu, gpu_cache, gpu_memory: None }.gpu_cache();
         assert_eq!(folder(gpu_cache("off").ok()), None);
         assert_eq!(folder(gpu_cache("./off").ok()), Some("./off".into()));
         assert_eq!(folder(None), user_folders::cache().map(|cache| cache.join("gpu")));

@@ -2,16 +2,21 @@
 
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ruvllm::{EngineOptions, GpuAdapter, GpuAdapterKind, GpuBackend, GpuOptions, gpu_adapters};
+use ruvllm::{
+    BackendQueue, EngineOptions, GpuAdapter, GpuAdapterKind, GpuBackend, GpuOptions, ModelSource,
+    gpu_adapters,
+};
+use ruvllm_server::{BackendLoader, LoadedBackend};
 
 use super::choice::Wanted;
 use super::error::DeviceError;
 use super::loaded::{GpuFacts, GpuModel, Loaded};
 use crate::args::ModelArgs;
 use crate::commands::offer;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, one_line};
 use crate::output;
 
 /// Backend options for the adapter with an index, which may be a software one, or for the best GPU.
@@ -28,19 +33,15 @@ pub(crate) fn gpu_options(index: Option<usize>) -> GpuOptions {
 /// # Errors
 /// An absent adapter; a model that cannot be opened or that the backend does not support.
 pub(super) fn open(model: &ModelArgs, options: &EngineOptions, wanted: Wanted) -> Result<Loaded> {
-    let Wanted { index, sequences, cache } = wanted;
-    let gpu = GpuOptions { sequences: sequences.unwrap_or(1), ..gpu_options(index) };
-    let (load_time, backend) = load(model, options, gpu, (index, cache))?;
+    let index = wanted.index;
+    let choice = offer::model(model.model.as_deref())?;
+    let (load_time, backend) = load(&choice.source(), &backend_options(options, wanted), index)?;
     let facts = GpuFacts {
         adapter: backend.adapter(),
         weights_bytes: backend.weight_bytes(),
         kv_bytes: backend.kv_bytes(),
     };
-    if let [first, ..] = backend.converted() {
-        let n = backend.converted().len();
-        output::warn(&format!("{n} matrices of types without GPU kernels are kept in F16, first {first}"));
-    }
-    warn(&backend);
+    load_warnings(&backend).iter().for_each(|warning| output::warn(warning));
     output::detail(&load_details(&backend, load_time));
     let backend = Rc::new(backend);
     let finished = Rc::clone(&backend);
@@ -52,6 +53,43 @@ pub(super) fn open(model: &ModelArgs, options: &EngineOptions, wanted: Wanted) -
         output::detail(&kernel_details(&finished));
     });
     Ok(Loaded::Gpu(GpuModel { backend, load_time, facts, finish }))
+}
+
+/// Fails unless there is an adapter with an index, or a GPU that is chosen without one.
+///
+/// # Errors
+/// [`DeviceError::NoGpu`], [`DeviceError::NoAdapter`].
+pub(super) fn present(index: Option<usize>) -> Result<()> {
+    absent(&gpu_adapters(), index).map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Loader of a served model. `falls_back`: the engine computes what the GPU cannot load.
+pub(super) fn served(
+    source: ModelSource,
+    options: &EngineOptions,
+    wanted: Wanted,
+    falls_back: bool,
+) -> BackendLoader {
+    let options = backend_options(options, wanted);
+    BackendLoader::new(move || match GpuBackend::load(&source, &options) {
+        Ok(backend) => {
+            let warnings = load_warnings(&backend);
+            let queue = BackendQueue::start(Arc::new(backend))?;
+            Ok(LoadedBackend::Queue { queue, warnings })
+        }
+        Err(error) if falls_back => Ok(LoadedBackend::Engine { reason: one_line(&error) }),
+        Err(error) => Err(error),
+    })
+}
+
+/// Matrices that were converted, and the reasons not to use the file of the compiled kernels.
+fn load_warnings(backend: &GpuBackend) -> Vec<String> {
+    let converted = backend.converted();
+    let first = converted.first().map(|first| {
+        let n = converted.len();
+        format!("{n} matrices of types without GPU kernels are kept in F16, first {first}")
+    });
+    first.into_iter().chain(backend.take_cache_warnings()).collect()
 }
 
 /// Prints the reasons not to use the file of the compiled kernels.
@@ -114,25 +152,29 @@ pub(crate) fn backend(
     index: Option<usize>,
     cache_dir: Option<PathBuf>,
 ) -> Result<(Duration, GpuBackend)> {
-    load(model, options, gpu_options(index), (index, cache_dir))
+    let choice = offer::model(model.model.as_deref())?;
+    let wanted = Wanted { index, sequences: None, memory: None, kv_bytes: None, cache: cache_dir };
+    load(&choice.source(), &backend_options(options, wanted), index)
 }
 
-fn load(
-    model: &ModelArgs,
-    options: &EngineOptions,
-    gpu: GpuOptions,
-    (index, cache_dir): (Option<usize>, Option<PathBuf>),
-) -> Result<(Duration, GpuBackend)> {
-    let choice = offer::model(model.model.as_deref())?;
-    let start = Instant::now();
-    let gpu_options = GpuOptions {
+/// Options of the backend for those of the engine.
+fn backend_options(options: &EngineOptions, wanted: Wanted) -> GpuOptions {
+    let Wanted { index, sequences, memory, kv_bytes, cache } = wanted;
+    GpuOptions {
         context: options.context,
+        kv_bytes,
+        sequences: sequences.unwrap_or(1),
+        budget: memory,
         tokenizer: options.tokenizer.clone(),
         prefill_chunk: options.prefill_chunk,
-        cache_dir,
-        ..gpu
-    };
-    let backend = GpuBackend::load(&choice.source(), &gpu_options).map_err(|error| explain(error, index))?;
+        cache_dir: cache,
+        ..gpu_options(index)
+    }
+}
+
+fn load(source: &ModelSource, options: &GpuOptions, index: Option<usize>) -> Result<(Duration, GpuBackend)> {
+    let start = Instant::now();
+    let backend = GpuBackend::load(source, options).map_err(|error| explain(error, index))?;
     Ok((start.elapsed(), backend))
 }
 

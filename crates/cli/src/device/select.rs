@@ -1,12 +1,15 @@
 //! Loading of a command's model on its device, and flags without effect on a GPU.
 
-use ruvllm::{EngineOptions, KvPolicy, PressurePolicy};
+use ruvllm::{EngineOptions, KvPolicy, ModelSource, PressurePolicy};
+use ruvllm_server::BackendLoader;
+#[cfg(not(feature = "gpu"))]
+use ruvllm_server::LoadedBackend;
 
 use super::choice::{Device, DeviceArgs, Wanted};
 use super::cpu::engine;
 use super::error::{DeviceError, Refused};
 #[cfg(feature = "gpu")]
-use super::gpu::open;
+use super::gpu::{open, present, served};
 use super::loaded::Loaded;
 use crate::args::{AdapterArgs, ModelArgs};
 use crate::error::{Error, Result, one_line};
@@ -51,9 +54,9 @@ impl DeviceArgs {
         defaults: Defaults,
     ) -> Result<Loaded> {
         let gpu = |index| {
-            refused(&options, adapters)?;
+            refused(&options, !adapters.adapters.is_empty())?;
             let context = options.context.or(defaults.gpu_context);
-            let wanted = Wanted { index, sequences: defaults.gpu_sequences, cache: self.gpu_cache() };
+            let wanted = self.wanted(index, defaults.gpu_sequences, None);
             open(model, &options.clone().with_context(context), wanted)
         };
         match self.device {
@@ -75,6 +78,59 @@ impl DeviceArgs {
     }
 }
 
+impl DeviceArgs {
+    /// Loader of a served model on a GPU; `None` if the engine computes it on the CPU.
+    /// `sequences`: those that are meant to be decoded together.
+    ///
+    /// # Errors
+    /// Flags without effect on a GPU, and an absent one; `auto` falls back to the CPU, with a note.
+    pub(crate) fn loader(
+        &self,
+        source: &ModelSource,
+        options: &EngineOptions,
+        has_adapters: bool,
+        sequences: usize,
+    ) -> Result<Option<BackendLoader>> {
+        let index = match self.device {
+            Device::Cpu => return Ok(None),
+            Device::Auto => None,
+            Device::Gpu(index) => index,
+        };
+        // A pool of keys and values that requests share.
+        let kv_bytes = options.kv_budget.map(|bytes| bytes as u64);
+        let falls_back = self.device == Device::Auto;
+        let checked =
+            refused(&options.clone().with_kv_budget(None), has_adapters).and_then(|()| present(index));
+        match checked {
+            Err(error) if falls_back => {
+                output::note(&format!("[--device auto: the CPU computes: {}]", one_line(&error)));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+            Ok(()) => {
+                let wanted = self.wanted(index, Some(sequences), kv_bytes);
+                Ok(Some(served(source.clone(), options, wanted, falls_back)))
+            }
+        }
+    }
+
+    fn wanted(&self, index: Option<usize>, sequences: Option<usize>, kv_bytes: Option<u64>) -> Wanted {
+        Wanted { index, sequences, memory: self.gpu_memory(), kv_bytes, cache: self.gpu_cache() }
+    }
+}
+
+/// Fails unless there is a GPU with an index, or any.
+#[cfg(not(feature = "gpu"))]
+fn present(_: Option<usize>) -> Result<()> {
+    Err(DeviceError::NotBuilt.into())
+}
+
+#[cfg(not(feature = "gpu"))]
+fn served(_: ModelSource, _: &EngineOptions, _: Wanted, _: bool) -> BackendLoader {
+    let reason = DeviceError::NotBuilt.to_string();
+    BackendLoader::new(move || Ok(LoadedBackend::Engine { reason: reason.clone() }))
+}
+
 #[cfg(not(feature = "gpu"))]
 fn open(_: &ModelArgs, _: &EngineOptions, _: Wanted) -> Result<Loaded> {
     Err(DeviceError::NotBuilt.into())
@@ -87,13 +143,10 @@ fn is_of_the_device(error: &Error) -> bool {
 }
 
 /// Rejects flags that change results or memory on the CPU but have no effect on a GPU.
-fn refused(options: &EngineOptions, adapters: &AdapterArgs) -> Result<()> {
+fn refused(options: &EngineOptions, has_adapters: bool) -> Result<()> {
     let has_f16 = |kv: KvPolicy| kv.to_string() == "f16";
     let refused = [
-        (
-            !adapters.adapters.is_empty(),
-            Refused { flag: "--adapter", reason: "it computes no LoRA adapters" },
-        ),
+        (has_adapters, Refused { flag: "--adapter", reason: "it computes no LoRA adapters" }),
         (
             options.kv.is_some_and(|kv| !has_f16(kv)),
             Refused { flag: "--kv", reason: "its keys and values are f16" },
@@ -135,14 +188,13 @@ mod tests {
 
     #[test]
     fn flags_of_the_cpu_are_refused_by_name() {
-        let none = AdapterArgs::default();
-        let flag = |options: EngineOptions| match refused(&options, &none) {
+        let flag = |options: EngineOptions| match refused(&options, false) {
             Err(Error::Device(DeviceError::Flag(refused))) => refused.flag,
             other => panic!("expected a refusal, found {other:?}"),
         };
         let base = EngineOptions::default;
-        assert!(refused(&base(), &none).is_ok());
-        assert!(refused(&base().with_kv("f16".parse::<KvPolicy>().ok()).with_threads(3), &none).is_ok());
+        assert!(refused(&base(), false).is_ok() && refused(&base(), true).is_err());
+        assert!(refused(&base().with_kv("f16".parse::<KvPolicy>().ok()).with_threads(3), false).is_ok());
         assert_eq!(flag(base().with_kv("q8".parse::<KvPolicy>().ok())), "--kv");
         assert_eq!(flag(base().with_kv_budget(1 << 20)), "--kv-budget");
         assert_eq!(flag(base().with_mlock(true)), "--mlock");

@@ -13,6 +13,7 @@ mod report;
 #[allow(dead_code)]
 #[path = "../it/schema.rs"]
 mod schema;
+mod serve;
 
 use std::io::Write;
 

@@ -23,6 +23,7 @@ fn a_program_without_gpu_support_says_how_to_build_it() {
         &[&short[..], &["--device", "gpu"]].concat()[..],
         &["bench", "--device", "gpu:1"],
         &["chat", "--device", "gpu"],
+        &["serve", "--check", "--device", "gpu"],
         &["doctor", "--gpu"],
     ] {
         run(arguments).fails_with(1, &["built without GPU support", "--features gpu", "--device cpu"]);
@@ -32,6 +33,9 @@ fn a_program_without_gpu_support_says_how_to_build_it() {
     let (text, notes) = auto.text_and_notes();
     assert_eq!(text, cpu.text());
     assert!(notes.contains("the CPU computes: this program is built without GPU support"), "{notes}");
+    let served = run(&["serve", "--check", "--device", "auto"]);
+    let notes = served.text_and_notes().1.to_owned();
+    assert!(notes.contains("the CPU computes"), "{notes}");
     let words: Vec<String> = run(&["doctor"]).text().split_whitespace().map(str::to_owned).collect();
     assert!(words.join(" ").contains("--features gpu"));
 }

@@ -14,6 +14,7 @@ use crate::args::{
 };
 use crate::commands::offer;
 use crate::default_model::ModelChoice;
+use crate::device::DeviceArgs;
 use crate::error::{Error, Result};
 
 /// Options of the models and their engines.
@@ -54,6 +55,14 @@ pub(super) struct ModelsArgs {
 
     #[command(flatten)]
     loading: LoadingArgs,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+
+    /// Sequences that a GPU is meant to decode together; each has KV memory for a context, unless
+    /// --kv-budget gives another amount
+    #[arg(long, value_name = "N", default_value = "4", value_parser = args::positive)]
+    gpu_sequences: usize,
 
     /// Memory budget of each KV cache, e.g. 512MiB [default: 4 contexts, as memory allows]
     #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
@@ -98,6 +107,11 @@ impl ModelsArgs {
             }
         }
         check_names(&entries)?;
+        for entry in &mut entries {
+            let has_adapters = !entry.adapters.is_empty();
+            entry.backend =
+                self.device.loader(&entry.source, &entry.options, has_adapters, self.gpu_sequences)?;
+        }
         Ok(entries)
     }
 
