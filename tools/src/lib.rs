@@ -138,22 +138,23 @@ enum Command {
 /// Errors of the command; usage errors end the process with status 2 (clap).
 pub fn run() -> Result<()> {
     let cli = Cli::parse();
-    let workspace = Workspace::find()?;
+    // Models can be made anywhere.
+    let workspace = Workspace::find;
     match cli.command {
-        Command::Bench(args) => bench::bench(&workspace, &args),
-        Command::KvQuality(args) => bench::kv_quality(&workspace, &args),
-        Command::QuantizeTable(args) => bench::quantize_table(&workspace, &args),
-        Command::EmbeddingSpeed(args) => bench::embedding_speed(&workspace, &args),
-        Command::Plots => plots::plots(&workspace),
+        Command::Bench(args) => bench::bench(&workspace()?, &args),
+        Command::KvQuality(args) => bench::kv_quality(&workspace()?, &args),
+        Command::QuantizeTable(args) => bench::quantize_table(&workspace()?, &args),
+        Command::EmbeddingSpeed(args) => bench::embedding_speed(&workspace()?, &args),
+        Command::Plots => plots::plots(&workspace()?),
         Command::TokenizerGoldens { folder } => tokenizer_goldens::tokenizer_goldens(&folder),
         Command::FamilyGoldens { models, seed, python } => {
-            family_goldens::family_goldens(&workspace, &python, models, seed)
+            family_goldens::family_goldens(&workspace()?, &python, models, seed)
         }
         Command::TemplateGoldens { folder, python } => {
-            template_goldens::template_goldens(&workspace, &folder, &python)
+            template_goldens::template_goldens(&workspace()?, &folder, &python)
         }
-        Command::TrainAdapter(args) => adapters::train_adapter(&workspace, &args),
-        Command::AdapterQuality(args) => adapters::adapter_quality(&workspace, &args),
+        Command::TrainAdapter(args) => adapters::train_adapter(&workspace()?, &args),
+        Command::AdapterQuality(args) => adapters::adapter_quality(&workspace()?, &args),
         Command::GenModel { shape, types, out, seed, layers, threads } => {
             let options = gen_model::Options { shape, types, seed, layers, threads };
             gen_model::gen_model(&options, &out)

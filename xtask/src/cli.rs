@@ -15,8 +15,8 @@ use crate::process::CommandLine;
 use crate::sanitize::Sanitizer;
 use crate::{
     Result, Workspace, adr, ci, clients, core_pack, cross_test, dependencies, deployment, dynamo, fixtures,
-    fuzz, grpc, kernel_sandbox, object_store, platforms, sanitize, second_opinion, setup, tidy, web,
-    workspace,
+    fuzz, gpu_bundle, grpc, kernel_sandbox, object_store, platforms, sanitize, second_opinion, setup, tidy,
+    web, workspace,
 };
 
 /// Builds, checks and measures the ruvllm workspace
@@ -110,6 +110,14 @@ enum Command {
         /// Builds it in another folder instead and compares the bytes; `ci --full` does
         #[arg(long)]
         check: bool,
+    },
+    /// Packs programs and a script that measure a server on a GPU of another machine
+    ///
+    /// Builds the program with GPU support, the load generator and the model generator for release;
+    /// the archive runs on Linux of the same processor without a toolchain and the internet.
+    GpuBundle {
+        /// Folder for `ruvllm-gpu.tar.gz`, which is created
+        folder: PathBuf,
     },
     /// Runs client libraries of others against the server: one table of features and clients
     ///
@@ -265,6 +273,7 @@ pub fn run() -> Result<()> {
             Ok(())
         }
         Command::Grpc { update } => grpc::grpc(&workspace, update),
+        Command::GpuBundle { folder } => gpu_bundle::gpu_bundle(&workspace, &folder),
         Command::ObjectStore => object_store::object_store(&workspace),
         Command::KernelSandbox => kernel_sandbox::kernel_sandbox(&workspace),
         Command::CorePack { check: false } => core_pack::update(&workspace),
@@ -381,6 +390,7 @@ mod tests {
             "bench --peer llama-bench=x --model a.gguf -p 512",
             "embedding-speed --model a --python b",
             "plots",
+            "gpu-bundle target/bundle",
             "gen-model --help",
         ] {
             let words = std::iter::once("xtask").chain(line.split(' '));

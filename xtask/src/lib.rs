@@ -20,6 +20,7 @@ mod extent;
 pub mod fixtures;
 mod fuzz;
 mod gpu;
+mod gpu_bundle;
 mod grpc;
 mod kernel_sandbox;
 pub mod metadata;

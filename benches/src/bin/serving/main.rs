@@ -8,6 +8,8 @@
 //!     [--tokens 64] [--rounds 3] [--end-tokens 0,2] [--cold] [--overhead SECONDS] [--json FILE]
 //!     [--soak MINUTES --pid PID [--idle CONNECTIONS] [--rate CALLS_PER_SECOND]]
 //!     [--connections COUNT --pid PID]
+//! serving --program ruvllm --endurance 10000 [--streams 32] [--program-model ARGUMENTS]
+//!     [--program-serve ARGUMENTS] [--json FILE]
 //! ```
 //!
 //! Every stream is a thread with a connection of its own that sends its requests one after
@@ -16,7 +18,13 @@
 //! `GET /health` and requests of one token instead, alone and beside each number of streams.
 //! `--soak` makes a mix of calls, some of which are cancelled or refused, and samples the memory of
 //! the first server's process. `--connections` opens so many idle ones and does the same.
+//!
+//! `--endurance` starts a server of its own, `PROGRAM serve` with both lists of arguments (divided
+//! by spaces; those of the model and device are for `PROGRAM generate` too), sends so many requests
+//! from so many clients and samples memory of process and GPU. Three greedy texts are compared with
+//! those of `generate`, before and after.
 
+mod endurance;
 mod http;
 mod idle;
 mod load;
@@ -27,6 +35,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::str::FromStr;
 
+use endurance::Endurance;
 use load::{Load, Server};
 use serde_json::{Value, json};
 use soak::Soak;
@@ -97,6 +106,7 @@ struct Settings {
     soak: Option<Soak>,
     /// Idle connections and the process that is watched.
     connections: Option<(usize, u32)>,
+    endurance: Option<Endurance>,
     json: Option<String>,
 }
 
@@ -124,7 +134,15 @@ impl Settings {
             overhead: None,
             soak: None,
             connections: None,
+            endurance: None,
             json: None,
+        };
+        let mut endurance = Endurance {
+            program: String::new(),
+            model: Vec::new(),
+            serve: Vec::new(),
+            requests: 0,
+            clients: 0,
         };
         let mut soak = Soak { minutes: 0.0, pid: 0, idle: 0, rate: 0.0 };
         let mut connections = 0;
@@ -155,6 +173,10 @@ impl Settings {
                 "--idle" => soak.idle = value.parse()?,
                 "--connections" => connections = value.parse()?,
                 "--rate" => soak.rate = value.parse()?,
+                "--program" => endurance.program = value,
+                "--program-model" => endurance.model = words_of(&value),
+                "--program-serve" => endurance.serve = words_of(&value),
+                "--endurance" => endurance.requests = value.parse()?,
                 "--json" => settings.json = Some(value),
                 _ => return Err(format!("unknown flag {word}; the head of the source lists all").into()),
             }
@@ -164,6 +186,11 @@ impl Settings {
         }
         settings.connections = (connections > 0).then_some((connections, soak.pid));
         settings.soak = (soak.minutes > 0.0).then_some(soak);
+        if endurance.requests > 0 {
+            endurance.clients = settings.streams[0];
+            settings.endurance = Some(endurance);
+            return Ok(settings);
+        }
         if settings.servers.is_empty() { Err("no --server NAME=URL".into()) } else { Ok(settings) }
     }
 
@@ -171,6 +198,10 @@ impl Settings {
         let (requests, tokens) = (self.requests, self.tokens);
         Load { streams, requests, tokens, prompt, end_tokens: self.end_tokens.clone(), round }
     }
+}
+
+fn words_of(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
 }
 
 fn list<T: FromStr>(text: &str) -> Result<Vec<T>>
@@ -181,6 +212,11 @@ where
 }
 
 fn run(settings: &Settings) -> Result<()> {
+    if let Some(endurance) = &settings.endurance {
+        let document = endurance::run(endurance)?;
+        println!("{}", serde_json::to_string_pretty(&document)?);
+        return write_json(settings, &document);
+    }
     if let Some(soak) = settings.soak {
         let document = soak::run(&settings.servers[0], soak)?;
         return write_json(settings, &document);

@@ -1,0 +1,96 @@
+//! Archive of programs that measure a server on a GPU of another machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::process::CommandLine;
+use crate::{Error, Result, Workspace};
+
+/// Programs of the archive, which the script calls by these names.
+const PROGRAMS: [&str; 3] = ["ruvllm", "serving", "ruvllm-tools"];
+
+/// Script that measures, with its usage at its head.
+const SCRIPT: &str = include_str!("measure.sh");
+
+/// The Vulkan loader, for machines that have a driver and no loader.
+const LOADER: &str = "libvulkan.so.1";
+
+/// Name of the folder in the archive.
+const NAME: &str = "ruvllm-gpu";
+
+/// Builds the programs and packs them with the script and the Vulkan loader of this machine.
+pub(crate) fn gpu_bundle(workspace: &Workspace, folder: &Path) -> Result<()> {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.path("target/gpu"), Into::into);
+    build(workspace, &target)?;
+    let folder = &std::path::absolute(folder).map_err(Error::io("find", folder))?;
+    let content = folder.join(NAME);
+    let libraries = content.join("lib");
+    fs::create_dir_all(&libraries).map_err(Error::io("create", &libraries))?;
+    for program in PROGRAMS {
+        let packed = content.join(program);
+        copy(&target.join("release").join(program), &packed)?;
+        CommandLine::new("strip", folder).args([packed]).run()?;
+    }
+    if let Some(loader) = loader(workspace) {
+        copy(&loader, &libraries.join(LOADER))?;
+    }
+    let script = content.join("measure.sh");
+    fs::write(&script, SCRIPT).map_err(Error::io("write", &script))?;
+    let archive = folder.join(format!("{NAME}.tar.gz"));
+    CommandLine::new("tar", folder).args(["-czf"]).args([&archive]).args([NAME]).run()?;
+    let bytes = fs::metadata(&archive).map_err(Error::io("read", &archive))?.len();
+    println!("{}: {:.1} MiB; on the other machine:", archive.display(), bytes as f64 / f64::from(1 << 20));
+    println!("tar -xzf {NAME}.tar.gz && sh {NAME}/measure.sh");
+    Ok(())
+}
+
+fn build(workspace: &Workspace, target: &Path) -> Result<()> {
+    let packages = ["ruvllm-cli", "ruvllm-benches", "ruvllm-tools"].into_iter().flat_map(|name| ["-p", name]);
+    let programs = PROGRAMS.into_iter().flat_map(|name| ["--bin", name]);
+    CommandLine::cargo(workspace)
+        .args(["build", "--release", "--locked", "--features", "ruvllm-cli/gpu"])
+        .args(packages)
+        .args(programs)
+        .args(["--target-dir".as_ref(), target.as_os_str()])
+        .run()
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to).map(drop).map_err(Error::io("copy", from))
+}
+
+/// Path of the Vulkan loader as the dynamic linker lists it.
+fn loader(workspace: &Workspace) -> Option<PathBuf> {
+    let list = ["/sbin/ldconfig", "ldconfig"]
+        .iter()
+        .find_map(|program| CommandLine::new(program, workspace.root()).args(["-p"]).output().ok())?;
+    path_in(&list).map(PathBuf::from)
+}
+
+/// Path of the loader in a list of libraries.
+fn path_in(list: &str) -> Option<&str> {
+    let line = list.lines().find(|line| line.trim_start().starts_with(LOADER))?;
+    line.split_once("=> ").map(|(_, path)| path.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loader_is_found_by_its_whole_name() {
+        let list =
+            "2 libs found\n\tlibvulkan_lvp.so (libc6) => /lib/a\n\tlibvulkan.so.1 (libc6,x86-64) => /lib/b\n";
+        assert_eq!(path_in(list), Some("/lib/b"));
+        assert_eq!(path_in("libc.so.6 => /lib/c"), None);
+    }
+
+    #[test]
+    fn script_calls_every_program() {
+        for program in PROGRAMS {
+            assert!(SCRIPT.contains(&format!("./{program} ")), "{program}");
+        }
+        assert!(SCRIPT.contains("$PWD/lib"));
+    }
+}
