@@ -97,7 +97,9 @@ fn io_error(error: object_store::Error) -> io::Error {
 /// True if the HTTP client waited in vain.
 fn is_timeout(error: &(dyn StdError + 'static)) -> bool {
     let timed_out = |error: &(dyn StdError + 'static)| {
-        let kind = error.downcast_ref::<object_store::client::HttpError>().map(|error| error.kind());
+        let kind = error
+            .downcast_ref::<object_store::client::HttpError>()
+            .map(object_store::client::HttpError::kind);
         kind == Some(object_store::client::HttpErrorKind::Timeout)
     };
     std::iter::successors(Some(error), |&error| error.source()).any(timed_out)
@@ -145,8 +147,8 @@ mod tests {
             (error.kind(), error.to_string().as_str()),
             (io::ErrorKind::TimedOut, "no answer within 10ms")
         );
-        let panics = answers.start(Duration::from_secs(10), async { panic!("a defect of the client") });
-        panics.wait().map(|()| ()).expect_err("an error, and no end of the process");
+        let panics = answers.start::<()>(Duration::from_secs(10), async { panic!("a defect of the client") });
+        panics.wait().expect_err("an error, and no end of the process");
     }
 
     #[test]

@@ -74,6 +74,8 @@ impl Location {
         let store = builder
             .with_bucket_name(&self.bucket)
             .with_retry(retry)
+            // Not every server has the bulk request; those of one call run at once.
+            .with_disable_bulk_delete(true)
             .with_http_connector(Connector { limit: patience })
             .build()
             .map_err(|error| Error::Settings { url: url.to_owned(), reason: one_line(&error) })?;

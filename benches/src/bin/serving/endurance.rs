@@ -225,7 +225,7 @@ fn call(server: &Server, connection: &mut Option<Connection>, number: usize) -> 
         true => {
             let events =
                 text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
-            events.filter_map(|event: Value| of(&event)).last()
+            events.filter_map(|event: Value| of(&event)).next_back()
         }
         false => serde_json::from_str(&text).ok().as_ref().and_then(of),
     };

@@ -168,6 +168,7 @@ fn refused(options: &EngineOptions, has_adapters: bool) -> Result<()> {
             Refused { flag: "--pressure", reason: "its keys and values have room for one context" },
         ),
         (options.prefixes.has_files(), Refused { flag: "--prefix-cache", reason: "it has no prefix cache" }),
+        (options.prefix_transfers, Refused { flag: "--grpc-transfers", reason: "it has no prefix cache" }),
         (
             options.quantize.is_some(),
             Refused { flag: "--quantize", reason: "it takes weights as stored: use `ruvllm quantize`" },

@@ -12,21 +12,21 @@ use ruvllm_kv_cache::prefix::{
 };
 
 const BLOCK: usize = 4;
-pub const PAYLOAD: [u8; 64] = [7; 64];
+pub(crate) const PAYLOAD: [u8; 64] = [7; 64];
 
 /// Bytes of an entry.
 const ENTRY: u64 = (EntryHeader::bytes(BLOCK) + TAG_BYTES + PAYLOAD.len()) as u64;
 
-pub type Storage = Arc<dyn EntryStorage>;
+pub(crate) type Storage = Arc<dyn EntryStorage>;
 
 /// All tests; `storage` makes an empty storage, which others write to.
-pub fn all(storage: &dyn Fn() -> Storage) {
+pub(crate) fn all(storage: &dyn Fn() -> Storage) {
     without_times(storage);
     entries_written_first_are_deleted_first(&storage());
 }
 
 /// All tests but that of the order of deletion.
-pub fn without_times(storage: &dyn Fn() -> Storage) {
+pub(crate) fn without_times(storage: &dyn Fn() -> Storage) {
     stores_with_one_key_share(&storage());
     other_keys_and_models_have_names_of_their_own(&storage());
     forged_entries_are_refused(&storage());
@@ -36,11 +36,11 @@ pub fn without_times(storage: &dyn Fn() -> Storage) {
     stores_write_and_read_at_once(&storage());
 }
 
-pub fn secret(byte: u8) -> FolderKey {
+pub(crate) fn secret(byte: u8) -> FolderKey {
     FolderKey::new(&[byte; 32]).expect("a key")
 }
 
-pub fn key() -> PrefixKey {
+pub(crate) fn key() -> PrefixKey {
     PrefixKey {
         model: [1; 32],
         adapter: None,
@@ -50,7 +50,7 @@ pub fn key() -> PrefixKey {
     }
 }
 
-pub fn open(storage: &Storage, byte: u8) -> PrefixStore {
+pub(crate) fn open(storage: &Storage, byte: u8) -> PrefixStore {
     open_limited(storage, byte, 1 << 30)
 }
 
@@ -59,7 +59,7 @@ fn open_limited(storage: &Storage, byte: u8, limit_bytes: u64) -> PrefixStore {
 }
 
 /// The whole blocks of `tokens`, stored; their names.
-pub fn put(store: &PrefixStore, tokens: &[u32]) -> Vec<EntryName> {
+pub(crate) fn put(store: &PrefixStore, tokens: &[u32]) -> Vec<EntryName> {
     let write = |place: Missing| {
         assert_eq!(store.write(&place, &[&PAYLOAD[..10], &PAYLOAD[10..]]).expect("written"), Stored::Written);
         EntryName { id: place.id(), index: place.index() as u32 }
@@ -68,7 +68,7 @@ pub fn put(store: &PrefixStore, tokens: &[u32]) -> Vec<EntryName> {
 }
 
 /// Blocks of `tokens` that are found and whose payload is right, and the warnings.
-pub fn verified(store: &PrefixStore, tokens: &[u32]) -> (usize, Vec<Warning>) {
+pub(crate) fn verified(store: &PrefixStore, tokens: &[u32]) -> (usize, Vec<Warning>) {
     let mut found = store.find(&key(), &[tokens, &[0]].concat(), 0);
     let (mut n_blocks, mut reader) = (0, store.reader(&found.chain));
     for _ in &found.chain {

@@ -11,10 +11,14 @@ use ruvllm_prefix_objects::ObjectStorage;
 use crate::any_storage::{self, PAYLOAD, Storage, key, open, put, secret, verified};
 use crate::server::{Fault, Server};
 
-/// Patience of the tests.
+/// Patience with servers that fail.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 fn storage_at(endpoint: &str) -> Storage {
+    patient_storage_at(endpoint, PATIENCE)
+}
+
+fn patient_storage_at(endpoint: &str, patience: Duration) -> Storage {
     let variables = [
         ("AWS_ACCESS_KEY_ID", "name"),
         ("AWS_SECRET_ACCESS_KEY", "secret"),
@@ -23,7 +27,7 @@ fn storage_at(endpoint: &str) -> Storage {
     ];
     let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let storage = ObjectStorage::open("s3://models/prefixes", variables).expect("a storage");
-    Arc::new(storage.with_patience(PATIENCE))
+    Arc::new(storage.with_patience(patience))
 }
 
 #[test]
@@ -32,7 +36,8 @@ fn a_server_that_works_passes_the_tests_of_every_storage() {
     // This server tells one time of writing for all.
     any_storage::without_times(&|| {
         let server = Server::start();
-        let storage = storage_at(&server.endpoint);
+        // Other tests run on the same machine.
+        let storage = patient_storage_at(&server.endpoint, Duration::from_secs(20));
         servers.borrow_mut().push(server);
         storage
     });

@@ -1,7 +1,7 @@
 //! A small HTTP server on loopback with the answers, and the faults, of an object store.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 /// Behaviour of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     None,
     /// Takes the request and never answers.
     Hang,
@@ -29,7 +29,7 @@ pub enum Fault {
 }
 
 /// Objects, and the fault of the answers; it ends with the process.
-pub struct Server {
+pub(crate) struct Server {
     pub endpoint: String,
     state: Arc<State>,
 }
@@ -50,7 +50,7 @@ struct Request {
 }
 
 impl Server {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
         let state = Arc::new(State {
@@ -69,16 +69,16 @@ impl Server {
         Self { endpoint, state }
     }
 
-    pub fn fail(&self, fault: Fault) {
+    pub(crate) fn fail(&self, fault: Fault) {
         *self.state.fault.lock() = fault;
     }
 
-    pub fn requests(&self) -> u64 {
+    pub(crate) fn requests(&self) -> u64 {
         self.state.requests.load(Relaxed)
     }
 
     /// Changes every object.
-    pub fn alter(&self, change: impl Fn(&mut Vec<u8>)) {
+    pub(crate) fn alter(&self, change: impl Fn(&mut Vec<u8>)) {
         self.state.objects.lock().values_mut().for_each(change);
     }
 }

@@ -39,7 +39,7 @@ impl Leaves<Block> for PoolLeaves {
 impl PrefixCache {
     /// Maximum number of blocks to evict now. At a watermark (not urgent) the write queue must have
     /// room for them, so that none is dropped.
-    fn most_blocks(&self, is_urgent: bool) -> usize {
+    pub(super) fn most_blocks(&self, is_urgent: bool) -> usize {
         match &self.files {
             Some(files) if !files.at_once && !is_urgent => files.writer.queue().room().min(MOST_AT_ONCE),
             _ => MOST_AT_ONCE,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ruvllm_kernels::attention::NuqCodebooks;
 use ruvllm_kernels::rope::{RopeFrequencies, RopeLayout};
 use ruvllm_kv_cache::{KvCalibration, KvRope, KvShape};
-use ruvllm_memory::{Claim, PagePool, PoolConfig, PressurePolicy, Quota, Tenant};
+use ruvllm_memory::{Claim, PagePool, PoolConfig, PressurePolicy, Quota, Rung, Tenant};
 
 use super::*;
 

@@ -207,7 +207,7 @@ fn queue_counts_steps_and_numbers_the_seeds_of_choices() {
     let texts: Vec<_> = handles.into_iter().map(|handle| handle.wait().expect("text").tokens).collect();
     for (index, tokens) in texts.iter().enumerate() {
         let alone = request.clone().with_seed(11 + index as u64);
-        assert_eq!(*tokens, complete(&engine, alone).tokens, "choice {index}");
+        assert_eq!(*tokens, complete(&engine, &alone).tokens, "choice {index}");
     }
     let prompt = engine.encode_prompt(&request.prompt).expect("a text").len() as u64;
     let counts = queue.step_statistics();

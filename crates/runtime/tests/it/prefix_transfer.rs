@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 use ruvllm::{
     Completion, Engine, EngineOptions, EntryFault, Error, FolderKey, GenerateRequest, ImportedPrefix,
-    KvPolicy, PrefixCaching, PrefixOffer, Prompt, Tenant, TransferError, TransferStatistics,
+    KvPolicy, PrefixCaching, PrefixOffer, Prompt, Quota, Tenant, TransferError, TransferStatistics,
 };
 
 use crate::common::{complete, family_path, greedy, load, tiny_options, tiny_path, tiny_source};
@@ -39,7 +39,7 @@ fn prefill(engine: &Engine, tokens: &[u32]) {
 }
 
 /// Tokens and the bits of all log-probabilities.
-fn bits(completion: &Completion) -> (Vec<u32>, Vec<u32>) {
+fn bits(completion: &Completion) -> (Vec<u32>, Vec<u64>) {
     let all = completion.logprobs.iter().flat_map(|one| std::iter::once(&one.token).chain(&one.top));
     (completion.tokens.clone(), all.map(|one| one.logprob.to_bits()).collect())
 }
@@ -224,7 +224,7 @@ fn faulty_entries_are_refused_by_name_and_the_prompt_is_computed() {
         (&|all| all[0] = foreign[0].clone(), 0, "entry tokens", "other tokens"),
         (&|all| all[2] = foreign[2].clone(), 2, "entry place", "does not follow"),
         (&|all| all.push(foreign[0].clone()), 4, "surplus", "after block 4"),
-        (&|all| drop(all[3].pop()), 3, "incomplete", "3 of 4 blocks"),
+        (&|all| _ = all[3].pop(), 3, "incomplete", "3 of 4 blocks"),
         (&|all| all.clear(), 0, "incomplete", "0 of 4 blocks"),
     ];
     for (index, (change, kept, expected, text)) in cases.into_iter().enumerate() {

@@ -26,6 +26,10 @@ use crate::tenant::tenant_of;
 /// Bytes of entries in a message: well below the 4 MiB that clients take by default.
 const PART_BYTES: usize = 256 << 10;
 
+/// Longest wait for the rest of a refused import. Clients that are writing when the reply comes may
+/// take it for a failure of the connection.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// Messages that wait for their reader or for the engine.
 const QUEUED: usize = 4;
 
@@ -150,8 +154,21 @@ pub(super) async fn import(
     extensions: &Extensions,
     mut messages: Streaming<proto::ImportPrefixRequest>,
 ) -> Result<proto::ImportedPrefix, ApiError> {
+    let imported = take(app, extensions, &mut messages).await;
+    if imported.is_err() {
+        let rest = async { while let Ok(Some(_)) = messages.message().await {} };
+        let _ = timeout(LINGER, rest).await;
+    }
+    imported
+}
+
+async fn take(
+    app: &App,
+    extensions: &Extensions,
+    messages: &mut Streaming<proto::ImportPrefixRequest>,
+) -> Result<proto::ImportedPrefix, ApiError> {
     let patience = extensions.get::<BodyLimits>().unwrap_or(&BodyLimits::DEFAULT).time;
-    let Some(ImportPart::Target(target)) = next(&mut messages, patience).await? else {
+    let Some(ImportPart::Target(target)) = next(messages, patience).await? else {
         return Err(ApiError::invalid_param("target", "the first message has to name the prompt"));
     };
     let place = Place::of(app, target.model.as_deref(), extensions).await?;
@@ -159,7 +176,7 @@ pub(super) async fn import(
     let (sender, receiver) = mpsc::channel(QUEUED);
     // Entries are hashed, and prefixes evicted for them.
     let task = tokio::task::spawn_blocking(move || receive(import, receiver));
-    let arrived = pass_on(&mut messages, patience, &sender).await;
+    let arrived = pass_on(messages, patience, &sender).await;
     drop(sender);
     let received = task.await.map_err(|panic| ApiError::internal(&panic))?;
     // An error of the sender is the cause of an incomplete import.
