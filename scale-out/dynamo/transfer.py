@@ -16,8 +16,8 @@ import grpc
 import connection
 
 ROLES = ["agg", "prefill", "decode"]
-# Seconds of a transfer while the time of computing the prompt is unknown, of shorter calls, and least
-# ones of a transfer.
+# Seconds of a transfer while the time of computing the prompt is unknown, of shorter calls, and
+# least ones of a transfer.
 PATIENCE, SHORT, LEAST = 30.0, 5.0, 1.0
 # Tokens of the prompt that a decode worker computes at its start, to know the rate of its server.
 WARM_UP = 128

@@ -23,6 +23,7 @@ mod help;
 mod input;
 mod kernel_pack;
 mod key_pair;
+mod one_line;
 mod output;
 mod pack_text;
 mod plan_text;

@@ -183,10 +183,10 @@ pub struct EngineOptions {
     pub pressure: PressurePolicy,
     /// Prefix cache. Default: in memory.
     pub prefixes: PrefixCaching,
-    /// Key of a prefix folder that other users own or may write to, and of a shared storage. Entries
-    /// written with another key are ignored; without a key such a folder or storage is refused.
-    /// Prefixes of other engines ([`Engine::import_prefix`](crate::Engine::import_prefix)) are taken
-    /// from holders of the key alone. Default: none.
+    /// Key of a prefix folder that other users own or may write to, and of a shared storage.
+    /// Entries written with another key are ignored; without a key such a folder or storage is
+    /// refused. Prefixes of other engines ([`Engine::import_prefix`](crate::Engine::import_prefix))
+    /// are taken from holders of the key alone. Default: none.
     pub prefix_key: Option<FolderKey>,
     /// Exchange of prefixes with other engines
     /// ([`Engine::export_prefix`](crate::Engine::export_prefix)); needs a prefix cache. Loading

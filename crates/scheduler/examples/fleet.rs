@@ -1,6 +1,7 @@
 //! Fleets of 1 to 1,000 engines behind a router, as the tables of `docs/scale-out.md`.
 //!
-//! `cargo run --release -p ruvllm-scheduler --example fleet --features simulator -- TABLE [KEY=VALUE..]`
+//! `cargo run --release -p ruvllm-scheduler --example fleet --features simulator -- TABLE
+//! [KEY=VALUE..]`
 //!
 //! TABLE is `scale`, `load`, `delay`, `skew`, `routers` or `run`; the keys are the fields of
 //! `Settings`. `run` prints one line for each router policy, and the bound of the hits; with

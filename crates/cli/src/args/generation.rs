@@ -67,8 +67,8 @@ impl GenerationArgs {
     /// Without `--prefix-cache`, keys and values of a session are kept in the folder `session`.
     ///
     /// # Errors
-    /// An error of the place of stored prefixes if the prefix cache needs a folder and none is given or known; a
-    /// draft model that is neither a path nor in the store.
+    /// An error of the place of stored prefixes if the prefix cache needs a folder and none is
+    /// given or known; a draft model that is neither a path nor in the store.
     pub(crate) fn options(&self, session: Option<&Path>) -> Result<EngineOptions> {
         let of_session = |limit_bytes| match session {
             Some(path) => PrefixCaching::Folder { path: path.to_owned(), limit_bytes },
@@ -94,8 +94,8 @@ pub(crate) struct PrefixArgs {
     prefix_cache: Option<PrefixFiles>,
 
     /// Folder of the prefix cache, or an object store that several workers share:
-    /// `s3://BUCKET/PREFIX`, with the settings of `AWS_*` variables [default: ruvllm/prefixes in the
-    /// user's cache folder]
+    /// `s3://BUCKET/PREFIX`, with the settings of `AWS_*` variables [default: ruvllm/prefixes in
+    /// the user's cache folder]
     #[arg(long, value_name = "DIR|URL")]
     prefix_dir: Option<PathBuf>,
 
@@ -122,7 +122,7 @@ impl PrefixArgs {
     /// size of a folder.
     ///
     /// # Errors
-    /// Those of a folder that is not known, of a URL, and of the object store that it names.
+    /// An unknown folder, a URL that names no store, and an object store that refuses.
     pub(crate) fn caching(&self, default: impl FnOnce(u64) -> PrefixCaching) -> Result<PrefixCaching> {
         let limit_bytes = self.prefix_limit as u64;
         let stored = |only_evicted| {

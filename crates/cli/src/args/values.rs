@@ -6,7 +6,7 @@ use std::time::Duration;
 use ruvllm::{DryBreakers, FolderKey, Isa, KvCalibration, KvPolicy, SamplerOrder};
 use ruvllm_models::quantize::Recipe;
 
-use crate::error::one_line;
+use crate::one_line::one_line;
 
 /// Parses a whole number of at least 1.
 pub(crate) fn positive(text: &str) -> Result<usize, String> {

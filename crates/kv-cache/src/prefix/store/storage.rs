@@ -69,9 +69,9 @@ pub trait EntryStorage: fmt::Debug + Send + Sync {
         1
     }
 
-    /// Time that one lookup may take; `None` for local storages. A storage with a limit is *remote*:
-    /// an error of one entry says that others would fail too, so the store leaves it alone for a
-    /// while.
+    /// Time that one lookup may take; `None` for local storages. A storage with a limit is
+    /// *remote*: an error of one entry says that others would fail too, so the store leaves it
+    /// alone for a while.
     fn patience(&self) -> Option<Duration> {
         None
     }

@@ -16,7 +16,7 @@ pub struct FleetReport {
     pub event_lag: Latencies,
     /// Tokens of all prompts.
     pub prompt_tokens: u64,
-    /// Those that came from a prefix cache.
+    /// Prompt tokens served from a prefix cache.
     pub cached_tokens: u64,
     /// Requests that ended between the first and the last arrival.
     pub ended: u64,
