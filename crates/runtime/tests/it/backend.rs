@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use ruvllm::{
     BackendQueue, BackendSession, CancelToken, Completion, Engine, Error, FinishReason, GenerateRequest,
-    InferenceBackend, ModelConfig, Prompt, RequestHandle, Result, TextCodec, TokenId,
+    InferenceBackend, KvPolicy, ModelConfig, Prompt, RequestHandle, Result, TextCodec, TokenId,
 };
 
 use crate::common::{base, complete, family_path, greedy, load, tiny, tiny_options, tiny_path};
@@ -220,7 +220,7 @@ fn queue_counts_steps_and_numbers_the_seeds_of_choices() {
     for n in [0, 129] {
         assert!(matches!(queue.submit_many(&request, n), Err(Error::InvalidOption { name: "n", .. })));
     }
-    let other = request.clone().with_kv(Some("q4".parse().expect("a policy")));
+    let other = request.clone().with_kv("q8".parse::<KvPolicy>().expect("a policy"));
     let refused = queue.submit(&other);
     assert!(matches!(refused, Err(Error::KvPolicyBackend { .. })), "{refused:?}");
     assert!(!queue.is_lost());
