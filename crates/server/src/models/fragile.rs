@@ -76,7 +76,7 @@ impl BackendSession for FragileSession<'_> {
         if self.is_lost.load(SeqCst) {
             return Err(Fragile::lost());
         }
-        self.session.forward(tokens)
+        BackendSession::forward(&mut *self.session, tokens)
     }
 
     fn truncate(&mut self, len: usize) -> Result<usize, Error> {
