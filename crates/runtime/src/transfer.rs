@@ -60,7 +60,7 @@ impl Engine {
     /// Begins to receive blocks of a prompt, which requests of the tenant find in the prefix cache
     /// afterwards. The time from here to the end counts for the rate of transfers.
     ///
-    /// Whoever sends the blocks decides what the model reads in the prompt: they are checked
+    /// The sender of the blocks decides what the model reads in the prompt: they are checked
     /// against damage, mix-ups and, with [`prefix_key`](crate::EngineOptions::prefix_key), against
     /// senders without the key.
     ///

@@ -254,7 +254,7 @@ impl PrefixImport {
     }
 }
 
-/// Keeps the blocks of an import that was given up.
+/// Keeps the complete blocks of an import that ended early.
 impl Drop for PrefixImport {
     fn drop(&mut self) {
         if !self.is_settled {
