@@ -10,7 +10,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
-use ruvllm::RowKernels;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -49,15 +48,14 @@ impl Served {
 
     /// A server that learns and whose settings follow the load.
     fn learning(folder: &Path) -> Self {
-        Self::learning_with(folder, None)
+        Self::learning_with(folder, ruvllm::EngineOptions::default())
     }
 
-    /// The same with replacements of native kernels.
-    fn learning_with(folder: &Path, row_kernels: Option<Arc<dyn RowKernels>>) -> Self {
-        let mut options = ruvllm::EngineOptions::default().with_threads(1).with_kv_budget(256 << 20);
+    /// The same with these further options of the engine.
+    fn learning_with(folder: &Path, options: ruvllm::EngineOptions) -> Self {
+        let mut options = options.with_threads(1).with_kv_budget(256 << 20);
         let tuning = ruvllm::TuningOptions::fitting(&options.scheduling, options.prefill_chunk);
         options.tuning = Some(tuning);
-        options.row_kernels = row_kernels;
         let models = ModelSet::new(vec![ModelEntry::new("base", built_in(), options)], None);
         let learning = Learning { folder: Some(folder.to_owned()), ..Learning::default() };
         let app = Arc::new(App::new(models.with_learning(learning), RequestLimits::default()));
@@ -79,8 +77,12 @@ impl Served {
 
     /// A scrape that has every metric of the server.
     fn full_scrape() -> Scrape {
-        let folder = tempfile::tempdir().unwrap();
-        let served = Self::learning_with(folder.path(), Some(fake_pack("core")));
+        let (folder, prefixes) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut options = ruvllm::EngineOptions::default();
+        options.row_kernels = Some(fake_pack("core"));
+        options.prefixes =
+            ruvllm::PrefixCaching::Folder { path: prefixes.path().to_owned(), limit_bytes: 1 << 20 };
+        let served = Self::learning_with(folder.path(), options);
         assert_eq!(served.post("/v1/chat/completions", chat(&json!({"stream": true}))), 200);
         let model = served.app.models.loaded().remove(0);
         model.learning().unwrap().counters().set_adapter("default", "tone", false, Some(0.01));
