@@ -33,15 +33,6 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Messages that wait for their reader or for the engine.
 const QUEUED: usize = 4;
 
-/// Engine of a model that generates.
-///
-/// # Errors
-/// 400 for an encoder.
-pub(super) fn engine_of(model: &LoadedModel) -> Result<&Engine, ApiError> {
-    let missing = || ApiError::invalid_param("model", format!("{} generates no text", model.name()));
-    model.embedder().engine().ok_or_else(missing)
-}
-
 /// A model, and the tenant whose prefixes are meant.
 pub(super) struct Place {
     model: Arc<LoadedModel>,
@@ -55,14 +46,14 @@ impl Place {
     /// 404 without such a model, 400 for one that generates no text.
     pub(super) async fn of(app: &App, name: Option<&str>, extensions: &Extensions) -> Result<Self, ApiError> {
         let model = app.models.choose(name).await?.model;
-        let engine = engine_of(&model)?;
+        let engine = model.engine()?;
         let caller = extensions.get::<Caller>();
         let tenant = caller.map(|caller| tenant_of(engine, caller)).transpose()?.unwrap_or_default();
         Ok(Self { model, tenant })
     }
 
     fn engine(&self) -> Result<&Engine, ApiError> {
-        engine_of(&self.model)
+        self.model.engine()
     }
 }
 

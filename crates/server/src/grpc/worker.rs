@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 use super::events::count;
 use super::proto::model_event::Event;
 use super::proto::worker_server;
-use super::transfer::{self, Place, PrefixParts, engine_of};
+use super::transfer::{self, Place, PrefixParts};
 use super::{proto, status};
 use crate::api_error::ApiError;
 use crate::app::App;
