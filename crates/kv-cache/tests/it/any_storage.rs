@@ -28,6 +28,7 @@ pub(crate) fn all(storage: &dyn Fn() -> Storage) {
 /// All tests but that of the order of deletion.
 pub(crate) fn without_times(storage: &dyn Fn() -> Storage) {
     stores_with_one_key_share(&storage());
+    blocks_of_a_models_size_are_read_back(&storage());
     other_keys_and_models_have_names_of_their_own(&storage());
     forged_entries_are_refused(&storage());
     changed_bytes_and_lengths_are_noticed(&storage());
@@ -123,6 +124,27 @@ fn stores_with_one_key_share(storage: &Storage) {
     assert_eq!(found.chain.len(), 5, "blocks after those that are known");
     let statistics = other.statistics();
     assert_eq!((statistics.loaded_blocks, statistics.storage_errors, statistics.is_paused), (40, 0, false));
+}
+
+/// Blocks of models have hundreds of KiB: limits of answers, and parts of uploads, show.
+fn blocks_of_a_models_size_are_read_back(storage: &Storage) {
+    let tokens: Vec<u32> = (0..2 * BLOCK as u32).collect();
+    let store = open(storage, 1);
+    let sizes = [300_000, (1 << 20) + 1];
+    for (place, bytes) in store.missing(&key(), &tokens, 0).into_iter().zip(sizes) {
+        assert_eq!(
+            store.write(&place, &[&vec![place.index() as u8; bytes]]).expect("written"),
+            Stored::Written
+        );
+    }
+    let found = store.find(&key(), &[&tokens[..], &[0]].concat(), 0);
+    assert_eq!((found.chain.len(), found.warnings.len()), (2, 0), "{:?}", found.warnings);
+    let mut reader = store.reader(&found.chain);
+    for (index, bytes) in sizes.into_iter().enumerate() {
+        let mut payload = vec![u8::MAX; bytes];
+        reader.read(&mut [&mut payload]).expect("an entry");
+        assert!(payload.iter().all(|&byte| usize::from(byte) == index), "block {index}");
+    }
 }
 
 fn other_keys_and_models_have_names_of_their_own(storage: &Storage) {
