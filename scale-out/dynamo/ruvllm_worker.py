@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import grpc
 
@@ -62,6 +62,9 @@ class RuvllmEngine(LLMEngine):
         self.worker = services.WorkerStub(self.channel)
         self.transfer = transfer.Transfer(args, self.protos, services, self.channel, self.metadata, connect)
         self.tasks = []
+        # Set while the server that the connection leads to is known to have the model of the card;
+        # the number of connections that broke.
+        self.agreed, self.broken = asyncio.Event(), 0
         # Requests that run, and the end.
         self.running, self.is_ended = 0, False
         self.publisher = None
@@ -181,23 +184,35 @@ class RuvllmEngine(LLMEngine):
                     await asyncio.sleep(0.01)
                 request = self.protos.WatchModelRequest(model=self.args.model, load_interval_ms=LOAD_INTERVAL_MS)
                 async for event in self.worker.WatchModel(request, metadata=self.metadata, wait_for_ready=True):
+                    if not self.agreed.is_set() and not await self.compare_again():
+                        return
+                    self.agreed.set()
                     self.pass_on(event)
             except grpc.aio.AioRpcError as error:
                 log.warning("%s: %s; following again", self.args.server, error.details())
+            self.agreed.clear()
+            self.broken += 1
             # A server that is gone has no blocks; the next one tells all of its own.
             self.forget()
             await asyncio.sleep(PAUSE)
-            await self.compare_again()
 
     async def compare_again(self):
-        """Ends the worker if a server that was started again is another one."""
-        try:
-            found = await self.described()
-        except grpc.aio.AioRpcError:
-            return
-        if agreement.properties(found) != agreement.properties(self.description):
-            self.leave(f"{self.args.server} was started again with another model or other KV settings; "
-                       "start this worker again")
+        """Ends the worker, and returns false, if a server that was started again is another one."""
+        if agreement.properties(await self.described()) == agreement.properties(self.description):
+            return True
+        self.leave(f"{self.args.server} was started again with another model or other KV settings; "
+                   "start this worker again")
+        return False
+
+    async def check_server(self):
+        """Refuses a request while it is not known that the server has the model of the card: the front
+        end tries it with another worker. Returns the number of connections that broke so far."""
+        if self.broken == 0:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.agreed.wait(), PATIENCE)
+        if not self.agreed.is_set():
+            raise EngineShutdown(f"{self.args.server} was lost, and has not been compared again")
+        return self.broken
 
     def pass_on(self, event):
         kind = event.WhichOneof("event")
@@ -244,11 +259,16 @@ class RuvllmEngine(LLMEngine):
     async def answer(self, request, context):
         message = messages.generate_request(self.protos, self.args.model, request)
         stops = set((request.get("stop_conditions") or {}).get("stop_token_ids") or [])
+        broken, is_begun = await self.check_server(), False
         call = self.inference.Generate(message, metadata=self.metadata)
         self.running += 1
         cancelled = asyncio.create_task(self.cancel_with(context, call))
         try:
             async for event in call:
+                # The connection that the call began with may be of another server by now.
+                if not is_begun and self.broken != broken:
+                    raise EngineShutdown(f"{self.args.server} was lost when the request began")
+                is_begun = True
                 kind = event.WhichOneof("event")
                 if kind == "piece" and event.piece.tokens:
                     yield messages.piece(event.piece)
