@@ -56,7 +56,7 @@ fn generate(server: &TestServer, tokens: &[u32]) -> Output {
 }
 
 /// Tokens, and bits of all log-probabilities.
-fn bits(output: &Output) -> (Vec<u32>, Vec<u32>) {
+fn bits(output: &Output) -> (Vec<u32>, Vec<u64>) {
     let all = output.logprobs.iter().flat_map(|one| one.token.iter().chain(&one.top));
     (output.tokens.clone(), all.map(|one| one.logprob.to_bits()).collect())
 }
@@ -183,7 +183,14 @@ fn what_cannot_be_used_is_refused_by_name_and_computed() {
         (&offer(|offer| offer.first_block = 1), "PREFIX_GAP", "begin at block 1"),
         (&bytes(|all| all[20] ^= 1), "PREFIX_ENTRY", "refused block 0: it is of another model"),
         (&bytes(|all| *all.last_mut().unwrap() ^= 1), "PREFIX_ENTRY", "block 1: the checksum"),
-        (&bytes(|all| all.rotate_left(all.len() / 2)), "PREFIX_ENTRY", "does not follow"),
+        (
+            &bytes(|all| {
+                let half = all.len() / 2;
+                all.rotate_left(half);
+            }),
+            "PREFIX_ENTRY",
+            "does not follow",
+        ),
         (
             &|tokens, parts| messages(tokens, with_data(&parts, |all| all.clone_from(&foreign))),
             "PREFIX_ENTRY",
