@@ -15,3 +15,8 @@ mod storage;
 
 pub use error::Error;
 pub use storage::ObjectStorage;
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
