@@ -252,7 +252,7 @@ class RuvllmEngine(LLMEngine):
 
     async def generate(self, request, context):
         request = await self.transfer.prepare(request)
-        async with aclosing(self.transfer.outcome(request, self.answer(request, context))) as chunks:
+        async with aclosing(self.transfer.outcome(request, self.answer(request, context), EngineShutdown)) as chunks:
             async for chunk in chunks:
                 yield chunk
 

@@ -85,18 +85,23 @@ class Transfer:
             await self.take(request["token_ids"], handover)
         return request
 
-    async def outcome(self, request, chunks):
+    async def outcome(self, request, chunks, lost=()):
         """Chunks of an answer. Those of a prefill worker are one, with the place of the blocks: the router reads the
-        first one."""
+        first one. After an error of the types `lost` it is one too: the front end would fail the request, and a decode
+        worker computes the prompt whose blocks it does not get."""
         if self.args.role != "prefill":
             async with aclosing(chunks):
                 async for chunk in chunks:
                     yield chunk
             return
         whole = {"token_ids": [], "index": 0}
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                whole = {**whole, **chunk, "token_ids": whole["token_ids"] + chunk["token_ids"]}
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    whole = {**whole, **chunk, "token_ids": whole["token_ids"] + chunk["token_ids"]}
+        except lost as error:
+            log.warning("a prompt is left to a decode worker: %s", error)
+            whole["finish_reason"] = "length"
         yield {**whole, "disaggregated_params": self.handover(request["token_ids"])}
 
     def handover(self, tokens):

@@ -358,6 +358,33 @@ async def swapped(state):
     return running_load.verdict()
 
 
+def imported(server):
+    """Prefixes that a server has taken from another one."""
+    lines = parts.text_at(f"{server.url}/metrics").splitlines()
+    return sum(
+        float(line.split()[-1]) for line in lines
+        if line.startswith("ruvllm_prefix_imports_total") and 'outcome="imported"' in line)
+
+
+@check("prompts computed by a prefill worker are continued by a decode worker, and by it alone if need be")
+async def roles(state):
+    with parts.Cluster(state.cluster.program, state.cluster.folder.with_name("live-roles")) as cluster:
+        cluster.front_end("--migration-limit", "3")
+        prefill, decode = (cluster.server(name, (*BUDGET, "--grpc-transfers")) for name in ("prefill", "decode"))
+        first = cluster.worker(prefill, options=["--role", "prefill", "--component", "prefill"])
+        cluster.worker(decode, options=["--role", "decode"])
+        cluster.wait_for_model()
+        client, texts = load.client(cluster.url), list(state.long_texts.items())
+        for number, (prompt, text) in enumerate(texts):
+            if number == 2:
+                moved = imported(decode)
+                assert moved >= number, f"{moved} of {number} prompts were moved: {first.output()[-600:]}"
+                prefill.kill()
+            found = (await load.complete(client, prompt)).choices[0].text
+            assert found == text, f"{found!r} instead of {text!r}"
+    return f"{moved:.0f} prompts moved, {len(texts) - 2} without the prefill server"
+
+
 async def run(args):
     state = State(args)
     failed = 0
