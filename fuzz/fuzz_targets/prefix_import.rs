@@ -43,12 +43,19 @@ fn change(offer: &mut PrefixOffer, bytes: &mut Vec<u8>, [kind, low, high, value]
     let place = usize::from(u16::from_le_bytes([low, high])) % bytes.len().max(1);
     match kind % 8 {
         // Fields of a header.
-        0 => bytes.iter_mut().skip(usize::from(high) % BLOCKS * size + usize::from(low)).take(1).for_each(|byte| *byte ^= value),
+        0 => bytes
+            .iter_mut()
+            .skip(usize::from(high) % BLOCKS * size + usize::from(low))
+            .take(1)
+            .for_each(|byte| *byte ^= value),
         1 => bytes.iter_mut().skip(place).take(1).for_each(|byte| *byte ^= value),
         2 => bytes.truncate(place),
         3 => bytes.insert(place.min(bytes.len()), value),
         4 => drop(bytes.splice(place.min(bytes.len()).., SENT.1[usize::from(value) % BLOCKS].clone())),
-        5 => bytes.rotate_left(size.min(bytes.len())),
+        5 => {
+            let places = size.min(bytes.len());
+            bytes.rotate_left(places);
+        }
         6 => offer.first_block = usize::from(value),
         _ => offer.blocks = usize::from(value) % (BLOCKS + 2),
     }
@@ -62,9 +69,9 @@ fuzz_target!(|input: &[u8]| {
     }
     let engine = engine();
     let mut import = engine.import_prefix(&Tenant::root(), &PROMPT).expect("transfers are on");
-    let taken = import.accept(&offer).and_then(|()| {
-        bytes.chunks(usize::from(piece) * 64 + 1).try_for_each(|piece| import.push(piece))
-    });
+    let taken = import
+        .accept(&offer)
+        .and_then(|()| bytes.chunks(usize::from(piece) * 64 + 1).try_for_each(|piece| import.push(piece)));
     let is_complete = taken.and_then(|()| import.finish()).is_ok();
     let (kept, entries) = export(&engine);
     assert!(!is_complete || kept.blocks == offer.first_block + offer.blocks);
