@@ -153,6 +153,7 @@ slots! { $
     activate = crate::rows::activation::activate: (activation: crate::rows::activation::Activation, x: &mut [f32]);
     gated = crate::rows::activation::gated:
         (activation: crate::rows::activation::Activation, gate: &mut [f32], up: &[f32]);
+    clamped_swiglu = crate::rows::activation::clamped_swiglu: (alpha: f32, limit: f32, gate: &mut [f32], up: &[f32]);
     gated_backward = crate::rows::backward::gated_backward: (
         activation: crate::rows::activation::Activation,
         gate: &mut [f32],

@@ -16,7 +16,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::panel::{MAX_PANELS, PANEL_ROWS, PanelStep};
 use crate::lanes::LANES;
-use crate::matmul::activations::{Q8, Q8Token, TILE_TOKENS, TileStep};
+use crate::matmul::activations::{Q8Input, Q8Rows, Q8Token, TILE_TOKENS, TileStep};
 use crate::pool::DisjointMut;
 use crate::quant::{QuantBlock, SUB_BLOCK};
 
@@ -100,8 +100,10 @@ pub(crate) struct IntegerProduct<'a> {
     pub(crate) n_rows: usize,
     pub(crate) cols: usize,
     pub(crate) tokens: usize,
-    pub(crate) x: &'a Q8,
-    /// `[tokens, n_rows]`.
+    pub(crate) x: Q8Input<'a>,
+    /// Index of the first token among those of `out`.
+    pub(crate) first: usize,
+    /// `[first + tokens or more, n_rows]`.
     pub(crate) out: &'a DisjointMut<'a, f32>,
 }
 
@@ -123,10 +125,9 @@ where
     let blocks_per_row = product.cols / B::LEN;
     let blocks: &[B] = bytemuck::cast_slice(product.weights);
     let blocks = &blocks[rows.start * blocks_per_row..rows.end * blocks_per_row];
-    if product.x.tiled {
-        tiled(leaf, product, blocks, rows);
-    } else {
-        row_by_row(leaf, product, blocks, rows);
+    match product.x {
+        Q8Input::Tiles(tiles) => tiled(leaf, product, tiles, blocks, rows),
+        Q8Input::Rows { rows: x, first } => row_by_row(leaf, product, (x, first), blocks, rows),
     }
 }
 
@@ -136,8 +137,13 @@ pub(crate) const MAX_ROWS_TOKENS: usize = 32;
 const MAX_SUMS_OF_ROWS: usize = MAX_ROWS_TOKENS * PANEL_ROWS / 2;
 
 #[inline(always)]
-fn row_by_row<L, B>(leaf: L, product: &IntegerProduct<'_>, blocks: &[B], rows: Range<usize>)
-where
+fn row_by_row<L, B>(
+    leaf: L,
+    product: &IntegerProduct<'_>,
+    (inputs, first): (&Q8Rows, usize),
+    blocks: &[B],
+    rows: Range<usize>,
+) where
     L: RowsLeaf<B>,
     B: QuantBlock,
 {
@@ -145,7 +151,7 @@ where
     let mut x = [Q8Token::NONE; MAX_ROWS_TOKENS];
     let x = &mut x[..product.tokens];
     for (t, x) in x.iter_mut().enumerate() {
-        *x = product.x.rows.token(t);
+        *x = inputs.token(first + t);
     }
     let mut out = [[0.0; PANEL_ROWS]; MAX_ROWS_TOKENS];
     SUMS.with_borrow_mut(|sums| {
@@ -164,7 +170,7 @@ where
 #[inline(always)]
 fn write(product: &IntegerProduct<'_>, first: usize, rows: Range<usize>, values: &[[f32; PANEL_ROWS]]) {
     for (token, values) in (first..).zip(values) {
-        let start = token * product.n_rows;
+        let start = (product.first + token) * product.n_rows;
         // SAFETY: the caller computes every row once, so no other part contains these outputs.
         let out = unsafe { product.out.part(start + rows.start..start + rows.end) };
         // With a known length this is one store instead of a call.
@@ -176,7 +182,7 @@ fn write(product: &IntegerProduct<'_>, first: usize, rows: Range<usize>, values:
 }
 
 #[inline(always)]
-fn tiled<L, B>(leaf: L, product: &IntegerProduct<'_>, blocks: &[B], rows: Range<usize>)
+fn tiled<L, B>(leaf: L, product: &IntegerProduct<'_>, tiles: &[TileStep], blocks: &[B], rows: Range<usize>)
 where
     L: TileLeaf<B>,
     B: QuantBlock,
@@ -195,22 +201,26 @@ where
             {
                 leaf.expand(blocks, n, panel);
             }
-            all_tiles(leaf, panels, product, rows_here);
+            all_tiles(leaf, panels, product, tiles, rows_here);
         }
     });
 }
 
 /// Computes the outputs of the rows in `panels`, `[panels, sub-blocks]`.
 #[inline(always)]
-fn all_tiles<L, B>(leaf: L, panels: &[PanelStep], product: &IntegerProduct<'_>, rows: Range<usize>)
-where
+fn all_tiles<L, B>(
+    leaf: L,
+    panels: &[PanelStep],
+    product: &IntegerProduct<'_>,
+    mut tiles: &[TileStep],
+    rows: Range<usize>,
+) where
     L: TileLeaf<B>,
     B: QuantBlock,
 {
     let n = product.cols / SUB_BLOCK;
     let mut slots = SlotSums::zeroed();
     let mut sums = [[0.0; PANEL_ROWS]; MAX_SUMS];
-    let mut tiles = product.x.tiles.as_slice();
     let mut token = 0;
     while token < product.tokens {
         let left = tiles.len() / n;

@@ -8,6 +8,7 @@
 //! many |
 //! | `panel.rs` | weights expanded into register tile order |
 //! | `float/` | F32, F16, BF16: generic over the f32 lanes, no leaves |
+//! | `grouped.rs` | [`Kernels::matmul_grouped`]: groups of rows, each with a matrix of its own |
 //! | `scalar.rs` | the integer leaves in portable Rust |
 //! | `avx2/` | the integer leaves for AVX2 |
 //! | `avx512/` | the integer leaves for AVX-512 VNNI |
@@ -18,6 +19,7 @@
 
 pub(crate) mod activations;
 pub(crate) mod float;
+mod grouped;
 pub(crate) mod integer;
 mod panel;
 mod scalar;
@@ -31,11 +33,13 @@ pub(crate) mod neon;
 
 use std::ops::Range;
 
-pub use activations::Activations;
+pub use activations::{Activations, RowGroups};
+pub use grouped::GroupedJob;
 
 use crate::pool::DisjointMut;
 use crate::quant::{PackedMatrix, WeightFormat};
 use crate::{Kernels, ThreadPool};
+use activations::Q8Input;
 use float::{FloatProduct, PackedInputs, Pair};
 use integer::IntegerProduct;
 pub(crate) use panel::slot_position;
@@ -67,6 +71,19 @@ pub(crate) type Update<'a> = dyn Fn(&[DisjointMut<'_, f32>], usize, Range<usize>
 /// Products of a thread, in values, that are updated at a time: they stay in the second-level
 /// cache.
 const UPDATED_VALUES: usize = 32 * 1024;
+
+/// Rows that are multiplied by one matrix.
+struct Input<'a> {
+    /// Index of the first one among the rows of the output.
+    first: usize,
+    tokens: usize,
+    /// `[tokens, cols]`
+    values: &'a [f32],
+    /// `None` if no product reads it.
+    q8: Option<Q8Input<'a>>,
+    /// Empty if no product reads it.
+    packed: &'a [Pair],
+}
 
 impl Kernels {
     /// Computes the matrix product `out = x Wᵀ`.
@@ -146,6 +163,13 @@ impl Kernels {
         let n_bytes: usize = weights.iter().flatten().map(|w| w.bytes().len()).sum();
         let unit_work = (n_bytes / n_units.max(1)).saturating_mul(x.tokens());
         let grain = (GRAIN_WORK / unit_work.max(1)).max(1);
+        let input = Input {
+            first: 0,
+            tokens: x.tokens(),
+            values: x.values(),
+            q8: weights.iter().flatten().any(|w| w.format().uses_q8()).then(|| x.q8().input()),
+            packed: packed.pairs(),
+        };
         let updated_rows = UPDATED_VALUES.div_ceil(x.tokens()).next_multiple_of(UNIT_ROWS);
         pool.for_each_chunk(n_units, grain, &|units| {
             let mut first = 0;
@@ -157,7 +181,7 @@ impl Kernels {
                     let at_once = if update.is_some() { updated_rows } else { rows.len() };
                     for start in rows.clone().step_by(at_once) {
                         let piece = start..rows.end.min(start + at_once);
-                        self.rows_product(w, x, packed.pairs(), out, piece.clone());
+                        self.rows_product(w, &input, out, piece.clone());
                         if let Some(update) = update {
                             update(&outs, target, piece);
                         }
@@ -169,22 +193,18 @@ impl Kernels {
     }
 
     /// Computes the outputs of some rows of one matrix on this thread.
-    fn rows_product(
-        &self,
-        w: &PackedMatrix,
-        x: &Activations,
-        packed: &[Pair],
-        out: &DisjointMut<'_, f32>,
-        rows: Range<usize>,
-    ) {
+    fn rows_product(&self, w: &PackedMatrix, x: &Input<'_>, out: &DisjointMut<'_, f32>, rows: Range<usize>) {
         let (weights, n_rows, cols) = (w.bytes(), w.rows(), w.cols());
         let integer = |slot: unsafe fn(&IntegerProduct<'_>, Range<usize>)| {
-            let product = IntegerProduct { weights, n_rows, cols, tokens: x.tokens(), x: x.q8(), out };
+            let q8 = x.q8.expect("inputs of integer products are quantized");
+            let (tokens, first) = (x.tokens, x.first);
+            let product = IntegerProduct { weights, n_rows, cols, tokens, x: q8, first, out };
             // SAFETY: `self` exists only where the slot's instruction set is present.
             unsafe { slot(&product, rows.clone()) }
         };
         let float = |slot: unsafe fn(&FloatProduct<'_>, Range<usize>)| {
-            let product = FloatProduct { weights, n_rows, cols, x: x.values(), packed, out };
+            let (values, packed, first) = (x.values, x.packed, x.first);
+            let product = FloatProduct { weights, n_rows, cols, x: values, packed, first, out };
             // SAFETY: `self` exists only where the slot's instruction set is present.
             unsafe { slot(&product, rows.clone()) }
         };

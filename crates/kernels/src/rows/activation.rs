@@ -53,6 +53,23 @@ impl Kernels {
         unsafe { (self.slots.gated)(activation, gate, up) }
     }
 
+    /// Computes `gate = (up' + 1) * gate' * sigmoid(alpha * gate')` with `gate' = min(gate, limit)`
+    /// and `up' = up` within `limit` of 0, element by element.
+    ///
+    /// # Numerics
+    /// Relative error as [`Activation::Silu`], with three more roundings. NaN gives NaN.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    ///
+    /// # Source
+    /// The experts of gpt-oss, arXiv 2508.10925, with `alpha` 1.702 and `limit` 7.
+    pub fn clamped_swiglu(&self, alpha: f32, limit: f32, gate: &mut [f32], up: &[f32]) {
+        assert_eq!(gate.len(), up.len(), "clamped_swiglu: the rows differ in length");
+        // SAFETY: `self` exists only where the slot's instruction set is present.
+        unsafe { (self.slots.clamped_swiglu)(alpha, limit, gate, up) }
+    }
+
     /// [`activate`](Self::activate) with [`Activation::Silu`].
     pub fn silu(&self, x: &mut [f32]) {
         self.activate(Activation::Silu, x);
@@ -146,6 +163,28 @@ pub(crate) fn gated<L: Lanes>(l: L, activation: Activation, gate: &mut [f32], up
     }
 }
 
+#[inline(always)]
+pub(crate) fn clamped_swiglu<L: Lanes>(l: L, alpha: f32, limit: f32, gate: &mut [f32], up: &[f32]) {
+    let (gate_chunks, gate_tail) = gate.as_chunks_mut::<LANES>();
+    let (up_chunks, up_tail) = up.as_chunks::<LANES>();
+    for (gate, up) in gate_chunks.iter_mut().zip(up_chunks) {
+        l.store(clamped_lanes(l, alpha, limit, l.load(gate), l.load(up)), gate);
+    }
+    if !gate_tail.is_empty() {
+        let (gate, up) = (l.load_partial(gate_tail), l.load_partial(up_tail));
+        l.store_partial(clamped_lanes(l, alpha, limit, gate, up), gate_tail);
+    }
+}
+
+/// Eight values; the clamp of the gate from below is as in [`silu_lanes`].
+#[inline(always)]
+fn clamped_lanes<L: Lanes>(l: L, alpha: f32, limit: f32, gate: L::V, up: L::V) -> L::V {
+    let gate = l.max(l.splat(f32::MIN), l.min(l.splat(limit), gate));
+    let up = l.max(l.splat(-limit), l.min(l.splat(limit), up));
+    let grown = exp(l, l.sub(l.zero(), l.mul(l.splat(alpha), gate)));
+    l.mul(l.div(gate, l.add(l.splat(1.0), grown)), l.add(up, l.splat(1.0)))
+}
+
 /// `x = f(x)`.
 #[inline(always)]
 fn map<L: Lanes, F: Function>(l: L, x: &mut [f32]) {
@@ -189,6 +228,27 @@ mod tests {
             assert_eq!(x[..3], [0.0, 0.0, f32::INFINITY], "{activation:?}");
             assert!(x[3].is_nan());
             assert_eq!(x[4..], [0.0, 1000.0, 0.0, f32::MAX, 0.0], "{activation:?}");
+        }
+    }
+
+    #[test]
+    fn clamped_swiglu_is_its_formula() {
+        let gates = [-100.0, -7.5, -2.0, -0.0, 0.5, 3.0, 7.0, 9.0, 1e30, f32::NEG_INFINITY, 1.0];
+        let ups = [1.0, -8.0, 0.5, 2.0, -1.0, 7.5, 6.0, 1e9, 0.25, 3.0, f32::NAN];
+        for kernels in Kernels::available() {
+            let mut found = gates;
+            kernels.clamped_swiglu(1.702, 7.0, &mut found, &ups);
+            for (i, (&gate, &up)) in gates.iter().zip(&ups).enumerate().take(10) {
+                let (gate, up) = (f64::from(gate).min(7.0), f64::from(up).clamp(-7.0, 7.0));
+                let sigmoid = 1.0 / (1.0 + (-1.702 * gate.max(-1e30)).exp());
+                let exact = (up + 1.0) * gate.max(-1e30) * sigmoid;
+                assert!(
+                    (f64::from(found[i]) - exact).abs() <= 2e-6 * exact.abs() + 1e-30,
+                    "{i}: {}",
+                    found[i]
+                );
+            }
+            assert!(found[10].is_nan());
         }
     }
 

@@ -3,6 +3,7 @@
 //! Quantized once per input, shared by all matrices that read it (Q, K and V; gate and up). One
 //! 8-bit format serves all weight formats: 32 values per scale.
 
+mod groups;
 mod q8;
 mod update;
 
@@ -13,6 +14,8 @@ mod neon;
 
 use crate::{Isa, Kernels, ThreadPool};
 
+pub(crate) use groups::RowGroup;
+pub use groups::RowGroups;
 pub(crate) use q8::{
     Order, Q8Group, Q8RowParts, Q8Rows, Q8Token, TILE_TOKENS, TileStep, quantize_rows, quantize_tiles,
 };
@@ -49,6 +52,27 @@ pub(crate) struct Q8 {
     pub(crate) tiles: Vec<TileStep>,
 }
 
+/// Quantized rows that one product reads: those of all tokens, or of one group.
+#[derive(Clone, Copy)]
+pub(crate) enum Q8Input<'a> {
+    /// Few tokens: rows from `first` on.
+    Rows { rows: &'a Q8Rows, first: usize },
+    /// Many tokens: `[tiles, sub-blocks]`.
+    Tiles(&'a [TileStep]),
+}
+
+/// Extent of the quantization of the rows.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Quantized {
+    /// None, or of rows before their last change.
+    #[default]
+    Stale,
+    /// All rows in one layout.
+    Whole,
+    /// Groups of rows, each in the layout of its number of rows.
+    Groups,
+}
+
 /// Rows of activations, `[tokens, cols]`, as input of [`Kernels::matmul`].
 ///
 /// Buffers are reused: after the largest shape, nothing allocates.
@@ -71,7 +95,7 @@ pub struct Activations {
     cols: usize,
     values: Vec<f32>, // [tokens, cols]
     q8: Q8,
-    quantized: bool,
+    quantized: Quantized,
 }
 
 impl Activations {
@@ -89,7 +113,7 @@ impl Activations {
         let Some(len) = tokens.checked_mul(cols) else {
             panic!("activations: {tokens} rows of {cols} values are more than memory can hold")
         };
-        self.quantized = false;
+        self.quantized = Quantized::Stale;
         self.values.resize(len, 0.0);
         (self.tokens, self.cols) = (tokens, cols);
         &mut self.values
@@ -102,7 +126,7 @@ impl Activations {
 
     /// Mutable rows, `[tokens, cols]`; invalidates the result of [`quantize`](Self::quantize).
     pub fn values_mut(&mut self) -> &mut [f32] {
-        self.quantized = false;
+        self.quantized = Quantized::Stale;
         &mut self.values
     }
 
@@ -127,7 +151,7 @@ impl Activations {
     /// NaN, so that every output that depends on it is NaN. Groups smaller than 127 / [`f32::MAX`]
     /// become zero. Bit-identical on every instruction set.
     pub fn quantize(&mut self, kernels: &Kernels, pool: &ThreadPool) {
-        if !self.quantized {
+        if self.quantized != Quantized::Whole {
             self.update_and_quantize(kernels, pool, &|_, _| {});
         }
     }
@@ -137,8 +161,26 @@ impl Activations {
     /// # Panics
     /// If the rows were not quantized since their last change.
     pub(crate) fn q8(&self) -> &Q8 {
-        assert!(self.quantized, "Activations::quantize must precede a product with an integer-dot format");
+        let message = "Activations::quantize must precede a product with an integer-dot format";
+        assert!(self.quantized == Quantized::Whole, "{message}");
         &self.q8
+    }
+
+    /// 8-bit quantization of groups of rows.
+    ///
+    /// # Panics
+    /// If the groups were not quantized since the last change of the rows.
+    pub(crate) fn q8_of_groups(&self) -> &Q8 {
+        let message = "Activations::quantize_groups must precede a product with an integer-dot format";
+        assert!(self.quantized == Quantized::Groups, "{message}");
+        &self.q8
+    }
+}
+
+impl Q8 {
+    /// All rows.
+    pub(crate) fn input(&self) -> Q8Input<'_> {
+        if self.tiled { Q8Input::Tiles(&self.tiles) } else { Q8Input::Rows { rows: &self.rows, first: 0 } }
     }
 }
 

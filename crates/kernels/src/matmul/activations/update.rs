@@ -6,14 +6,14 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use super::{Activations, TILE_TOKENS, TileStep, min_tiled_tokens, orders};
+use super::{Activations, Quantized, TILE_TOKENS, TileStep, min_tiled_tokens, orders};
 use crate::pool::DisjointMut;
 use crate::quant::SUB_BLOCK;
 use crate::{Kernels, ThreadPool};
 
 /// Smallest number of values shared between threads: 4096 take about a microsecond, as much as
 /// handing them out.
-const MIN_SHARED_VALUES: usize = 16 * 1024;
+pub(super) const MIN_SHARED_VALUES: usize = 16 * 1024;
 
 /// Calls `run` with ranges that cover `tokens` rows, on several threads if that pays.
 fn for_each_range(pool: &ThreadPool, tokens: usize, cols: usize, run: &(dyn Fn(Range<usize>) + Sync)) {
@@ -33,7 +33,7 @@ impl Activations {
     ///
     /// Invalidates the result of an earlier [`quantize`](Self::quantize).
     pub fn update(&mut self, pool: &ThreadPool, update: &(dyn Fn(Range<usize>, &mut [f32]) + Sync)) {
-        self.quantized = false;
+        self.quantized = Quantized::Stale;
         let (tokens, cols) = (self.tokens, self.cols);
         let values = DisjointMut::new(&mut self.values);
         for_each_range(pool, tokens, cols, &|rows| {
@@ -53,7 +53,7 @@ impl Activations {
         update: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
     ) {
         // First: a panic of `update` leaves rows and quants partly changed.
-        self.quantized = false;
+        self.quantized = Quantized::Stale;
         let (tokens, cols) = (self.tokens, self.cols);
         self.q8.tiled = tokens >= min_tiled_tokens(kernels.isa());
         if !self.q8.tiled {
@@ -89,6 +89,6 @@ impl Activations {
                 }
             });
         }
-        self.quantized = true;
+        self.quantized = Quantized::Whole;
     }
 }

@@ -72,7 +72,9 @@ pub(crate) struct FloatProduct<'a> {
     pub(crate) x: &'a [f32],
     /// Inputs packed as [`PackedInputs`].
     pub(crate) packed: &'a [Pair],
-    /// `[tokens, n_rows]`.
+    /// Index of the first token among those of `out`.
+    pub(crate) first: usize,
+    /// `[first + tokens or more, n_rows]`.
     pub(crate) out: &'a DisjointMut<'a, f32>,
 }
 
@@ -91,7 +93,7 @@ impl FloatProduct<'_> {
     /// Writes outputs of consecutive rows for one token.
     #[inline(always)]
     fn write(&self, token: usize, first_row: usize, values: &[f32]) {
-        let start = token * self.n_rows + first_row;
+        let start = (self.first + token) * self.n_rows + first_row;
         // SAFETY: the rows of a product are computed once each, so no other part contains these
         // outputs.
         unsafe { self.out.part(start..start + values.len()) }.copy_from_slice(values);

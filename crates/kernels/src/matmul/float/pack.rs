@@ -9,6 +9,7 @@ use super::MAX_DIRECT_TOKENS;
 use super::tile::{Pair, TileShape, direct_pairs};
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 use crate::matmul::Activations;
+use crate::matmul::activations::RowGroup;
 use crate::pool::DisjointMut;
 use crate::{Kernels, ThreadPool};
 
@@ -45,6 +46,43 @@ impl PackedInputs {
             unsafe { (kernels.slots.pack_inputs)(&job, pairs) };
         });
         Self(packed)
+    }
+
+    /// Packs each group of rows of `x` by itself, one behind the other in the order of their rows.
+    pub(crate) fn of_groups(
+        kernels: &Kernels,
+        pool: &ThreadPool,
+        x: &Activations,
+        groups: &[RowGroup],
+        any: bool,
+    ) -> Self {
+        if !any {
+            return Self(Vec::new());
+        }
+        let n_chunks = x.cols().div_ceil(LANES);
+        let n_pairs: usize = groups.iter().map(|group| group.len.div_ceil(2)).sum();
+        let mut packed = BUFFER.take();
+        packed.resize(n_pairs * n_chunks, Pair::zeroed());
+        for group in groups {
+            let values = &x.values()[group.first * x.cols()..][..group.len * x.cols()];
+            let n_pairs = group.len.div_ceil(2);
+            let places = &mut packed[group.pair * n_chunks..][..n_pairs * n_chunks];
+            let job = PackJob { values, cols: x.cols(), packed: DisjointMut::new(places) };
+            pool.for_each_chunk(n_pairs, GRAIN_PAIRS, &|pairs| {
+                // SAFETY: `kernels` exists only where the slot's instruction set is present.
+                unsafe { (kernels.slots.pack_inputs)(&job, pairs) };
+            });
+        }
+        Self(packed)
+    }
+
+    /// Packed inputs of a group, if any are packed.
+    pub(crate) fn of_group(&self, group: &RowGroup, cols: usize) -> &[Pair] {
+        if self.0.is_empty() {
+            return &[];
+        }
+        let n_chunks = cols.div_ceil(LANES);
+        &self.0[group.pair * n_chunks..][..group.len.div_ceil(2) * n_chunks]
     }
 
     pub(crate) fn pairs(&self) -> &[Pair] {
