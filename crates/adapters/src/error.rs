@@ -149,6 +149,14 @@ pub enum Error {
         /// The matrix.
         name: String,
     },
+    /// A matrix of the experts of a mixture.
+    #[error(
+        "{name} belongs to the experts of a mixture, which adapters cannot change; those of attention, of shared experts and the logits can"
+    )]
+    Experts {
+        /// The matrix.
+        name: String,
+    },
     /// A factor of another storage type.
     #[error("{name} is of type {found}; F32, F16, BF16 and (GGUF) Q8_0 are read")]
     TensorType {

@@ -6,7 +6,7 @@ use gguf_rs_lite::TensorData;
 use ruvllm_kernels::quant::WeightFormat;
 
 use crate::error::{Error, Result};
-use crate::place::{BaseModel, Projection, RowOrder, reorder};
+use crate::place::{BaseModel, Projection, RowOrder, Site, reorder};
 
 /// A LoRA adapter on disk: checked in itself, not yet against a model. Its factors stay in the
 /// mapped file.
@@ -95,6 +95,10 @@ impl LoraFile {
                 return Err(Error::Layer { name, layer, n_layers: base.n_layers });
             }
             let expected_outputs = base.targets(projection).last().map_or(0, |target| target.rows.end);
+            // Without shared experts, a mixture has no network that adapters change.
+            if base.ffn_dim == 0 && is_feed_forward(base.site(projection)) {
+                return Err(Error::Experts { name: update.name.clone() });
+            }
             let (found, expected) =
                 ([inputs, outputs], [base.inputs(base.site(projection)), expected_outputs]);
             if found != expected {
@@ -117,6 +121,10 @@ impl LoraFile {
         updates.sort_by_key(|update| (update.layer, update.projection));
         Ok(Self { path: path.to_owned(), updates, row_order, architecture })
     }
+}
+
+fn is_feed_forward(site: Site) -> bool {
+    matches!(site, Site::FeedForwardInput | Site::FeedForwardOutput)
 }
 
 impl Update {

@@ -358,6 +358,20 @@ pub enum Error {
         vocab_size: usize,
     },
 
+    /// The router of a mixture of experts has no finite logits for a token: weights or an adapter
+    /// are damaged.
+    #[error(
+        "layer {layer} cannot choose experts at position {position} of segment {segment}: its router gives NaN or infinity; the model file or an adapter is damaged"
+    )]
+    RouterLogits {
+        /// Index of the layer.
+        layer: usize,
+        /// Index of the segment.
+        segment: usize,
+        /// Position of the token in its sequence.
+        position: usize,
+    },
+
     /// The rows listed for logits are not strictly ascending indices into the segment.
     #[error(
         "segment {segment} asks for logits of row {row}, expected strictly ascending rows below {tokens}"

@@ -37,6 +37,7 @@ mod hf;
 #[cfg(feature = "merge")]
 pub mod merge;
 mod open;
+mod parameters;
 mod pooling;
 mod projection;
 pub mod quantize;
@@ -51,12 +52,19 @@ pub use config::ModelConfig;
 pub use decoder::Model;
 pub use encoder::{Encoder, EncoderConfig, EncoderWorkspace};
 pub use error::{Error, Result};
-pub use family::{Activation, AttentionTemperature, DecoderSpec, Projections, Window, is_encoder};
+pub use family::{
+    Activation, AttentionTemperature, DecoderSpec, ExpertGroups, Experts, Projections, Router, Scoring,
+    Window, is_encoder,
+};
 pub use hf::{HfFolder, StoredTensor, folder_chat_template};
 pub use open::{open_checkpoint, open_checkpoint_in};
+pub use parameters::ParameterCounts;
 pub use pooling::{EmbeddingDefaults, Pooling};
 pub use ruvllm_kernels::attention::KvFormat;
 pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;
-pub use weights::{LayerWeights, Linear, LoadProgress, WeightBytes, Weights, weight_format};
+pub use weights::{
+    ExpertLinears, ExpertWeights, FeedForward, LayerWeights, Linear, LoadProgress, WeightBytes, Weights,
+    weight_format,
+};
 pub use workspace::Workspace;

@@ -6,7 +6,7 @@ use ruvllm_kernels::low_rank::{LowRankScratch, LowRankTerm};
 use ruvllm_kernels::matmul::Activations;
 
 use crate::batch::BatchRows;
-use crate::decoder::Gates;
+use crate::decoder::{ExpertBuffers, Gates};
 use crate::error::{Error, Result};
 
 /// Reusable memory of forward passes; one per concurrent caller.
@@ -45,6 +45,7 @@ pub(crate) struct Buffers {
     pub(crate) unnormed: Vec<f32>,
     /// Update of the residual stream by a projection, `[tokens, model_dim]`.
     pub(crate) update: Vec<f32>,
+    pub(crate) experts: ExpertBuffers,
     pub(crate) adapted: Adapted,
     pub(crate) scratch: AttentionScratch,
     pub(crate) calls: CallList,

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use ruvllm_models::ModelConfig;
+
 /// Result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -18,6 +20,17 @@ pub enum Error {
         value: String,
         /// Allowed values.
         range: &'static str,
+    },
+
+    /// The model is a mixture of experts, through which no gradients are computed.
+    #[error(
+        "{architecture} is a mixture of {experts} experts; adapters can be trained for dense models only"
+    )]
+    Mixture {
+        /// Architecture of the model.
+        architecture: String,
+        /// Experts per layer.
+        experts: usize,
     },
 
     /// An adapter was made for a model of other sizes.
@@ -154,4 +167,12 @@ pub enum Error {
     /// Error of writing a file.
     #[error(transparent)]
     File(#[from] gguf_rs_lite::Error),
+}
+
+impl Error {
+    /// The refusal of a mixture of experts.
+    pub(crate) fn mixture(config: &ModelConfig) -> Self {
+        let experts = config.decoder.experts.as_ref().map_or(0, |experts| experts.count);
+        Self::Mixture { architecture: config.architecture.clone(), experts }
+    }
 }

@@ -48,12 +48,13 @@ impl Transposed {
     pub(crate) fn new(model: &Model, format: GradientFormat, pool: &ThreadPool) -> Result<Self> {
         let weights = model.weights();
         let layers = weights.layers.iter().map(|layer| {
+            let network = layer.feed_forward.as_ref().ok_or_else(|| Error::mixture(model.config()))?;
             let of = |matrices: &[&PackedMatrix]| transpose(matrices, format, pool);
             Ok(LayerTransposed {
                 attention_input: of(&[&layer.query.weights, &layer.key.weights, &layer.value.weights])?,
                 attention_output: of(&[&layer.attention_output.weights])?,
-                ffn_input: of(&[&layer.gate.weights, &layer.up.weights])?,
-                ffn_output: of(&[&layer.down.weights])?,
+                ffn_input: of(&[&network.gate.weights, &network.up.weights])?,
+                ffn_output: of(&[&network.down.weights])?,
             })
         });
         let output = weights.output.as_ref().map_or(&weights.embedding, |linear| &linear.weights);

@@ -8,6 +8,7 @@ use std::path::Path;
 use gguf_rs_lite::{Gguf, TensorInfo, TensorType};
 use ruvllm_kernels::quant::WeightFormat;
 
+use super::refused::refused;
 use crate::error::{Error, Result};
 use crate::file::{Factor, LoraFile, Update};
 use crate::place::{Projection, RowOrder};
@@ -20,7 +21,8 @@ const FORMATS: [(TensorType, WeightFormat); 4] = [
     (TensorType::Q8_0, WeightFormat::Q8_0),
 ];
 
-const PROJECTIONS: [(&str, Projection); 9] = [
+/// Of several names of a projection, the first is written.
+const PROJECTIONS: [(&str, Projection); 12] = [
     ("attn_q", Projection::Query),
     ("attn_k", Projection::Key),
     ("attn_v", Projection::Value),
@@ -30,6 +32,9 @@ const PROJECTIONS: [(&str, Projection); 9] = [
     ("ffn_up", Projection::Up),
     ("ffn_down", Projection::Down),
     ("output", Projection::Logits),
+    ("ffn_gate_shexp", Projection::Gate),
+    ("ffn_up_shexp", Projection::Up),
+    ("ffn_down_shexp", Projection::Down),
 ];
 
 pub(crate) fn open(path: &Path) -> Result<LoraFile> {
@@ -67,7 +72,7 @@ fn read(path: &Path, gguf: &Gguf) -> Result<LoraFile> {
     let mut updates = Vec::with_capacity(factors.len());
     for (name, pair) in factors {
         let [Some(a), Some(b)] = pair else { return Err(Error::Half { name: name.to_owned() }) };
-        let place = place(name).ok_or_else(|| Error::UnknownMatrix { name: name.to_owned() })?;
+        let place = place(name).ok_or_else(|| refused(name))?;
         let factors = (factor(gguf, path, a)?, factor(gguf, path, b)?);
         // Without an alpha the product counts as it is.
         let scale = |rank| alpha.filter(|&alpha| alpha != 0.0).map_or(1.0, |alpha| alpha / rank as f32);

@@ -5,6 +5,7 @@ pub(crate) mod gguf;
 mod names;
 mod patterns;
 pub(crate) mod peft;
+mod refused;
 mod simple;
 
 use std::fs::File;

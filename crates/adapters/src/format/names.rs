@@ -20,3 +20,21 @@ impl Projection {
         peft::place(module)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_experts_are_the_network_of_every_token() {
+        for (projection, gguf, module) in [
+            (Projection::Gate, "ffn_gate_shexp", "gate_proj"),
+            (Projection::Up, "ffn_up_shexp", "up_proj"),
+            (Projection::Down, "ffn_down_shexp", "down_proj"),
+        ] {
+            assert_eq!(Projection::of_gguf_name(&format!("blk.2.{gguf}.weight")), Some((projection, 2)));
+            let module = format!("model.layers.2.mlp.shared_expert.{module}");
+            assert_eq!(Projection::of_module(&module), Some((projection, 2)));
+        }
+    }
+}

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::patterns::Patterns;
+use super::refused::refused;
 use super::simple::{Simple, first_set, numbers};
 use crate::error::{Error, Result};
 use crate::file::{Factor, LoraFile, Update};
@@ -34,7 +35,8 @@ const LAYERS: [&str; 4] =
 
 const LOGITS: [&str; 2] = ["lm_head", "language_model.lm_head"];
 
-const PROJECTIONS: [(&str, Projection); 9] = [
+/// Of several names of a projection, the first is written.
+const PROJECTIONS: [(&str, Projection); 12] = [
     ("self_attn.q_proj", Projection::Query),
     ("self_attn.k_proj", Projection::Key),
     ("self_attn.v_proj", Projection::Value),
@@ -44,6 +46,9 @@ const PROJECTIONS: [(&str, Projection); 9] = [
     ("mlp.up_proj", Projection::Up),
     ("mlp.gate_up_proj", Projection::GateUp),
     ("mlp.down_proj", Projection::Down),
+    ("mlp.shared_expert.gate_proj", Projection::Gate),
+    ("mlp.shared_expert.up_proj", Projection::Up),
+    ("mlp.shared_expert.down_proj", Projection::Down),
 ];
 
 /// The fields that matter here. PEFT writes many of them as `null`.
@@ -145,7 +150,7 @@ fn updates(data: &TensorData, scales: &Scales) -> Result<Vec<Update>> {
     let mut updates = Vec::with_capacity(factors.len());
     for (module, pair) in factors {
         let [Some(a), Some(b)] = pair else { return Err(Error::Half { name: module }) };
-        let place = place(&module).ok_or_else(|| Error::UnknownMatrix { name: module.clone() })?;
+        let place = place(&module).ok_or_else(|| refused(&module))?;
         let given = scales.patterns.of(&module);
         let expected = given.rank.map_or(scales.rank, |rank| rank as usize);
         if a.rows != expected {

@@ -44,7 +44,8 @@ pub struct ModelConfig {
     pub name: Option<String>,
     /// Width of the residual stream.
     pub model_dim: usize,
-    /// Inner width of the feed-forward network.
+    /// Inner width of the feed-forward network that computes every token: of a mixture, that of its
+    /// shared experts, and 0 without.
     pub ffn_dim: usize,
     /// Number of transformer layers.
     pub n_layers: usize,
@@ -98,11 +99,16 @@ impl ModelConfig {
         let context_length = keys.require_count("context_length", 1..=MAX_CONTEXT)?;
         let rope = rope::read_rope(&keys, checkpoint, head_dim, context_length)?;
         let sizes = Sizes { model_dim, n_layers, n_heads, head_dim };
+        let decoder = (family.decoder)(&keys, &sizes)?;
+        let ffn_dim = match &decoder.experts {
+            Some(experts) => experts.shared_dim,
+            None => keys.require_count("feed_forward_length", 1..=MAX_WIDTH)?,
+        };
         Ok(Self {
             architecture: architecture.to_owned(),
             name: metadata.get_str("general.name")?.map(str::to_owned),
             model_dim,
-            ffn_dim: keys.require_count("feed_forward_length", 1..=MAX_WIDTH)?,
+            ffn_dim,
             n_layers,
             n_heads,
             n_kv_heads,
@@ -112,7 +118,7 @@ impl ModelConfig {
             norm_eps: keys.require_real("attention.layer_norm_rms_epsilon", Real::AboveUpTo(0.0, 1.0))?,
             local_rope: rope::read_local_rope(&keys, &rope, family.local_rope_base)?,
             rope,
-            decoder: (family.decoder)(&keys, &sizes)?,
+            decoder,
         })
     }
 

@@ -12,10 +12,11 @@ use super::rope::{FIRST_POSITIONS, RopeTables};
 use crate::batch::{Segment, Span};
 use crate::compute::Compute;
 use crate::config::ModelConfig;
+use crate::error::Result;
 use crate::family::Activation;
 use crate::projection::finish;
 use crate::rows;
-use crate::weights::{LayerWeights, Linear};
+use crate::weights::{FeedForward, LayerWeights, Linear};
 use crate::workspace::{Adapted, Buffers};
 
 /// One layer with its configuration and compute resources.
@@ -40,13 +41,16 @@ impl Layer<'_> {
     ///
     /// Keys and values of the tokens in `all` go to the caches, which may want to see the queries;
     /// these are followed further only for those in `wanted`, whose rows are moved to the front.
+    ///
+    /// # Errors
+    /// [`Error::RouterLogits`](crate::Error::RouterLogits) in mixtures of experts.
     pub(super) fn forward(
         &self,
         buffers: &mut Buffers,
         segments: &mut [Segment<'_>],
         all: &[Span],
         wanted: &[Span],
-    ) {
+    ) -> Result<()> {
         self.project_attention(buffers, segments, all);
         self.keep_queries(buffers, all);
         let (keys, values) = (&buffers.keys, &buffers.values);
@@ -60,12 +64,12 @@ impl Layer<'_> {
             }
         }
         if wanted.is_empty() {
-            return;
+            return Ok(());
         }
         keep_rows(&mut buffers.queries, self.config.query_dim(), wanted);
         let n_rows = keep_rows(&mut buffers.hidden, self.config.model_dim, wanted);
         self.attend(buffers, segments, wanted, n_rows);
-        self.feed_forward(buffers, segments, wanted, n_rows);
+        self.feed_forward(buffers, segments, wanted, n_rows)
     }
 
     /// Queries, keys and values of all rows, with RoPE, and Hadamard-rotated where a cache wants
@@ -228,32 +232,54 @@ impl Layer<'_> {
         }
     }
 
-    /// The feed-forward network of the first `n_rows` rows, which are those of `wanted`, added to
-    /// them.
-    fn feed_forward(&self, buffers: &mut Buffers, segments: &[Segment<'_>], wanted: &[Span], n_rows: usize) {
+    /// The feed-forward network or the mixture of experts of the first `n_rows` rows, which are
+    /// those of `wanted`, added to them.
+    fn feed_forward(
+        &self,
+        buffers: &mut Buffers,
+        segments: &[Segment<'_>],
+        wanted: &[Span],
+        n_rows: usize,
+    ) -> Result<()> {
         let Layer { config, weights, compute, .. } = self;
-        let Buffers { hidden, normed, gated, up, update, unnormed, adapted, .. } = buffers;
+        let network = weights.feed_forward.as_ref();
+        let q8 = network.is_some_and(|network| read_q8([&network.gate, &network.up]));
+        let Buffers { hidden, normed, update, .. } = &mut *buffers;
+        normalize(compute, config, hidden, &weights.ffn_norm, normed, n_rows, q8);
+        match network {
+            Some(network) => self.project_feed_forward(network, buffers, (segments, wanted)),
+            None => update[..n_rows * config.model_dim].fill(0.0),
+        }
+        if let (Some(spec), Some(experts)) = (&config.decoder.experts, &weights.experts) {
+            self.add_experts((spec, experts), buffers, wanted)?;
+        }
+        let Buffers { hidden, update, unnormed, .. } = buffers;
+        let update = &mut update[..n_rows * config.model_dim];
+        self.add_update(hidden, update, weights.ffn_post_norm.as_deref(), unnormed);
+        Ok(())
+    }
+
+    /// The gated network of the rows in `buffers.normed`, written to `buffers.update`.
+    fn project_feed_forward(
+        &self,
+        network: &FeedForward,
+        buffers: &mut Buffers,
+        rows: (&[Segment<'_>], &[Span]),
+    ) {
+        let Layer { config, compute, .. } = self;
+        let Buffers { normed, gated, up, update, adapted, .. } = buffers;
+        let n_rows = normed.tokens();
         let up = &mut up[..n_rows * config.ffn_dim];
         let gate = gated.resize(n_rows, config.ffn_dim);
-        let linears = [&weights.gate, &weights.up];
-        normalize(compute, config, hidden, &weights.ffn_norm, normed, n_rows, read_q8(linears));
-        let products = [Product::of(&weights.gate, gate), Product::of(&weights.up, &mut *up)];
-        let site = (self.index, Site::FeedForwardInput);
-        project_adapted(compute, adapted, (segments, wanted), site, normed, products);
+        let products = [Product::of(&network.gate, gate), Product::of(&network.up, &mut *up)];
+        project_adapted(compute, adapted, rows, (self.index, Site::FeedForwardInput), normed, products);
         let up = &*up;
-        finish(compute, gated, weights.down.weights.format().uses_q8(), &|rows, gate| {
+        finish(compute, gated, network.down.weights.format().uses_q8(), &|rows, gate| {
             let up = &up[rows.start * config.ffn_dim..rows.end * config.ffn_dim];
-            match config.decoder.activation {
-                Activation::SwiGlu => compute.silu_mul(gate, up),
-                Activation::GeGlu => {
-                    compute.kernels.gated(ruvllm_kernels::rows::Activation::GeluTanh, gate, up);
-                }
-            }
+            activate(compute, config.decoder.activation, gate, up);
         });
-        let norm = weights.ffn_post_norm.as_deref();
-        let stream = Stream { hidden, update, unnormed, adapted };
-        let rows = (segments, wanted);
-        self.add_projection(&weights.down, norm, gated, stream, rows, Site::FeedForwardOutput);
+        let products = [Product::of(&network.down, &mut update[..n_rows * config.model_dim])];
+        project_adapted(compute, adapted, rows, (self.index, Site::FeedForwardOutput), gated, products);
     }
 
     /// Adds the projection of `input`, changed by the adapters of `rows` and normed if there are
@@ -267,11 +293,17 @@ impl Layer<'_> {
         rows: (&[Segment<'_>], &[Span]),
         site: Site,
     ) {
-        let Layer { config, compute, .. } = self;
         let Stream { hidden, update, unnormed, adapted } = stream;
-        let update = &mut update[..input.tokens() * config.model_dim];
+        let update = &mut update[..input.tokens() * self.config.model_dim];
         let products = [Product::of(linear, &mut *update)];
-        project_adapted(compute, adapted, rows, (self.index, site), input, products);
+        project_adapted(self.compute, adapted, rows, (self.index, site), input, products);
+        self.add_update(hidden, update, norm, unnormed);
+    }
+
+    /// Adds `update`, `[rows, model_dim]`, normed if there are weights for that, to the first rows
+    /// of the residual stream.
+    fn add_update(&self, hidden: &mut [f32], update: &mut [f32], norm: Option<&[f32]>, unnormed: &mut [f32]) {
+        let Layer { config, compute, .. } = self;
         self.norm_in_place(update, config.model_dim, norm, unnormed);
         let rows = hidden.chunks_exact_mut(config.model_dim).zip(update.chunks_exact(config.model_dim));
         rows::for_each(&compute.pool, rows, |(row, update)| compute.kernels.add_assign(row, update));
@@ -295,6 +327,17 @@ pub(super) fn normalize(
         let hidden = &hidden[rows.start * dim..rows.end * dim];
         compute.rms_norm(hidden, weight, config.norm_eps, normed);
     });
+}
+
+/// Combines the gate and up projections, in `gate`.
+pub(super) fn activate(compute: &Compute, activation: Activation, gate: &mut [f32], up: &[f32]) {
+    match activation {
+        Activation::SwiGlu => compute.silu_mul(gate, up),
+        Activation::GeGlu => {
+            compute.kernels.gated(ruvllm_kernels::rows::Activation::GeluTanh, gate, up);
+        }
+        Activation::ClampedSwiGlu { alpha, limit } => compute.kernels.clamped_swiglu(alpha, limit, gate, up),
+    }
 }
 
 /// True if one of the products reads 8-bit activations.

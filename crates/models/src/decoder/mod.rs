@@ -2,9 +2,12 @@
 //! The inside of a layer is in `layer`.
 
 mod adapt;
+mod experts;
 mod gates;
 mod layer;
 mod rope;
+mod router;
+mod sorted;
 
 use std::sync::Arc;
 
@@ -16,6 +19,7 @@ use self::adapt::{Product, adapt_in_place, project_adapted};
 pub(crate) use self::gates::Gates;
 use self::layer::{Layer, normalize};
 use self::rope::Ropes;
+pub(crate) use self::sorted::ExpertBuffers;
 use crate::batch::{BatchRows, Segment};
 use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
@@ -198,8 +202,8 @@ impl Model {
     ///
     /// # Errors
     /// An empty batch or segment, a token id that the vocabulary does not have, a sequence or an
-    /// adapter of another model, rows that are not ascending, or no memory for the workspace. No
-    /// step was committed then.
+    /// adapter of another model, rows that are not ascending, no memory for the workspace, or a
+    /// router without finite logits. No step was committed then.
     pub fn forward<'s, 'w>(
         &self,
         compute: &Compute,
@@ -278,11 +282,10 @@ impl Model {
         let (last, others) = self.weights.layers.split_last().expect("a model has at least one layer");
         let layer = |index, weights| Layer { config: &self.config, weights, index, ropes: &ropes, compute };
         for (index, weights) in others.iter().enumerate() {
-            layer(index, weights).forward(buffers, segments, &batch.all, &batch.all);
+            layer(index, weights).forward(buffers, segments, &batch.all, &batch.all)?;
         }
         // Behind the last layer's keys and values only the rows with logits matter.
-        layer(others.len(), last).forward(buffers, segments, &batch.all, &batch.wanted);
-        Ok(())
+        layer(others.len(), last).forward(buffers, segments, &batch.all, &batch.wanted)
     }
 
     /// The query of the last token of a segment of the last pass, in the layer of
@@ -328,9 +331,13 @@ impl Model {
         resize(&mut buffers.queries, rows(config.query_dim()), "queries")?;
         resize(&mut buffers.keys, rows(config.kv_dim()), "keys")?;
         resize(&mut buffers.values, rows(config.kv_dim()), "values")?;
-        let head_norms = if config.decoder.head_norms { config.query_dim() } else { 0 };
+        let has_norms = config.decoder.head_norms || config.decoder.row_norms;
+        let head_norms = if has_norms { config.query_dim() } else { 0 };
         let post_norms = if config.decoder.post_norms { config.model_dim } else { 0 };
         resize(&mut buffers.unnormed, rows(head_norms.max(post_norms)), "norms")?;
+        if let Some(experts) = &config.decoder.experts {
+            experts::prepare(&mut buffers.experts, experts, n_tokens, config.model_dim)?;
+        }
         resize(&mut buffers.up, rows(config.ffn_dim), "the feed-forward network")
     }
 

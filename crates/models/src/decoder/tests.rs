@@ -51,7 +51,7 @@ fn rows_of_layers(model: &Model, compute: &Compute, tokens: &[TokenId]) -> Vec<L
     layers
         .map(|(layer, weights)| {
             let pass = Layer { config: &model.config, weights, index: layer, ropes: &ropes, compute };
-            pass.forward(&mut buffers, &mut segments, &batch.all, &batch.all);
+            pass.forward(&mut buffers, &mut segments, &batch.all, &batch.all).expect("a dense model");
             let prompt = Span { segment: 0, row: 0, position: 0, len: PROMPT };
             let mut unused = model.new_sequence(&store, 1).expect("a sequence");
             let mut segment = Segment::new(compute, &[], &mut unused, LogitsRows::None).expect("room");

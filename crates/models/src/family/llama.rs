@@ -1,13 +1,25 @@
-//! Llama 2, 3, 3.1 and later, other models with the GGUF architecture `llama` (such as Mistral),
-//! and Mistral 3.
+//! Llama 2, 3, 3.1 and later, other models with the GGUF architecture `llama` (such as Mistral, and
+//! Mixtral, a mixture of experts), and Mistral 3.
 
 use ruvllm_kernels::rope::RopeLayout;
 
+use super::experts::{Experts, Usual};
 use super::{AttentionTemperature, DecoderSpec, Family, Sizes};
 use crate::config::keys::{Keys, Limits, Real};
 use crate::error::Result;
 
-pub(super) const LLAMA: Family = Family { architecture: "llama", local_rope_base: None, decoder: common };
+pub(super) const LLAMA: Family = Family {
+    architecture: "llama",
+    local_rope_base: None,
+    decoder: |keys, sizes| {
+        if keys.count("expert_count", 0..=usize::MAX)?.unwrap_or(0) == 0 {
+            return common(keys, sizes);
+        }
+        let experts = Experts::read(keys, Usual { renormalize: true, ..Usual::SOFTMAX })?;
+        let decoder = DecoderSpec::mixture(keys, sizes, Some(experts))?;
+        Ok(DecoderSpec { rope_layout: RopeLayout::Interleaved, ..decoder })
+    },
+};
 
 /// Mistral Small 3.1 and later, and Ministral 3, which was trained with longer texts.
 pub(super) const MISTRAL3: Family = Family {

@@ -2,8 +2,10 @@
 //! fills a [`DecoderSpec`] from its metadata keys, and a line in [`FAMILIES`]; the forward pass in
 //! `decoder` reads the switches and is never copied.
 
+mod experts;
 mod gemma;
 mod llama;
+mod olmoe;
 mod phi;
 mod qwen;
 mod window;
@@ -11,6 +13,7 @@ mod window;
 use gguf_rs_lite::Metadata;
 use ruvllm_kernels::rope::RopeLayout;
 
+pub use self::experts::{ExpertGroups, Experts, Router, Scoring};
 pub use self::window::Window;
 use crate::config::keys::{Keys, Real};
 use crate::error::{Error, Result};
@@ -21,6 +24,9 @@ const FAMILIES: &[Family] = &[
     llama::MISTRAL3,
     qwen::QWEN2,
     qwen::QWEN3,
+    qwen::QWEN2_MOE,
+    qwen::QWEN3_MOE,
+    olmoe::OLMOE,
     phi::PHI3,
     gemma::GEMMA,
     gemma::GEMMA2,
@@ -63,10 +69,14 @@ pub struct DecoderSpec {
     pub window: Window,
     /// Activation of the gated feed-forward network.
     pub activation: Activation,
+    /// Experts of the feed-forward network, if it is a mixture; in every layer then.
+    pub experts: Option<Experts>,
     /// Storage of projections that have the same input: separate or joint.
     pub projections: Projections,
     /// True if each head of the queries and keys is normed before RoPE (QK norm).
     pub head_norms: bool,
+    /// True if queries and keys are normed before RoPE, all heads of a token together.
+    pub row_norms: bool,
     /// True if the outputs of attention and of the feed-forward network are normed before they are
     /// added to the residual stream.
     pub post_norms: bool,
@@ -78,11 +88,17 @@ pub struct DecoderSpec {
 
 impl DecoderSpec {
     /// The form that most families share, with the scale and the window that the file names.
-    /// Mixtures of experts are refused.
+    /// Mixtures of experts are refused: their families differ in what files leave out.
     fn usual(keys: &Keys<'_>, sizes: &Sizes) -> Result<Self> {
         if let Some(experts @ 1..) = keys.count("expert_count", 0..=usize::MAX)? {
-            return Err(keys.invalid("expert_count", experts, "0: mixtures of experts are not supported"));
+            let expected = "0: this architecture is known without mixtures of experts";
+            return Err(keys.invalid("expert_count", experts, expected));
         }
+        Self::mixture(keys, sizes, None)
+    }
+
+    /// As [`usual`](Self::usual), with these experts.
+    fn mixture(keys: &Keys<'_>, sizes: &Sizes, experts: Option<Experts>) -> Result<Self> {
         Ok(Self {
             rope_layout: RopeLayout::Halves,
             attention_scale: read_attention_scale(keys, sizes.head_dim)?,
@@ -90,8 +106,10 @@ impl DecoderSpec {
             attention_soft_cap: None,
             window: Window::read(keys, sizes.n_layers, window::Usual::EVERY_LAYER)?,
             activation: Activation::SwiGlu,
+            experts,
             projections: Projections::Separate,
             head_norms: false,
+            row_norms: false,
             post_norms: false,
             embedding_scale: 1.0,
             logits_soft_cap: None,
@@ -119,13 +137,21 @@ impl AttentionTemperature {
 }
 
 /// Activation that combines the gate and up projections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Activation {
     /// `silu(gate) * up`.
     SwiGlu,
     /// `gelu(gate) * up`, with the approximation of GELU by `tanh`.
     GeGlu,
+    /// `(up + 1) * gate * sigmoid(alpha * gate)` with `gate` at most `limit` and `up` within
+    /// `limit` of 0. Source: gpt-oss, with 1.702 and 7.
+    ClampedSwiGlu {
+        /// Factor within the sigmoid.
+        alpha: f32,
+        /// Largest gate, and largest magnitude of `up`.
+        limit: f32,
+    },
 }
 
 /// Storage of projections that have the same input.

@@ -2,7 +2,7 @@
 
 use ruvllm_kernels::quant::WeightFormat;
 
-use super::tensors::Change;
+use super::origin::Change;
 
 /// The values of a vector, changed, as little-endian f32.
 pub(super) fn vector(bytes: &[u8], format: WeightFormat, change: Change) -> Vec<u8> {

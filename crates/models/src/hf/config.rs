@@ -116,6 +116,9 @@ impl Config {
         let sizes = read_sizes(&config, decoder)?;
         write_sizes(&config, decoder, &sizes, &mut keys)?;
         window::write(&config, decoder.window.as_ref(), &sizes, &mut keys)?;
+        if let (Some(experts), Some(expert_sizes)) = (&decoder.experts, &sizes.experts) {
+            experts.write(&config, expert_sizes, &mut keys)?;
+        }
         write_caps(&config, decoder.soft_caps, &sizes, &mut keys)?;
         let generated = rope::write(&config, decoder, &sizes, &mut keys)?;
         let is_tied = config.flag("tie_word_embeddings")?.or(decoder.is_tied);
@@ -179,9 +182,11 @@ fn read_sizes(config: &Fields<'_>, decoder: &Decoder) -> Result<Sizes> {
         let key = if config.get("head_dim").is_some() { "head_dim" } else { "num_attention_heads" };
         return Err(config.invalid(key, format!("heads of an even width, not of {head_dim}")));
     }
+    let ffn_dim = config.require_count("intermediate_size", 1..=MAX_WIDTH)?;
     Ok(Sizes {
         model_dim,
-        ffn_dim: config.require_count("intermediate_size", 1..=MAX_WIDTH)?,
+        ffn_dim,
+        experts: decoder.experts.map(|experts| experts.read(config, ffn_dim)).transpose()?,
         n_layers: config.require_count("num_hidden_layers", 1..=MAX_LAYERS)?,
         n_heads,
         n_kv_heads,

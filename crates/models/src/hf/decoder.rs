@@ -1,5 +1,6 @@
 //! The families of decoders.
 
+use super::experts::Experts;
 use super::family::{Bias, Decoder, Family, Form, Names, Part, Shape, SoftCaps, part};
 use super::window::{Rule, Window};
 
@@ -92,6 +93,50 @@ const GEMMA3: &[Part] = &[
     part("post_feedforward_layernorm", "post_ffw_norm", Shape::ModelNorm, Bias::Never),
 ];
 
+const ROUTER: Part = part("mlp.gate", "ffn_gate_inp", Shape::Router, Bias::Never);
+
+const MIXTRAL: &[Part] =
+    &[INPUT_NORM, query(Bias::Never), key(Bias::Never), value(Bias::Never), OUTPUT, FFN_NORM, ROUTER];
+
+/// Biases of queries, keys and values as `qkv_bias` says; the weights tell too.
+const QWEN2_MOE: &[Part] = &[
+    INPUT_NORM,
+    query(Bias::Maybe),
+    key(Bias::Maybe),
+    value(Bias::Maybe),
+    OUTPUT,
+    FFN_NORM,
+    ROUTER,
+    part("mlp.shared_expert_gate", "ffn_gate_inp_shexp", Shape::SharedGate, Bias::Never),
+    part("mlp.shared_expert.gate_proj", "ffn_gate_shexp", Shape::SharedUp, Bias::Never),
+    part("mlp.shared_expert.up_proj", "ffn_up_shexp", Shape::SharedUp, Bias::Never),
+    part("mlp.shared_expert.down_proj", "ffn_down_shexp", Shape::SharedDown, Bias::Never),
+];
+
+const QWEN3_MOE: &[Part] = &[
+    INPUT_NORM,
+    query(Bias::Maybe),
+    key(Bias::Maybe),
+    value(Bias::Maybe),
+    OUTPUT,
+    QUERY_NORM,
+    KEY_NORM,
+    FFN_NORM,
+    ROUTER,
+];
+
+const OLMOE: &[Part] = &[
+    INPUT_NORM,
+    query(Bias::Maybe),
+    key(Bias::Maybe),
+    value(Bias::Maybe),
+    OUTPUT,
+    part("self_attn.q_norm", "attn_q_norm", Shape::QueryNorm, Bias::Never),
+    part("self_attn.k_norm", "attn_k_norm", Shape::KeyNorm, Bias::Never),
+    FFN_NORM,
+    ROUTER,
+];
+
 const SILU: &[&str] = &["silu", "swish"];
 /// Early Gemma files say `gelu` and mean the form with tanh.
 const GELU_TANH: &[&str] = &["gelu_pytorch_tanh", "gelu"];
@@ -124,6 +169,7 @@ const USUAL: Decoder = Decoder {
     is_mistral3: false,
     soft_caps: SoftCaps::None,
     window: None,
+    experts: None,
 };
 
 const LLAMA_LIKE: Decoder = Decoder { writes_vocab_size: true, writes_rotary_dim: true, ..USUAL };
@@ -142,6 +188,16 @@ const QWEN: Decoder = Decoder {
 const GEMMA1: Decoder = Decoder { head_dim: Some(256), is_tied: Some(true), ..USUAL };
 
 const GEMMA_WINDOW: Window = Window { is_chosen: true, is_always_written: true, ..Window::EVERY_LAYER };
+
+const EXPERTS: Experts = Experts {
+    // transformers 5 writes the second.
+    count: &["num_experts", "num_local_experts"],
+    ffn_dim: Some("moe_intermediate_size"),
+    shared_dim: None,
+    renormalize: Some("norm_topk_prob"),
+    alias: None,
+    parts: ["gate_proj", "up_proj", "down_proj"],
+};
 
 /// The families, the older ones first.
 pub(super) const FAMILIES: &[Family] = &[
@@ -185,6 +241,60 @@ pub(super) const FAMILIES: &[Family] = &[
             ..USUAL
         }),
         layer: PHI3,
+        ..QWEN2_FAMILY
+    },
+    Family {
+        classes: &["MixtralForCausalLM"],
+        model_types: &["mixtral"],
+        form: Form::Decoder(Decoder {
+            norm_eps: 1e-5,
+            window: Some(Window { length: None, ..Window::EVERY_LAYER }),
+            experts: Some(&Experts {
+                count: &["num_local_experts"],
+                ffn_dim: None,
+                renormalize: None,
+                alias: Some("block_sparse_moe."),
+                parts: ["w1", "w3", "w2"],
+                ..EXPERTS
+            }),
+            ..LLAMA_LIKE
+        }),
+        layer: MIXTRAL,
+        ..LLAMA_FAMILY
+    },
+    Family {
+        classes: &["Qwen2MoeForCausalLM"],
+        model_types: &["qwen2_moe"],
+        architecture: "qwen2moe",
+        form: Form::Decoder(Decoder {
+            experts: Some(&Experts { shared_dim: Some("shared_expert_intermediate_size"), ..EXPERTS }),
+            ..QWEN
+        }),
+        layer: QWEN2_MOE,
+        ..QWEN2_FAMILY
+    },
+    Family {
+        classes: &["Qwen3MoeForCausalLM"],
+        model_types: &["qwen3_moe"],
+        architecture: "qwen3moe",
+        form: Form::Decoder(Decoder {
+            window: Some(Window { switch: Some("use_sliding_window"), ..Window::EVERY_LAYER }),
+            experts: Some(&EXPERTS),
+            ..USUAL
+        }),
+        layer: QWEN3_MOE,
+        ..QWEN2_FAMILY
+    },
+    Family {
+        classes: &["OlmoeForCausalLM"],
+        model_types: &["olmoe"],
+        architecture: "olmoe",
+        form: Form::Decoder(Decoder {
+            norm_eps: 1e-5,
+            experts: Some(&Experts { ffn_dim: None, ..EXPERTS }),
+            ..USUAL
+        }),
+        layer: OLMOE,
         ..QWEN2_FAMILY
     },
     GEMMA_FAMILY,

@@ -156,6 +156,7 @@ fn read_sizes(config: &Fields<'_>, names: &Encoder) -> Result<Sizes> {
     Ok(Sizes {
         model_dim,
         ffn_dim: config.require_count(names.ffn_dim, 1..=MAX_WIDTH)?,
+        experts: None,
         n_layers: config.require_count(names.n_layers, 1..=MAX_LAYERS)?,
         n_heads,
         n_kv_heads: n_heads,

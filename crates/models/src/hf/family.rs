@@ -2,6 +2,7 @@
 //! values, and what hyperparameters differ in. The tables are in [`super::decoder`] and
 //! [`super::encoder`].
 
+use super::experts::Experts;
 use super::window::Window;
 
 /// One family.
@@ -66,6 +67,8 @@ pub(super) struct Decoder {
     pub(super) soft_caps: SoftCaps,
     /// `None`: every layer sees the whole context.
     pub(super) window: Option<Window>,
+    /// `None`: no mixture of experts.
+    pub(super) experts: Option<&'static Experts>,
 }
 
 /// Soft caps that a family may have.
@@ -134,6 +137,10 @@ pub(super) enum Shape {
     ModelNorm,
     /// A norm over one head.
     HeadNorm,
+    /// A norm over all query heads.
+    QueryNorm,
+    /// A norm over all key heads.
+    KeyNorm,
     Query,
     Key,
     Value,
@@ -145,6 +152,13 @@ pub(super) enum Shape {
     /// Gate and up projection in one matrix.
     GateUp,
     Down,
+    /// From the residual stream to logits of experts.
+    Router,
+    /// Direction of the gate of the shared experts.
+    SharedGate,
+    /// Gate or up projection of the shared experts.
+    SharedUp,
+    SharedDown,
 }
 
 /// Presence of a bias beside a matrix.

@@ -2,8 +2,8 @@
 //!
 //! Nothing is converted when a folder is opened: hyperparameters get the keys of GGUF, tensors
 //! their names and shapes. Matrices stay in the mapped files. Made anew, when they are asked for,
-//! are vectors that are not in f32, norms that GGUF stores plus one, and the query and key matrices
-//! of the `llama` architecture, whose rows are in another order there.
+//! are vectors that are not in f32, norms that GGUF stores plus one, the query and key matrices of
+//! the `llama` architecture, whose rows are in another order there, and stacks of experts.
 //!
 //! Source: the files as transformers 4 and 5 write them; keys, names and row orders as llama.cpp's
 //! converter.
@@ -13,13 +13,16 @@ mod chat_template;
 mod config;
 mod decoder;
 mod encoder;
+mod experts;
 mod family;
 mod fields;
 mod keys;
+mod origin;
 mod rope;
 mod sentence;
 mod shards;
 mod sizes;
+mod stacks;
 mod tensors;
 mod vocabulary;
 mod window;
@@ -35,8 +38,8 @@ use ruvllm_text::tokenizer::Tokenizer;
 pub use self::chat_template::folder_chat_template;
 use self::config::Config;
 use self::fields::{CONFIG_BYTES, Fields, read_object};
+use self::origin::{Change, Origin, Slice, Tensor};
 use self::shards::Shards;
-use self::tensors::{Change, Origin, Tensor};
 use crate::checkpoint::{Checkpoint, TensorBytes};
 use crate::error::{Error, Result};
 use crate::weights::{EMBEDDING, weight_format};
@@ -134,8 +137,16 @@ impl HfFolder {
 
     /// The tensors that the model takes from the weight files, as these hold them.
     pub fn stored_tensors(&self) -> impl Iterator<Item = StoredTensor> {
-        self.tensors.iter().filter_map(|tensor| {
-            let Origin::Stored(stored, _) = &tensor.origin else { return None };
+        let stored = self.tensors.iter().flat_map(|tensor| match &tensor.origin {
+            Origin::Stored(stored, _) => vec![stored],
+            // Of a tensor that is in several slices, the first.
+            Origin::Stacked(slices) => {
+                let first = slices.iter().filter(|slice| slice.bytes.start == 0);
+                first.map(|slice| &slice.stored).collect()
+            }
+            Origin::Generated(_) => Vec::new(),
+        });
+        stored.filter_map(|stored| {
             Some(StoredTensor {
                 name: tensors::text_name(&stored.name),
                 tensor_type: stored.tensor_type?,
@@ -147,6 +158,19 @@ impl HfFolder {
 
     fn find(&self, name: &str) -> Option<&Tensor> {
         self.by_name.get(name).map(|&i| &self.tensors[i])
+    }
+
+    /// Slices one behind the other; a single one is not copied.
+    fn stack(&self, slices: &[Slice]) -> Option<TensorBytes> {
+        let data = |slice: &Slice| self.shards.data(&slice.stored)?.slice(slice.bytes.clone());
+        if let [only] = slices {
+            return data(only).map(TensorBytes::Shared);
+        }
+        let mut bytes = Vec::with_capacity(slices.iter().map(|slice| slice.bytes.len()).sum());
+        for slice in slices {
+            bytes.extend_from_slice(data(slice)?.as_bytes());
+        }
+        Some(TensorBytes::Made(bytes))
     }
 
     /// Rows of the embedding.
@@ -200,13 +224,14 @@ impl Checkpoint for HfFolder {
         let tensor = self.find(&tensor.name).ok_or_else(missing)?;
         let (stored, change) = match &tensor.origin {
             Origin::Generated(values) => return Ok(TensorBytes::Made(change::f32_bytes(values))),
+            Origin::Stacked(slices) => return self.stack(slices).ok_or_else(missing),
             Origin::Stored(stored, change) => (stored, *change),
         };
         let data = self.shards.data(stored).ok_or_else(missing)?;
         let same_type = stored.tensor_type == Some(tensor.info.tensor_type);
         match (change, stored.dims.as_slice()) {
             (Change::None, _) if same_type => Ok(TensorBytes::Shared(data)),
-            (_, [_]) => {
+            (Change::Widen | Change::Flatten, _) | (_, [_]) => {
                 let format = stored.tensor_type.and_then(weight_format).ok_or_else(missing)?;
                 Ok(TensorBytes::Made(change::vector(data.as_bytes(), format, change)))
             }

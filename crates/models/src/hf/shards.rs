@@ -32,6 +32,17 @@ pub(super) struct Stored {
     pub(super) dims: Vec<u64>,
 }
 
+impl Stored {
+    /// The type, which must be one that GGUF has.
+    pub(super) fn supported_type(&self) -> Result<TensorType> {
+        self.tensor_type.ok_or_else(|| Error::UnsupportedTensorType {
+            name: self.name.clone(),
+            found: self.type_name,
+            supported: "F32, F16, BF16".to_owned(),
+        })
+    }
+}
+
 /// The mapped files, in the order of their names.
 #[derive(Debug, Default)]
 pub(super) struct Shards {

@@ -7,12 +7,15 @@ pub(super) const MAX_HEAD_DIM: usize = 1 << 12;
 pub(super) const MAX_POSITIONS: usize = u32::MAX as usize;
 pub(super) const MAX_LAYERS: usize = 1 << 16;
 pub(super) const MAX_VOCAB: usize = 1 << 24;
+pub(super) const MAX_EXPERTS: usize = 1 << 16;
 
 /// The sizes that shapes follow from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) model_dim: usize,
     pub(super) ffn_dim: usize,
+    /// `None`: no mixture of experts.
+    pub(super) experts: Option<ExpertSizes>,
     pub(super) n_layers: usize,
     pub(super) n_heads: usize,
     pub(super) n_kv_heads: usize,
@@ -24,4 +27,13 @@ pub(super) struct Sizes {
     pub(super) first_position: usize,
     /// Rows of an encoder's table of token types.
     pub(super) n_token_types: usize,
+}
+
+/// Sizes of a mixture.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ExpertSizes {
+    pub(super) count: usize,
+    pub(super) ffn_dim: usize,
+    /// 0: no shared experts.
+    pub(super) shared_dim: usize,
 }

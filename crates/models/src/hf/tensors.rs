@@ -6,8 +6,10 @@ use std::collections::HashMap;
 use gguf_rs_lite::{TensorInfo, TensorType};
 
 use super::config::Hyperparameters;
-use super::family::{Bias, Part, Shape};
+use super::family::{Bias, Decoder, Form, Part, Shape};
+use super::origin::{Change, Origin, Tensor};
 use super::shards::Stored;
+use super::stacks::Stacks;
 use crate::error::{Error, Result};
 
 const OUTPUT: &str = "output.weight";
@@ -33,34 +35,6 @@ const NOT_TEXT: [&str; 5] = [
     "model.multi_modal_projector.",
 ];
 
-/// A tensor of the model: how it appears and where its values come from.
-#[derive(Debug)]
-pub(super) struct Tensor {
-    pub(super) info: TensorInfo,
-    pub(super) origin: Origin,
-}
-
-/// Origin of a tensor's values.
-#[derive(Debug)]
-pub(super) enum Origin {
-    /// A tensor of a weight file, changed.
-    Stored(Stored, Change),
-    /// Values that follow from the hyperparameters.
-    Generated(Vec<f32>),
-}
-
-/// Change of a tensor's values, beside vectors becoming f32.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
-    None,
-    /// Of each of this many heads, the second half of the rows goes between the rows of the first.
-    Interleave(usize),
-    /// One is added.
-    PlusOne,
-    /// So many rows are left out at the beginning.
-    SkipRows(usize),
-}
-
 /// Makes the list of a model's tensors: generated ones first, then those of the files in their
 /// order.
 ///
@@ -82,7 +56,24 @@ pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Sto
         tensors.push(Tensor { info, origin: Origin::Generated(generated.values.clone()) });
     }
     let mut seen: HashMap<String, String> = HashMap::new();
+    let mut stacks = Stacks::default();
+    let experts = match &model.family.form {
+        Form::Decoder(decoder) => decoder.experts.zip(model.sizes.experts.as_ref()),
+        Form::Encoder(_) => None,
+    };
     for tensor in stored {
+        let place_in_stack = experts.and_then(|(experts, _)| {
+            let name = without_prefix(&tensor.name).strip_prefix(model.family.names.layers)?;
+            let (layer, rest) = split_layer(name, model.sizes.n_layers)?;
+            Some((experts, layer, experts.usual_name(rest)))
+        });
+        let tensor = match place_in_stack {
+            None => tensor,
+            Some((experts, layer, name)) => match stacks.take(experts, (layer, &name), tensor)? {
+                None => continue,
+                Some(tensor) => tensor,
+            },
+        };
         let target = match place(&tensor.name, model, is_multimodal) {
             Place::Ignored => continue,
             Place::Unknown => {
@@ -97,6 +88,10 @@ pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Sto
         tensors.push(target.tensor(tensor)?);
     }
     check_complete(model, |name| seen.contains_key(name))?;
+    if let Some((experts, sizes)) = experts {
+        let (n_layers, architecture) = (model.sizes.n_layers, model.family.architecture);
+        tensors.extend(stacks.finish(experts, (model.sizes.model_dim, sizes), n_layers, architecture)?);
+    }
     Ok(tensors)
 }
 
@@ -127,16 +122,14 @@ impl Target {
         if !fits {
             return Err(Error::TensorShape { name: stored.name, expected: self.dims, found: stored.dims });
         }
-        let Some(tensor_type) = stored.tensor_type else {
-            return Err(Error::UnsupportedTensorType {
-                name: stored.name,
-                found: stored.type_name,
-                supported: "F32, F16, BF16".to_owned(),
-            });
-        };
-        // Vectors are few and used in f32.
-        let tensor_type = if stored.dims.len() == 1 { TensorType::F32 } else { tensor_type };
+        let tensor_type = stored.supported_type()?;
+        // Vectors and routers are small and used in f32.
+        let is_small = stored.dims.len() == 1 || matches!(self.change, Change::Widen | Change::Flatten);
+        let tensor_type = if is_small { TensorType::F32 } else { tensor_type };
         let mut dims = stored.dims.clone();
+        if self.change == Change::Flatten {
+            dims.truncate(1);
+        }
         if let (Change::SkipRows(rows), [_, stored_rows]) = (self.change, dims.as_mut_slice()) {
             *stored_rows = stored_rows.saturating_sub(rows as u64);
         }
@@ -184,13 +177,20 @@ fn place(name: &str, model: &Hyperparameters, is_multimodal: bool) -> Place {
 }
 
 fn place_in_layer(name: &str, model: &Hyperparameters) -> Option<Target> {
+    let (layer, rest) = split_layer(name, model.sizes.n_layers)?;
+    let rest = match &model.family.form {
+        Form::Decoder(Decoder { experts: Some(experts), .. }) => experts.usual_name(rest),
+        _ => rest.to_owned(),
+    };
+    place_part(&rest, model.family.layer, &format!("blk.{layer}."), model)
+}
+
+/// The layer at the beginning of a name, and the rest.
+fn split_layer(name: &str, n_layers: usize) -> Option<(usize, &str)> {
     let (layer, rest) = name.split_once('.')?;
     // Written back, so that `+1` and `01` are no layers.
     let layer = layer.parse::<usize>().ok().filter(|number| number.to_string() == layer)?;
-    if layer >= model.sizes.n_layers {
-        return None;
-    }
-    place_part(rest, model.family.layer, &format!("blk.{layer}."), model)
+    (layer < n_layers).then_some((layer, rest))
 }
 
 /// The place of a tensor that is one of `parts`, whose names in GGUF begin with `prefix`.
@@ -225,9 +225,16 @@ fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
     let sizes = &model.sizes;
     let (query, key) = (sizes.n_heads * sizes.head_dim, sizes.n_kv_heads * sizes.head_dim);
     let (width, inner) = (sizes.model_dim, sizes.ffn_dim);
+    let (count, shared) = sizes.experts.map_or((0, 0), |experts| (experts.count, experts.shared_dim));
     let dims = match shape {
         Shape::ModelNorm => return vec![width as u64],
         Shape::HeadNorm => return vec![sizes.head_dim as u64],
+        Shape::QueryNorm => return vec![query as u64],
+        Shape::KeyNorm => return vec![key as u64],
+        Shape::Router => [width, count],
+        Shape::SharedGate => [width, 1],
+        Shape::SharedUp => [width, shared],
+        Shape::SharedDown => [shared, width],
         Shape::Embedding => [width, sizes.vocab_size.unwrap_or(0)],
         Shape::Positions => [width, sizes.first_position + sizes.context],
         Shape::TokenTypes => [width, sizes.n_token_types],
@@ -248,6 +255,8 @@ fn change(part: &Part, model: &Hyperparameters) -> Change {
         Shape::Query if family.interleaves_heads => Change::Interleave(sizes.n_heads),
         Shape::Key if family.interleaves_heads => Change::Interleave(sizes.n_kv_heads),
         Shape::ModelNorm | Shape::HeadNorm if family.norms_plus_one => Change::PlusOne,
+        Shape::Router => Change::Widen,
+        Shape::SharedGate => Change::Flatten,
         Shape::Positions if sizes.first_position > 0 => Change::SkipRows(sizes.first_position),
         _ => Change::None,
     }

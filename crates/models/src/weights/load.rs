@@ -3,12 +3,12 @@
 use ruvllm_kernels::rope::RopeScaling;
 
 use super::source::{LoadProgress, MatrixRows, TensorSource};
-use super::{EMBEDDING, LayerWeights, Linear, Weights};
+use super::{EMBEDDING, ExpertLinears, ExpertWeights, FeedForward, LayerWeights, Linear, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::config::rope::{FREQUENCY_DIVISORS, LONG_FACTORS, SHORT_FACTORS};
 use crate::error::Result;
-use crate::family::Projections;
+use crate::family::{Experts, Projections, Scoring};
 
 impl Weights {
     /// Loads the tensors that `config` asks for.
@@ -46,7 +46,7 @@ impl Weights {
 
 fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize) -> Result<LayerWeights> {
     let name = |part: &str| format!("blk.{layer}.{part}");
-    let (model_dim, ffn_dim) = (config.model_dim, config.ffn_dim);
+    let model_dim = config.model_dim;
     let (query_dim, kv_dim) = (config.query_dim(), config.kv_dim());
     let decoder = &config.decoder;
     // Rotary frequencies that converters of 2023 stored per layer; they follow from the
@@ -64,7 +64,41 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
             (joint.next(query_dim)?, joint.next(kv_dim)?, joint.next(kv_dim)?)
         }
     };
-    let (gate, up) = match decoder.projections {
+    let (feed_forward, experts) = match &decoder.experts {
+        None => (Some(load_feed_forward(source, config, &name)?), None),
+        Some(experts) => {
+            let shared = (experts.shared_dim > 0).then(|| load_shared(source, experts, model_dim, &name));
+            (shared.transpose()?, Some(load_experts(source, experts, model_dim, &name)?))
+        }
+    };
+    let has_norms = decoder.head_norms || decoder.row_norms;
+    let norm_dims = if decoder.row_norms { [query_dim, kv_dim] } else { [config.head_dim; 2] };
+    let mut norm = |there: bool, part: &str, len| {
+        if there { source.vector(&name(part), len).map(Some) } else { Ok(None) }
+    };
+    Ok(LayerWeights {
+        attention_norm,
+        query,
+        key,
+        value,
+        query_norm: norm(has_norms, "attn_q_norm.weight", norm_dims[0])?,
+        key_norm: norm(has_norms, "attn_k_norm.weight", norm_dims[1])?,
+        attention_post_norm: norm(decoder.post_norms, "post_attention_norm.weight", model_dim)?,
+        ffn_post_norm: norm(decoder.post_norms, "post_ffw_norm.weight", model_dim)?,
+        attention_output: linear(source, &name("attn_output"), model_dim, query_dim)?,
+        ffn_norm: source.vector(&name("ffn_norm.weight"), model_dim)?,
+        feed_forward,
+        experts,
+    })
+}
+
+fn load_feed_forward(
+    source: &mut TensorSource<'_>,
+    config: &ModelConfig,
+    name: &dyn Fn(&str) -> String,
+) -> Result<FeedForward> {
+    let (model_dim, ffn_dim) = (config.model_dim, config.ffn_dim);
+    let (gate, up) = match config.decoder.projections {
         Projections::Separate => (
             linear(source, &name("ffn_gate"), ffn_dim, model_dim)?,
             linear(source, &name("ffn_up"), ffn_dim, model_dim)?,
@@ -74,23 +108,52 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
             (joint.next(ffn_dim)?, joint.next(ffn_dim)?)
         }
     };
-    let mut norm = |there: bool, part: &str, len| {
-        if there { source.vector(&name(part), len).map(Some) } else { Ok(None) }
+    Ok(FeedForward { gate, up, down: linear(source, &name("ffn_down"), model_dim, ffn_dim)? })
+}
+
+fn load_shared(
+    source: &mut TensorSource<'_>,
+    experts: &Experts,
+    model_dim: usize,
+    name: &dyn Fn(&str) -> String,
+) -> Result<FeedForward> {
+    let ffn_dim = experts.shared_dim;
+    Ok(FeedForward {
+        gate: linear(source, &name("ffn_gate_shexp"), ffn_dim, model_dim)?,
+        up: linear(source, &name("ffn_up_shexp"), ffn_dim, model_dim)?,
+        down: linear(source, &name("ffn_down_shexp"), model_dim, ffn_dim)?,
+    })
+}
+
+fn load_experts(
+    source: &mut TensorSource<'_>,
+    experts: &Experts,
+    model_dim: usize,
+    name: &dyn Fn(&str) -> String,
+) -> Result<ExpertWeights> {
+    let (n, ffn_dim) = (experts.count, experts.ffn_dim);
+    let mut linears = |part: &str, rows: usize, cols: usize| -> Result<ExpertLinears> {
+        let name = name(part);
+        let weights = source.matrices(&format!("{name}.weight"), n, rows, cols)?;
+        let bias = format!("{name}.bias");
+        let bias = source.has(&bias).then(|| source.values(&bias, &[rows, n])).transpose()?;
+        Ok(ExpertLinears { weights, bias })
     };
-    Ok(LayerWeights {
-        attention_norm,
-        query,
-        key,
-        value,
-        query_norm: norm(decoder.head_norms, "attn_q_norm.weight", config.head_dim)?,
-        key_norm: norm(decoder.head_norms, "attn_k_norm.weight", config.head_dim)?,
-        attention_post_norm: norm(decoder.post_norms, "post_attention_norm.weight", model_dim)?,
-        ffn_post_norm: norm(decoder.post_norms, "post_ffw_norm.weight", model_dim)?,
-        attention_output: linear(source, &name("attn_output"), model_dim, query_dim)?,
-        ffn_norm: source.vector(&name("ffn_norm.weight"), model_dim)?,
+    let gate = linears("ffn_gate_exps", ffn_dim, model_dim)?;
+    let up = linears("ffn_up_exps", ffn_dim, model_dim)?;
+    let down = linears("ffn_down_exps", model_dim, ffn_dim)?;
+    let selection_bias = match experts.router.scoring {
+        Scoring::Sigmoid => source.optional_vector(&name("exp_probs_b.bias"), n)?,
+        _ => None,
+    };
+    let shared_gate = name("ffn_gate_inp_shexp.weight");
+    Ok(ExpertWeights {
+        router: linear(source, &name("ffn_gate_inp"), n, model_dim)?,
+        selection_bias,
         gate,
         up,
-        down: linear(source, &name("ffn_down"), model_dim, ffn_dim)?,
+        down,
+        shared_gate: experts.shared_gate.then(|| source.vector(&shared_gate, model_dim)).transpose()?,
     })
 }
 

@@ -44,14 +44,66 @@ pub struct LayerWeights {
     pub attention_post_norm: Option<Vec<f32>>,
     /// `[model_dim]`.
     pub ffn_norm: Vec<f32>,
+    /// The network of every token; of a mixture its shared experts, if it has any.
+    pub feed_forward: Option<FeedForward>,
+    /// The experts of a mixture.
+    pub experts: Option<ExpertWeights>,
+    /// `[model_dim]`.
+    pub ffn_post_norm: Option<Vec<f32>>,
+}
+
+/// A gated feed-forward network.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct FeedForward {
     /// `[ffn_dim, model_dim]`.
     pub gate: Linear,
     /// `[ffn_dim, model_dim]`.
     pub up: Linear,
     /// `[model_dim, ffn_dim]`.
     pub down: Linear,
-    /// `[model_dim]`.
-    pub ffn_post_norm: Option<Vec<f32>>,
+}
+
+/// The experts of a layer and their router.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ExpertWeights {
+    /// `[experts, model_dim]`.
+    pub router: Linear,
+    /// Added to the scores of a sigmoid router for the selection, `[experts]`.
+    pub selection_bias: Option<Vec<f32>>,
+    /// `[ffn_dim, model_dim]` each.
+    pub gate: ExpertLinears,
+    /// `[ffn_dim, model_dim]` each.
+    pub up: ExpertLinears,
+    /// `[model_dim, ffn_dim]` each.
+    pub down: ExpertLinears,
+    /// Direction whose sigmoid multiplies the output of the shared experts, `[model_dim]`.
+    pub shared_gate: Option<Vec<f32>>,
+}
+
+/// One projection of all experts.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ExpertLinears {
+    /// `[outputs, inputs]` of each expert, in one tensor of the file.
+    pub weights: Vec<PackedMatrix>,
+    /// `[experts, outputs]`.
+    pub bias: Option<Vec<f32>>,
+}
+
+impl ExpertLinears {
+    /// True if a product reads 8-bit activations.
+    pub(crate) fn uses_q8(&self) -> bool {
+        self.weights.iter().any(|weights| weights.format().uses_q8())
+    }
+
+    /// Bias of an expert, if there is one.
+    pub(crate) fn bias_of(&self, expert: usize) -> Option<&[f32]> {
+        let bias = self.bias.as_deref()?;
+        let len = bias.len() / self.weights.len().max(1);
+        bias.get(expert * len..(expert + 1) * len)
+    }
 }
 
 /// All weights of a decoder.

@@ -86,9 +86,27 @@ impl<'a> TensorSource<'a> {
 
     /// As [`Self::matrix`], to be taken apart.
     pub(crate) fn matrix_rows(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixRows> {
+        self.stacked_rows(name, cols, &[cols, rows])
+    }
+
+    /// Matrices of one shape in a tensor, [`n`, `rows`, `cols`], left where they are.
+    pub(crate) fn matrices(
+        &mut self,
+        name: &str,
+        n: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Vec<PackedMatrix>> {
+        let mut stacked = self.stacked_rows(name, cols, &[cols, rows, n])?;
+        (0..n).map(|_| stacked.next(rows)).collect()
+    }
+
+    /// The rows of all matrices of a tensor of these dimensions, columns first.
+    fn stacked_rows(&mut self, name: &str, cols: usize, dims: &[usize]) -> Result<MatrixRows> {
         let info = find(self.checkpoint, name)?;
         let format = format_of(info)?;
-        check_shape(info, &[cols, rows])?;
+        check_shape(info, dims)?;
+        let rows = dims[1..].iter().product();
         let data = self.checkpoint.data(info)?;
         match data {
             TensorBytes::Shared(_) => self.bytes.shared += info.bytes(),
@@ -103,7 +121,12 @@ impl<'a> TensorSource<'a> {
 
     /// The vector `name` of `len` values, as f32.
     pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
-        let values = read_vector(self.checkpoint, name, len)?;
+        self.values(name, &[len])
+    }
+
+    /// A tensor of these dimensions, columns first, as f32.
+    pub(crate) fn values(&mut self, name: &str, dims: &[usize]) -> Result<Vec<f32>> {
+        let values = read_values(self.checkpoint, name, dims)?;
         self.bytes.private += (values.len() * size_of::<f32>()) as u64;
         self.report(find(self.checkpoint, name)?);
         Ok(values)
@@ -170,11 +193,16 @@ impl MatrixRows {
 
 /// Reads a vector of `len` values of any supported type as f32.
 pub(crate) fn read_vector(checkpoint: &dyn Checkpoint, name: &str, len: usize) -> Result<Vec<f32>> {
+    read_values(checkpoint, name, &[len])
+}
+
+fn read_values(checkpoint: &dyn Checkpoint, name: &str, dims: &[usize]) -> Result<Vec<f32>> {
     let info = find(checkpoint, name)?;
     let format = format_of(info)?;
-    check_shape(info, &[len])?;
+    check_shape(info, dims)?;
     let data = checkpoint.data(info)?;
-    let mut values = vec![0.0; len];
+    // As many as the file has: its dimensions are those asked for.
+    let mut values = vec![0.0; dims.iter().product()];
     format.dequantize(data.as_ref(), &mut values);
     Ok(values)
 }

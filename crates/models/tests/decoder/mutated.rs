@@ -38,6 +38,7 @@ const KEYS: &[&str] = &[
     "rope.scaling.yarn_ext_factor",
     "vocab_size",
     "expert_count",
+    "expert_used_count",
 ];
 
 /// Widths that tensors of the tiny models have, and others.

@@ -7,6 +7,7 @@ mod encoders;
 mod forms;
 mod goldens;
 mod hostile;
+mod mixtures;
 mod refused;
 mod styles;
 mod support;

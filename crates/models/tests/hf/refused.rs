@@ -48,8 +48,8 @@ fn a_configuration_that_is_no_json() {
 #[test]
 fn models_that_cannot_be_run() {
     let copy = Copy::of("qwen2");
-    copy.set("architectures", json!(["MixtralForCausalLM"]));
-    assert_mentions(&refused(&copy), &["`MixtralForCausalLM` is not supported", "Qwen2ForCausalLM"]);
+    copy.set("architectures", json!(["GptOssForCausalLM"]));
+    assert_mentions(&refused(&copy), &["`GptOssForCausalLM` is not supported", "Qwen2ForCausalLM"]);
     copy.edit("config.json", |config| {
         drop(config.remove("architectures"));
         drop(config.remove("model_type"));

@@ -76,20 +76,20 @@ impl Layer<'_> {
     }
 
     fn feed_forward(&self, hidden: &mut [f32], saved: &mut Saved, buffers: &mut Buffers) {
-        let Layer { config, weights, compute, rows, .. } = self;
+        let Layer { config, weights, network, compute, rows, .. } = self;
         let (n, ffn_dim) = (rows.len(), config.ffn_dim);
-        let linears = [&weights.gate, &weights.up];
+        let linears = [&network.gate, &network.up];
         self.norm(hidden, &weights.ffn_norm, &linears, &mut buffers.normed);
         saved.gate.resize(n * ffn_dim, 0.0);
         saved.up.resize(n * ffn_dim, 0.0);
         let factors = self.factors.ffn_input.as_ref();
         let outs = [&mut saved.gate[..], &mut saved.up];
         project(compute, &mut buffers.normed, linears, outs, factors, &mut saved.components[2]);
-        self.gate(saved, weights.down.weights.format().uses_q8(), buffers);
+        self.gate(saved, network.down.weights.format().uses_q8(), buffers);
         buffers.update.resize(n * config.model_dim, 0.0);
         let factors = self.factors.ffn_output.as_ref();
         let components = &mut saved.components[3];
-        project(compute, &mut buffers.gated, [&weights.down], [&mut buffers.update], factors, components);
+        project(compute, &mut buffers.gated, [&network.down], [&mut buffers.update], factors, components);
         let norm = weights.ffn_post_norm.as_deref();
         self.add_update(hidden, &buffers.update, norm, &mut saved.ffn_update);
     }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use ruvllm_adapters::Site;
 use ruvllm_kernels::matmul::Activations;
-use ruvllm_models::{Activation, Compute, LayerWeights, ModelConfig};
+use ruvllm_models::{Activation, Compute, FeedForward, LayerWeights, ModelConfig};
 
 use crate::attention::{self, Shape};
 use crate::batch::Rows;
@@ -21,6 +21,7 @@ use crate::product;
 pub(crate) struct Layer<'a> {
     pub(crate) config: &'a ModelConfig,
     pub(crate) weights: &'a LayerWeights,
+    pub(crate) network: &'a FeedForward,
     pub(crate) transposed: Option<&'a LayerTransposed>,
     pub(crate) index: usize,
     pub(crate) ropes: &'a Ropes,

@@ -77,9 +77,8 @@ impl<'t> Teacher<'t> {
                 [&layer.query_norm, &layer.key_norm, &layer.attention_post_norm, &layer.ffn_post_norm];
             norms.into_iter().flatten().for_each(|norm| sample.add(norm));
             let attention = [&layer.query, &layer.key, &layer.value, &layer.attention_output];
-            attention.into_iter().chain([&layer.gate, &layer.up, &layer.down]).for_each(|linear| {
-                sample.add_linear(linear);
-            });
+            let network = layer.feed_forward.iter().flat_map(|ffn| [&ffn.gate, &ffn.up, &ffn.down]);
+            attention.into_iter().chain(network).for_each(|linear| sample.add_linear(linear));
         }
         if let Some(lora) = self.lora {
             sample.add(&[lora.scale()]);

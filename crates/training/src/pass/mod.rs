@@ -110,6 +110,9 @@ impl<'m> Backprop<'m> {
     /// # Errors
     /// [`Error::Setting`] for a model with an activation function that has no derivative here.
     pub fn new(model: &'m Model, compute: &'m Compute, options: BackpropOptions) -> Result<Self> {
+        if model.config().decoder.experts.is_some() {
+            return Err(Error::mixture(model.config()));
+        }
         let activation = model.config().decoder.activation;
         if !matches!(activation, Activation::SwiGlu | Activation::GeGlu) {
             let value = format!("{activation:?} in {}", model.config().architecture);
@@ -220,9 +223,11 @@ fn layer<'a>(
     index: usize,
     lora: Option<&'a Lora>,
 ) -> Result<Layer<'a>> {
+    let weights = &model.weights().layers[index];
     Ok(Layer {
         config: model.config(),
-        weights: &model.weights().layers[index],
+        weights,
+        network: weights.feed_forward.as_ref().ok_or_else(|| Error::mixture(model.config()))?,
         transposed: transposed.map(|transposed| &transposed.layers[index]),
         index,
         ropes,

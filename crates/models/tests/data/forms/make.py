@@ -1,14 +1,15 @@
 """Makes a folder for each form of a family that published models have but `tiny/` has not, and what transformers computes.
 
-    python3 make.py
+    python3 make.py [mixtures]
 
-Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`. The weights are random,
-from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
+Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`, 5.24 for mixtures of
+experts. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
 softmax, tables of rotary positions).
 """
 
 import math
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,23 @@ FORMS_5 = {
                              sliding_attention=dict(rope_type="default", rope_theta=500.0)))),
 }
 
+# Mixtures of experts. Their folders have a matrix per expert, but for the one that is stored as transformers 5 computes it.
+MIXTURES = {
+    "qwen3moe": ("Qwen3MoeForCausalLM", dict(
+        num_hidden_layers=2, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24, norm_topk_prob=True)),
+    "qwen3moe_fused": ("Qwen3MoeForCausalLM", dict(
+        num_hidden_layers=1, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, norm_topk_prob=False,
+        attention_bias=True)),
+    "mixtral": ("MixtralForCausalLM", dict(
+        num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=2, intermediate_size=24, sliding_window=12)),
+    "qwen2moe": ("Qwen2MoeForCausalLM", dict(
+        num_hidden_layers=2, head_dim=None, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+        shared_expert_intermediate_size=40, norm_topk_prob=False, tie_word_embeddings=False)),
+    "olmoe": ("OlmoeForCausalLM", dict(
+        num_hidden_layers=2, head_dim=None, num_experts=8, num_experts_per_tok=4, intermediate_size=16,
+        norm_topk_prob=False)),
+}
+
 
 def configuration(class_name, changes):
     fields = {key: value for key, value in (COMMON | changes).items() if value is not None or key.endswith(("window", "capping"))}
@@ -93,10 +111,13 @@ def fill(model, is_gemma, generator):
 
 def main():
     forms = FORMS if transformers.__version__ < "5" else FORMS_5
+    if sys.argv[1:] == ["mixtures"]:
+        forms = MIXTURES
     for seed, (name, (class_name, changes)) in enumerate(forms.items()):
         generator = torch.Generator().manual_seed(seed)
         config = configuration(class_name, changes)
         config._attn_implementation = "eager"
+        config._experts_implementation = "eager"
         model = getattr(transformers, class_name)(config).eval()
         fill(model, "Gemma" in class_name, generator)
         ids = torch.randint(4, COMMON["vocab_size"], (1, TOKENS), generator=generator)
@@ -105,7 +126,7 @@ def main():
         folder = HERE / name
         shutil.rmtree(folder, ignore_errors=True)
         # Last, since tables of rotary positions lose their precision too.
-        model.half().save_pretrained(folder)
+        model.half().save_pretrained(folder, **(dict(save_original_format=False) if name.endswith("_fused") else {}))
         (folder / "generation_config.json").unlink(missing_ok=True)
         expected = {"ids": ids[0].numpy().astype(np.int32), "logits": logits.numpy().astype(np.float64)}
         save_file(expected, folder / "expected.safetensors")

@@ -45,6 +45,9 @@ impl Family {
     /// # Errors
     /// Feature that candle lacks.
     pub(super) fn of(config: &ModelConfig, json: &Map<String, Value>) -> Result<Self, String> {
+        if config.decoder.experts.is_some() {
+            return Err("it is a mixture of experts".to_owned());
+        }
         let family = match config.architecture.as_str() {
             "llama" if is_mistral(json) => Self::Mistral,
             "llama" => Self::Llama { scaling: read_llama3(config, json) },

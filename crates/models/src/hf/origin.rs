@@ -1,0 +1,48 @@
+//! Tensors of a folder and the origin of their values.
+
+use std::ops::Range;
+
+use gguf_rs_lite::TensorInfo;
+
+use super::shards::Stored;
+
+/// A tensor of the model: how it appears and where its values come from.
+#[derive(Debug)]
+pub(super) struct Tensor {
+    pub(super) info: TensorInfo,
+    pub(super) origin: Origin,
+}
+
+/// Origin of a tensor's values.
+#[derive(Debug)]
+pub(super) enum Origin {
+    /// A tensor of a weight file, changed.
+    Stored(Stored, Change),
+    /// Parts of tensors of weight files, one behind the other.
+    Stacked(Vec<Slice>),
+    /// Values that follow from the hyperparameters.
+    Generated(Vec<f32>),
+}
+
+/// Change of a tensor's values, beside vectors becoming f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    None,
+    /// Of each of this many heads, the second half of the rows goes between the rows of the first.
+    Interleave(usize),
+    /// One is added.
+    PlusOne,
+    /// So many rows are left out at the beginning.
+    SkipRows(usize),
+    /// A matrix becomes f32.
+    Widen,
+    /// A matrix of one row becomes a vector.
+    Flatten,
+}
+
+/// Bytes of a tensor of a weight file.
+#[derive(Debug)]
+pub(super) struct Slice {
+    pub(super) stored: Stored,
+    pub(super) bytes: Range<usize>,
+}

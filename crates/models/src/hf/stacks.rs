@@ -1,0 +1,158 @@
+//! Matrices of single experts, which GGUF has stacked.
+//!
+//! transformers 4 stores a matrix per expert; transformers 5 reads and writes these too, and
+//! computes with gate and up joint and all experts in one tensor, which it stores on request.
+//! Stacks of the first form, and gate and up of the second, are made in memory when they are asked
+//! for.
+
+use std::collections::BTreeMap;
+
+use gguf_rs_lite::{TensorInfo, TensorType};
+
+use super::experts::Experts;
+use super::origin::{Origin, Slice, Tensor};
+use super::shards::Stored;
+use super::sizes::ExpertSizes;
+use crate::error::{Error, Result};
+
+/// Stacks of GGUF: gate, up and down.
+const STACKS: [&str; 3] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
+
+/// Tensors of all experts, as transformers 5 computes with them.
+const JOINT_GATE_UP: &str = "gate_up_proj";
+const JOINT_DOWN: &str = "down_proj";
+
+/// Matrices of experts, until those of all are there.
+#[derive(Default)]
+pub(super) struct Stacks {
+    /// By layer, stack and expert.
+    single: BTreeMap<(usize, usize, usize), Stored>,
+    /// By layer and stack.
+    joint: BTreeMap<(usize, usize), Stored>,
+}
+
+impl Stacks {
+    /// Takes a tensor if it belongs to experts. `name` is its usual name behind the number of the
+    /// layer; gives the tensor back if it does not.
+    pub(super) fn take(
+        &mut self,
+        experts: &Experts,
+        (layer, name): (usize, &str),
+        stored: Stored,
+    ) -> Result<Option<Stored>> {
+        let Some(rest) = name.strip_prefix("mlp.experts.") else { return Ok(Some(stored)) };
+        let stored_name = stored.name.clone();
+        let replaced = match rest {
+            JOINT_GATE_UP => self.joint.insert((layer, 0), stored),
+            JOINT_DOWN => self.joint.insert((layer, 2), stored),
+            _ => {
+                let place = rest.strip_suffix(".weight").and_then(|rest| rest.split_once('.'));
+                let place = place.and_then(|(expert, part)| {
+                    // Written back, so that `+1` and `01` are no experts.
+                    let number =
+                        expert.parse::<usize>().ok().filter(|number| number.to_string() == expert)?;
+                    Some((number, experts.parts.iter().position(|known| *known == part)?))
+                });
+                let Some((expert, stack)) = place else { return Ok(Some(stored)) };
+                self.single.insert((layer, stack, expert), stored)
+            }
+        };
+        match replaced {
+            Some(_) => Err(Error::DuplicateTensor { name: stored_name }),
+            None => Ok(None),
+        }
+    }
+
+    /// The stacked tensors of all layers.
+    ///
+    /// # Errors
+    /// A matrix that is missing, left over, or of another shape or type than the first of its
+    /// stack.
+    pub(super) fn finish(
+        mut self,
+        experts: &Experts,
+        sizes: (usize, &ExpertSizes),
+        n_layers: usize,
+        architecture: &str,
+    ) -> Result<Vec<Tensor>> {
+        let (model_dim, sizes) = sizes;
+        let (width, inner, count) = (model_dim as u64, sizes.ffn_dim as u64, sizes.count as u64);
+        let mut tensors = Vec::with_capacity(STACKS.len() * n_layers);
+        for layer in 0..n_layers {
+            if let Some(stored) = self.joint.remove(&(layer, 0)) {
+                let half = joint(&stored, [width, 2 * inner, count])? / 2;
+                for stack in [0, 1] {
+                    let slices = (0..sizes.count).map(|expert| {
+                        let first = (2 * expert + stack) * half;
+                        Slice { stored: stored.clone(), bytes: first..first + half }
+                    });
+                    let origin = Origin::Stacked(slices.collect());
+                    tensors.push(stacked(layer, stack, [width, inner, count], &stored, origin)?);
+                }
+                let missing = || Error::MissingTensor {
+                    name: format!("model.layers.{layer}.mlp.experts.{JOINT_DOWN}"),
+                };
+                let stored = self.joint.remove(&(layer, 2)).ok_or_else(missing)?;
+                let dims = [inner, width, count];
+                joint(&stored, dims)?;
+                let whole = Slice { bytes: 0..stored.range.len(), stored: stored.clone() };
+                tensors.push(stacked(layer, 2, dims, &stored, Origin::Stacked(vec![whole]))?);
+                continue;
+            }
+            for (stack, dims) in [[width, inner], [width, inner], [inner, width]].into_iter().enumerate() {
+                tensors.push(self.stack(experts, (layer, stack), dims, sizes.count)?);
+            }
+        }
+        // Experts, layers or forms that the configuration does not have.
+        match self.single.into_values().chain(self.joint.into_values()).next() {
+            None => Ok(tensors),
+            Some(stored) => {
+                Err(Error::UnexpectedTensor { name: stored.name, architecture: architecture.to_owned() })
+            }
+        }
+    }
+
+    /// One stack of single matrices.
+    fn stack(
+        &mut self,
+        experts: &Experts,
+        (layer, stack): (usize, usize),
+        dims: [u64; 2],
+        count: usize,
+    ) -> Result<Tensor> {
+        let mut slices: Vec<Slice> = Vec::new();
+        for expert in 0..count {
+            let missing = || Error::MissingTensor { name: experts.shown(layer, expert, stack) };
+            let stored = self.single.remove(&(layer, stack, expert)).ok_or_else(missing)?;
+            let type_of_stack = slices.first().map_or(stored.type_name, |first| first.stored.type_name);
+            if stored.dims != dims {
+                let expected = dims.to_vec();
+                return Err(Error::TensorShape { name: stored.name, expected, found: stored.dims });
+            }
+            if stored.type_name != type_of_stack {
+                let (name, found) = (stored.name, stored.type_name);
+                let supported = format!("{type_of_stack}, as the other experts of the layer");
+                return Err(Error::UnsupportedTensorType { name, found, supported });
+            }
+            slices.push(Slice { bytes: 0..stored.range.len(), stored });
+        }
+        let first = slices.first().map(|slice| slice.stored.clone());
+        let first = first.ok_or_else(|| Error::MissingTensor { name: experts.shown(layer, 0, stack) })?;
+        stacked(layer, stack, [dims[0], dims[1], count as u64], &first, Origin::Stacked(slices))
+    }
+}
+
+/// Checks the shape of a tensor of all experts and returns the bytes of one.
+fn joint(stored: &Stored, dims: [u64; 3]) -> Result<usize> {
+    if stored.dims != dims {
+        let (name, found) = (stored.name.clone(), stored.dims.clone());
+        return Err(Error::TensorShape { name, expected: dims.to_vec(), found });
+    }
+    Ok(stored.range.len() / (dims[2] as usize).max(1))
+}
+
+fn stacked(layer: usize, stack: usize, dims: [u64; 3], stored: &Stored, origin: Origin) -> Result<Tensor> {
+    let tensor_type: TensorType = stored.supported_type()?;
+    let name = format!("blk.{layer}.{}.weight", STACKS[stack]);
+    Ok(Tensor { info: TensorInfo::new(name, dims, tensor_type)?, origin })
+}
