@@ -4,7 +4,7 @@ use clap::Args;
 use gguf_rs_lite::TensorInfo;
 use ruvllm::{Choice, EngineOptions, KvPolicy, Machine, Plan, PressurePolicy};
 use ruvllm_kernels::{Isa, Kernels};
-use ruvllm_models::ModelConfig;
+use ruvllm_models::{ModelConfig, ParameterCounts};
 use serde::Serialize;
 
 use super::gpu_report::{self, GpuReportArgs};
@@ -23,7 +23,7 @@ and with the commands that run the model. The plan is that of `generate` and `ch
 
 JSON: {version, cpu: {model, features, features_used, cores, physical_cores}, memory: {total_bytes, limit_bytes,
 available_bytes, huge_pages}, isa: {chosen, chosen_by, available}, threads, model: {name, origin, architecture,
-parameters, weights_bytes, context}, plan: {threads, context, kv, kv_budget: {value, reason} each, repacked,
+parameters, active_parameters, weights_bytes, context}, plan: {threads, context, kv, kv_budget: {value, reason} each, repacked,
 sequence_bytes, slack_bytes, warnings}, adapters: {hot_adapters, warm_adapters, store, stored, stored_bytes, damaged},
 settings: {file, values: [{name, value, source}]}}; source is flag,
 environment, file or default; what the system does not tell is absent. sequence_bytes is what keys and values of a full
@@ -153,6 +153,7 @@ struct ModelFacts {
     origin: &'static str,
     architecture: String,
     parameters: u64,
+    active_parameters: u64,
     weights_bytes: u64,
     context: usize,
 }
@@ -298,6 +299,7 @@ fn model_and_plan(args: &DoctorArgs, machine: &Machine) -> Result<(ModelFacts, P
         .map_err(|source| Error::Model { model: choice.name(), source })?;
     let sum = |count: fn(&TensorInfo) -> u64| checkpoint.tensors().map(count).fold(0, u64::saturating_add);
     let weights_bytes = sum(TensorInfo::bytes);
+    let parameters = ParameterCounts::of(&*checkpoint);
     let DoctorArgs { threads, context, kv, kv_budget, .. } = *args;
     load::check_context(context, config.context_length)?;
     let options = EngineOptions::default()
@@ -311,11 +313,20 @@ fn model_and_plan(args: &DoctorArgs, machine: &Machine) -> Result<(ModelFacts, P
         name: choice.name(),
         origin: choice.origin(),
         architecture: config.architecture,
-        parameters: sum(TensorInfo::elements),
+        parameters: parameters.total,
+        active_parameters: parameters.active,
         weights_bytes,
         context: config.context_length,
     };
     Ok((facts, plan))
+}
+
+/// The parameters of a token, where they are not all.
+fn active(model: &ModelFacts) -> String {
+    match model.active_parameters {
+        all if all == model.parameters => String::new(),
+        some => format!(" ({:.1} M active per token)", some as f64 / 1e6),
+    }
 }
 
 fn human(document: &Document) -> String {
@@ -344,9 +355,10 @@ fn human(document: &Document) -> String {
         (
             "  shape",
             format!(
-                "{}, {:.1} M parameters, {}, context {}",
+                "{}, {:.1} M parameters{}, {}, context {}",
                 printable(&model.architecture),
                 model.parameters as f64 / 1e6,
+                active(model),
                 output::bytes(model.weights_bytes),
                 model.context
             ),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gguf_rs_lite::{Array, TensorInfo, Value};
-use ruvllm_models::Checkpoint;
+use ruvllm_models::{Checkpoint, ParameterCounts};
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -17,7 +17,8 @@ Shapes are in the order of the file: ne[0], the number of columns, comes first. 
 the tensor data. Of a split model, name the first part; all its parts are opened. A Hugging Face folder appears as
 the GGUF file that `ruvllm convert` makes of it, but for the vocabulary.
 
-JSON: {version, metadata, tensors: [{name, type, shape, offset, bytes}]}; metadata is an object from key to value,
+JSON: {version, metadata, parameters: {total, active}, tensors: [{name, type, shape, offset, bytes}]}; active are the
+parameters that compute a token, fewer than all in a mixture of experts; metadata is an object from key to value,
 complete; numbers that JSON does not have appear as the strings \"NaN\", \"inf\" and \"-inf\". A folder has no version
 and no offsets.
 
@@ -45,7 +46,15 @@ struct Document {
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<u32>,
     metadata: serde_json::Map<String, Json>,
+    parameters: Parameters,
     tensors: Vec<Tensor>,
+}
+
+/// Numbers of parameters in the JSON document.
+#[derive(Serialize)]
+struct Parameters {
+    total: u64,
+    active: u64,
 }
 
 /// One tensor of the JSON document.
@@ -85,7 +94,9 @@ pub(super) fn show(file: &Path, json: bool) -> Result<()> {
         let version = model.gguf_version();
         let metadata = model.metadata().iter().map(|(key, value)| (key.to_owned(), to_json(value))).collect();
         let tensors = model.tensors().map(|tensor| Tensor::new(tensor, version.is_some())).collect();
-        return output::write_json(&Document { version, metadata, tensors });
+        let ParameterCounts { total, active, .. } = ParameterCounts::of(&*model);
+        let parameters = Parameters { total, active };
+        return output::write_json(&Document { version, metadata, parameters, tensors });
     }
     output::write_text(&human(&*model)).map(|_| ())
 }
@@ -111,13 +122,14 @@ fn human(model: &dyn Checkpoint) -> String {
         })
         .collect();
     let total: u64 = model.tensors().map(TensorInfo::bytes).fold(0, u64::saturating_add);
-    let elements: u64 = model.tensors().map(TensorInfo::elements).fold(0, u64::saturating_add);
+    let ParameterCounts { total: elements, active, .. } = ParameterCounts::of(model);
     let head = format!(
-        "{}, {}, {}, {}, {}",
+        "{}, {}, {}, {}{}, {}",
         version.map_or_else(|| "Hugging Face folder".to_owned(), |version| format!("GGUF {version}")),
         output::counted(metadata.len(), "metadata key"),
         output::counted(tensors.len(), "tensor"),
         output::counted(usize::try_from(elements).unwrap_or(usize::MAX), "parameter"),
+        if active == elements { String::new() } else { format!(" ({active} active per token)") },
         output::bytes(total),
     );
     format!(

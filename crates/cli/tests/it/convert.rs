@@ -58,7 +58,7 @@ fn a_folder_is_a_model() {
 #[test]
 fn inspect_shows_a_folder_as_a_file_without_offsets() {
     let document = run(&["inspect", "--json", argument(&folder())]).json();
-    assert_eq!(fields(&document), ["metadata", "tensors"]);
+    assert_eq!(fields(&document), ["metadata", "parameters", "tensors"]);
     assert_eq!(fields(&document["tensors"][0]), ["name", "type", "shape", "bytes"]);
     assert_eq!(document["metadata"]["llama.block_count"], 3);
     let text = run(&["inspect", argument(&folder())]);

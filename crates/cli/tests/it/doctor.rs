@@ -19,7 +19,7 @@ fn the_document_has_the_documented_fields() {
     assert_eq!(fields(&document["isa"]), ["chosen", "chosen_by", "available"]);
     assert_eq!(
         fields(&document["model"]),
-        ["name", "origin", "architecture", "parameters", "weights_bytes", "context"]
+        ["name", "origin", "architecture", "parameters", "active_parameters", "weights_bytes", "context"]
     );
     assert_eq!(document["model"]["origin"], "built into the program");
     assert_eq!(document["model"]["parameters"], 29_368_832);

@@ -7,7 +7,7 @@ use crate::program::{argument, default_model, fields, repository, run};
 #[test]
 fn the_document_has_the_documented_fields() {
     let document = run(&["inspect", "--json", argument(&default_model())]).json();
-    assert_eq!(fields(&document), ["version", "metadata", "tensors"]);
+    assert_eq!(fields(&document), ["version", "metadata", "parameters", "tensors"]);
     assert_eq!(document["version"], 3);
     assert_eq!(document["metadata"]["general.architecture"], "llama");
     // The shortest digits that identify the f32, not those of its f64 expansion.
@@ -29,6 +29,27 @@ fn the_human_form_elides_long_values() {
     assert!(text.lines().all(|line| line.chars().count() < 160), "a line is too long");
     assert!(text.contains("general.architecture") && text.contains("\"llama\""));
     assert!(text.contains("token_embd.weight") && text.contains("[512, 8192]"));
+}
+
+#[test]
+fn a_mixture_has_fewer_active_parameters_than_all() {
+    let folder = repository("crates/models/tests/data/forms/qwen2moe");
+    let document = run(&["inspect", "--json", argument(&folder)]).json();
+    let number = |value: &Value| value.as_u64().unwrap();
+    let elements = |tensor: &Value| tensor["shape"].as_array().unwrap().iter().map(number).product::<u64>();
+    let tensors = document["tensors"].as_array().unwrap();
+    let of_experts = tensors.iter().filter(|tensor| tensor["name"].as_str().unwrap().contains("_exps."));
+    let of_experts: u64 = of_experts.map(elements).sum();
+    let [count, used] = ["expert_count", "expert_used_count"]
+        .map(|key| number(&document["metadata"][format!("qwen2moe.{key}")]));
+    let total: u64 = tensors.iter().map(elements).sum();
+    let active = total - of_experts + of_experts / count * used;
+    assert!(active < total);
+    assert_eq!(document["parameters"], json!({"total": total, "active": active}));
+    let text = run(&["inspect", argument(&folder)]);
+    // Lines end before 80 columns.
+    let words = text.text().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(&format!("({active} active per token)")), "{words}");
 }
 
 #[test]

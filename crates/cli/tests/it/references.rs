@@ -78,7 +78,7 @@ fn show_knows_stored_models_and_files() {
     assert_eq!(place.run(&["info", "small"]).text(), place.run(&["show", "small"]).text());
     let path = tiny_model();
     let file = place.run(&["show", argument(&path), "--json"]).json();
-    assert_eq!(fields(&file), ["version", "metadata", "tensors"]);
+    assert_eq!(fields(&file), ["version", "metadata", "parameters", "tensors"]);
     assert_eq!(place.run(&["inspect", "small", "--json"]).json(), file);
     place.run(&["show", "smal"]).fails_with(1, &["smal", "near to it is small"]);
     place.run(&["show", "/nonexistent.gguf"]).fails_with(1, &["No such file"]);
