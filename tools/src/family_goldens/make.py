@@ -152,6 +152,36 @@ def gemma3(draw):
     return "Gemma3ForCausalLM", fields
 
 
+def experts(draw, fields, count="num_experts"):
+    """A mixture; its folder has a matrix per expert or, from transformers 5 on, all in one tensor."""
+    n = pick(draw, 1, 2, 4, 8, 20)
+    return dict(fields, **{count: n, "num_experts_per_tok": draw.randint(1, min(n, 6))})
+
+
+def mixtral(draw):
+    _, fields = mistral(draw)
+    return "MixtralForCausalLM", experts(draw, fields, "num_local_experts")
+
+
+def qwen2moe(draw):
+    fields = experts(draw, narrow(scaled(draw, sizes(draw), ["default", "yarn", "linear"])))
+    return "Qwen2MoeForCausalLM", dict(
+        fields, moe_intermediate_size=pick(draw, 32, 56, 96), shared_expert_intermediate_size=pick(draw, 40, 64, 160),
+        norm_topk_prob=maybe(draw, 0.3), qkv_bias=maybe(draw, 0.7))
+
+
+def qwen3moe(draw):
+    fields = experts(draw, scaled(draw, sizes(draw), ["default", "yarn", "linear"]))
+    return "Qwen3MoeForCausalLM", dict(
+        fields, moe_intermediate_size=pick(draw, 32, 56, 96), norm_topk_prob=maybe(draw, 0.5),
+        attention_bias=maybe(draw, 0.3), use_sliding_window=maybe(draw, 0.3), sliding_window=pick(draw, 16, 40))
+
+
+def olmoe(draw):
+    fields = experts(draw, narrow(scaled(draw, sizes(draw), ["default", "yarn", "linear"])))
+    return "OlmoeForCausalLM", dict(fields, norm_topk_prob=maybe(draw, 0.5), attention_bias=maybe(draw, 0.3))
+
+
 def encoder(name, padding):
     def draw_encoder(draw):
         heads = pick(draw, 1, 2, 4)
@@ -171,7 +201,8 @@ def distilbert(draw):
 
 
 FAMILIES = dict(llama=llama, mistral=mistral, mistral3=mistral3, ministral3=ministral3, qwen2=qwen2, qwen3=qwen3, phi3=phi3,
-                gemma=gemma, gemma2=gemma2, gemma3=gemma3, bert=encoder("Bert", 0), roberta=encoder("Roberta", 1),
+                gemma=gemma, gemma2=gemma2, gemma3=gemma3, mixtral=mixtral, qwen2moe=qwen2moe,
+                qwen3moe=qwen3moe, olmoe=olmoe, bert=encoder("Bert", 0), roberta=encoder("Roberta", 1),
                 xlm_roberta=encoder("XLMRoberta", 1), distilbert=distilbert)
 
 
@@ -179,6 +210,8 @@ def build(class_name, fields):
     model_class = getattr(transformers, class_name)
     config = model_class.config_class.from_dict(dict(fields))
     config._attn_implementation = "eager"
+    # Products of experts in float64, which fused kernels refuse.
+    config._experts_implementation = "eager"
     return model_class(config).eval()
 
 
@@ -204,10 +237,17 @@ def compute(model, ids):
     return inner.double()(ids).last_hidden_state[0]
 
 
+def is_mixture(model):
+    return any(".experts." in name for name in model.state_dict())
+
+
 def adapt(model, family, draw, generator):
     """Puts a LoRA into a decoder: some of its matrices, ranks and scales of their own for some of them."""
     leaves = sorted({name.rpartition(".")[2] for name, module in model.named_modules()
                      if isinstance(module, torch.nn.Linear) and "vision" not in name and "projector" not in name})
+    if is_mixture(model):
+        # The names of others are those of experts as well, which adapters do not change here.
+        leaves = [leaf for leaf in leaves if leaf in ("q_proj", "k_proj", "v_proj", "o_proj", "lm_head")]
     targets = draw.sample(leaves, draw.randint(1, len(leaves)))
     pattern = lambda values: {pick(draw, leaf, f"layers.0.*{leaf}"): pick(draw, *values)
                               for leaf in targets if maybe(draw, 0.3)}
@@ -230,7 +270,8 @@ def make(out, family, number, draw):
     model = build(class_name, fields)
     generator = torch.Generator().manual_seed(draw.randrange(1 << 30))
     fill(model, family.startswith("gemma"), generator)
-    model.save_pretrained(folder)
+    stacked = is_mixture(model) and maybe(draw, 0.3)
+    model.save_pretrained(folder, **(dict(save_original_format=False) if stacked else {}))
     vocabulary = fields.get("text_config", fields)["vocab_size"]
     ids = torch.randint(3, vocabulary, (1, pick(draw, *TOKENS)), generator=generator)
     with torch.no_grad():
