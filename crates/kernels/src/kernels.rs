@@ -259,6 +259,26 @@ slots! { $
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
     matmul_iq4_xs = crate::matmul::integer::product::<_, crate::quant::Iq4Xs>:
         (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_mxfp4 = crate::matmul::integer::product::<_, crate::quant::Mxfp4>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_iq2_xxs = crate::matmul::integer::product::<_, crate::quant::Iq2Xxs>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_iq2_xs = crate::matmul::integer::product::<_, crate::quant::Iq2Xs>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_iq2_s = crate::matmul::integer::product::<_, crate::quant::Iq2S>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_iq3_xxs = crate::matmul::integer::product::<_, crate::quant::Iq3Xxs>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_iq3_s = crate::matmul::integer::product::<_, crate::quant::Iq3S>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_iq1_s = crate::matmul::integer::product::<_, crate::quant::Iq1S>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_iq1_m = crate::matmul::integer::product::<_, crate::quant::Iq1M>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_tq1_0 = crate::matmul::integer::product::<_, crate::quant::Tq1>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
+    matmul_tq2_0 = crate::matmul::integer::product::<_, crate::quant::Tq2>:
+        (product: &crate::matmul::integer::IntegerProduct<'_>, rows: std::ops::Range<usize>);
 }
 
 #[cfg(test)]

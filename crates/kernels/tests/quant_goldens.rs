@@ -4,13 +4,13 @@
 
 use std::path::PathBuf;
 
-use gguf_rs_lite::Gguf;
+use gguf_rs_lite::{Gguf, TensorType};
 use ruvllm_kernels::matmul::Activations;
 use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
 use ruvllm_kernels::{Kernels, ThreadPool};
 use safetensors::SafeTensors;
 
-/// Largest error of the scale search, relative to the error of the reference quantizer.
+/// Largest error of the search, relative to the error of the reference quantizer.
 const SEARCHED_RMSE: f64 = 1.0;
 
 /// Shapes of the tensors in every file.
@@ -76,6 +76,40 @@ fn dequantization_is_bit_exact() {
     }
 }
 
+/// Every byte pattern of the formats whose files hold few of them, against `gguf`'s values.
+#[test]
+fn arbitrary_blocks_are_bit_exact() {
+    let checksums: serde_json::Value = serde_json::from_slice(&read("any_bytes.json")).unwrap();
+    let checksums = checksums.as_object().unwrap();
+    assert_eq!(checksums.len(), 10);
+    for (name, expected) in checksums {
+        let format = WeightFormat::ALL.into_iter().find(|format| format.name() == name).unwrap();
+        let mut bytes = any_bytes(TensorType::from_name(name).unwrap().tag(), 48 * format.block_bytes());
+        let last = format.block_bytes() - 1;
+        let upper_byte_of_scale = match format {
+            WeightFormat::MXFP4 => None,
+            WeightFormat::IQ1M | WeightFormat::TQ1_0 | WeightFormat::TQ2_0 => Some(last),
+            _ => Some(1),
+        };
+        if let Some(at) = upper_byte_of_scale {
+            // No infinity and no NaN.
+            bytes.chunks_exact_mut(last + 1).for_each(|block| block[at] &= 0xbf);
+        }
+        let found = dequantized(format, &bytes, 48 * format.block_len());
+        assert_eq!(format!("{:016x}", fnv_1a(&found)), expected.as_str().unwrap(), "{name}");
+    }
+}
+
+/// Upper bytes of a linear congruential generator.
+fn any_bytes(seed: u32, len: usize) -> Vec<u8> {
+    let mut state = u64::from(seed);
+    let next = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..len).map(next).collect()
+}
+
 /// FNV-1a hash of the bytes of the values.
 fn fnv_1a(values: &[f32]) -> u64 {
     values
@@ -135,6 +169,16 @@ fn searched_formats_quantize_at_least_as_well_as_the_reference() {
         WeightFormat::Q6K,
         WeightFormat::IQ4NL,
         WeightFormat::IQ4XS,
+        WeightFormat::MXFP4,
+        WeightFormat::IQ2XXS,
+        WeightFormat::IQ2XS,
+        WeightFormat::IQ2S,
+        WeightFormat::IQ3XXS,
+        WeightFormat::IQ3S,
+        WeightFormat::IQ1S,
+        WeightFormat::IQ1M,
+        WeightFormat::TQ1_0,
+        WeightFormat::TQ2_0,
     ] {
         for (rows, cols) in SHAPES {
             let values = floats(&original, &format!("t.{rows}x{cols}"));

@@ -225,6 +225,16 @@ impl Kernels {
             WeightFormat::Q6K => integer(slots.matmul_q6_k),
             WeightFormat::IQ4NL => integer(slots.matmul_iq4_nl),
             WeightFormat::IQ4XS => integer(slots.matmul_iq4_xs),
+            WeightFormat::MXFP4 => integer(slots.matmul_mxfp4),
+            WeightFormat::IQ2XXS => integer(slots.matmul_iq2_xxs),
+            WeightFormat::IQ2XS => integer(slots.matmul_iq2_xs),
+            WeightFormat::IQ2S => integer(slots.matmul_iq2_s),
+            WeightFormat::IQ3XXS => integer(slots.matmul_iq3_xxs),
+            WeightFormat::IQ3S => integer(slots.matmul_iq3_s),
+            WeightFormat::IQ1S => integer(slots.matmul_iq1_s),
+            WeightFormat::IQ1M => integer(slots.matmul_iq1_m),
+            WeightFormat::TQ1_0 => integer(slots.matmul_tq1_0),
+            WeightFormat::TQ2_0 => integer(slots.matmul_tq2_0),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::importance::Importance;
 use super::non_linear::{NonLinear, decode, encode};
 use super::search::fit_scale;
 use super::simple::{pack_nibbles, unpack_nibbles};
@@ -33,8 +34,8 @@ impl QuantBlock for Iq4Nl {
         factors[0] = Factors { scale: half_to_f32(self.d), ..Factors::UNIT };
     }
 
-    fn quantize(values: &[f32]) -> Self {
-        let (d, numbers) = fit_scale::<NonLinear, SUB_BLOCK>(values.as_array().expect("32 values"));
+    fn quantize(values: &[f32], importance: Importance<'_>) -> Self {
+        let (d, numbers) = fit_scale::<NonLinear, SUB_BLOCK>(values, importance);
         Self { d: f32_to_half(d), qs: pack_nibbles(&numbers.map(encode)) }
     }
 }

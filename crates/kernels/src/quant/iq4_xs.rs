@@ -5,6 +5,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::importance::Importance;
 use super::non_linear::{NonLinear, decode, encode};
 use super::search::{SymmetricScales, fit_symmetric_block};
 use super::simple::{pack_nibbles, unpack_nibbles};
@@ -67,9 +68,12 @@ impl QuantBlock for Iq4Xs {
         }
     }
 
-    fn quantize(values: &[f32]) -> Self {
-        let (SymmetricScales { d, scales }, numbers) =
-            fit_symmetric_block::<NonLinear, SUB_BLOCK, 8>(values, f32::from(-Self::SCALE_OFFSET));
+    fn quantize(values: &[f32], importance: Importance<'_>) -> Self {
+        let (SymmetricScales { d, scales }, numbers) = fit_symmetric_block::<NonLinear, SUB_BLOCK, 8>(
+            values,
+            importance,
+            f32::from(-Self::SCALE_OFFSET),
+        );
         let (scales_high, scales_low) = Self::pack_scales(scales);
         let qs = numbers.map(|numbers| pack_nibbles(&numbers.map(encode)));
         Self { d: f32_to_half(d), scales_high, scales_low, qs }

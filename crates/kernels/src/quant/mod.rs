@@ -23,11 +23,17 @@
 //!
 //! Layouts: quant block structures of ggml, little-endian.
 
+pub(crate) mod codebook;
 mod float;
+mod importance;
+mod iq1;
+mod iq2;
+mod iq3;
 mod iq4_nl;
 mod iq4_xs;
 mod k_quants;
 mod matrix;
+mod mxfp4;
 mod non_linear;
 mod q2_k;
 mod q3_k;
@@ -41,17 +47,24 @@ mod q6_k;
 mod q8_0;
 mod search;
 mod simple;
+mod ternary;
 
 use half::{bf16, f16};
 
 use crate::Kernels;
 use crate::lanes::Lanes;
+use importance::Importance;
 
+pub(crate) use codebook::SignedGridBlock;
+pub(crate) use iq1::{Iq1M, Iq1S};
+pub(crate) use iq2::{Iq2S, Iq2Xs, Iq2Xxs};
+pub(crate) use iq3::{Iq3S, Iq3Xxs};
 pub(crate) use iq4_nl::Iq4Nl;
 pub(crate) use iq4_xs::Iq4Xs;
 pub(crate) use k_quants::PackedScales;
 pub use matrix::{PackedMatrix, SharedBytes};
-pub(crate) use non_linear::VALUES as NON_LINEAR_VALUES;
+pub(crate) use mxfp4::Mxfp4;
+pub(crate) use non_linear::CODEBOOK as NON_LINEAR_CODEBOOK;
 pub(crate) use q2_k::Q2K;
 pub(crate) use q3_k::Q3K;
 pub(crate) use q4_0::Q4_0;
@@ -63,6 +76,7 @@ pub(crate) use q5_k::Q5K;
 pub(crate) use q6_k::Q6K;
 pub(crate) use q8_0::Q8_0;
 pub(crate) use simple::NibbleBlock;
+pub(crate) use ternary::{Tq1, Tq2};
 
 /// Values per sub-block: the unit of integer dot products and of quantized activations.
 pub(crate) const SUB_BLOCK: usize = 32;
@@ -105,6 +119,33 @@ pub enum WeightFormat {
     /// 256 values of 4 bits (non-linear codebook); scale of 6 bits per 32 values: 4.25 bits per
     /// value.
     IQ4XS,
+    /// 32 values of 4 bits (E2M1) with a power of two as scale (E8M0): 4.25 bits per value.
+    MXFP4,
+    /// 256 values: grid of 256 points of eight magnitudes, 7 signs each, scale of 4 bits per 32
+    /// values: 2.0625 bits per value.
+    IQ2XXS,
+    /// 256 values: grid of 512 points of eight magnitudes, 7 signs each, scale of 4 bits per 16
+    /// values: 2.3125 bits per value.
+    IQ2XS,
+    /// 256 values: grid of 1024 points of eight magnitudes, 8 signs each, scale of 4 bits per 16
+    /// values: 2.5625 bits per value.
+    IQ2S,
+    /// 256 values: grid of 256 points of four magnitudes, 7 signs per eight, scale of 4 bits per 32
+    /// values: 3.0625 bits per value.
+    IQ3XXS,
+    /// 256 values: grid of 512 points of four magnitudes, a sign each, scale of 4 bits per 32
+    /// values: 3.4375 bits per value.
+    IQ3S,
+    /// 256 values: grid of 2048 points of eight values -1, 0, 1, moved by an eighth up or down;
+    /// scale of 3 bits per 32 values: 1.5625 bits per value.
+    IQ1S,
+    /// 256 values: the grid of `IQ1_S` with a direction per eight and a scale per 16 values: 1.75
+    /// bits per value.
+    IQ1M,
+    /// 256 values -1, 0, 1, five to a byte, and one half-precision scale: 1.6875 bits per value.
+    TQ1_0,
+    /// 256 values -1, 0, 1 in 2 bits, and one half-precision scale: 2.0625 bits per value.
+    TQ2_0,
 }
 
 /// Evaluates the expression of a float format, or of quantized formats with the block type.
@@ -126,6 +167,16 @@ macro_rules! with_block {
             WeightFormat::Q6K => with_block!(@ $block = Q6K, $quantized),
             WeightFormat::IQ4NL => with_block!(@ $block = Iq4Nl, $quantized),
             WeightFormat::IQ4XS => with_block!(@ $block = Iq4Xs, $quantized),
+            WeightFormat::MXFP4 => with_block!(@ $block = Mxfp4, $quantized),
+            WeightFormat::IQ2XXS => with_block!(@ $block = Iq2Xxs, $quantized),
+            WeightFormat::IQ2XS => with_block!(@ $block = Iq2Xs, $quantized),
+            WeightFormat::IQ2S => with_block!(@ $block = Iq2S, $quantized),
+            WeightFormat::IQ3XXS => with_block!(@ $block = Iq3Xxs, $quantized),
+            WeightFormat::IQ3S => with_block!(@ $block = Iq3S, $quantized),
+            WeightFormat::IQ1S => with_block!(@ $block = Iq1S, $quantized),
+            WeightFormat::IQ1M => with_block!(@ $block = Iq1M, $quantized),
+            WeightFormat::TQ1_0 => with_block!(@ $block = Tq1, $quantized),
+            WeightFormat::TQ2_0 => with_block!(@ $block = Tq2, $quantized),
         }
     };
     (@ $block:ident = $type:ty, $quantized:expr) => {{
@@ -136,7 +187,7 @@ macro_rules! with_block {
 
 impl WeightFormat {
     /// All formats.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 25] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -152,6 +203,16 @@ impl WeightFormat {
         Self::Q6K,
         Self::IQ4NL,
         Self::IQ4XS,
+        Self::MXFP4,
+        Self::IQ2XXS,
+        Self::IQ2XS,
+        Self::IQ2S,
+        Self::IQ3XXS,
+        Self::IQ3S,
+        Self::IQ1S,
+        Self::IQ1M,
+        Self::TQ1_0,
+        Self::TQ2_0,
     ];
 
     /// Name in model files and tools, such as `Q4_K`.
@@ -172,6 +233,16 @@ impl WeightFormat {
             Self::Q6K => "Q6_K",
             Self::IQ4NL => "IQ4_NL",
             Self::IQ4XS => "IQ4_XS",
+            Self::MXFP4 => "MXFP4",
+            Self::IQ2XXS => "IQ2_XXS",
+            Self::IQ2XS => "IQ2_XS",
+            Self::IQ2S => "IQ2_S",
+            Self::IQ3XXS => "IQ3_XXS",
+            Self::IQ3S => "IQ3_S",
+            Self::IQ1S => "IQ1_S",
+            Self::IQ1M => "IQ1_M",
+            Self::TQ1_0 => "TQ1_0",
+            Self::TQ2_0 => "TQ2_0",
         }
     }
 
@@ -209,7 +280,17 @@ impl WeightFormat {
             | Self::Q5K
             | Self::Q6K
             | Self::IQ4NL
-            | Self::IQ4XS => true,
+            | Self::IQ4XS
+            | Self::MXFP4
+            | Self::IQ2XXS
+            | Self::IQ2XS
+            | Self::IQ2S
+            | Self::IQ3XXS
+            | Self::IQ3S
+            | Self::IQ1S
+            | Self::IQ1M
+            | Self::TQ1_0
+            | Self::TQ2_0 => true,
         }
     }
 
@@ -225,19 +306,42 @@ impl WeightFormat {
     /// Quantizes `values` to quant blocks.
     ///
     /// F16, BF16, `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1` match ggml's reference quantizer byte
-    /// for byte; the K and `IQ4` formats search for the scales with the least squared error.
+    /// for byte; the other formats search for the scales and quants with the least squared error.
     /// Non-finite values give meaningless quant blocks, as in every quantizer of these formats.
     ///
     /// # Panics
     /// If `values` is not whole quant blocks, or `bytes` not their exact length.
     pub fn quantize(self, values: &[f32], bytes: &mut [u8]) {
+        self.quantize_weighted(values, None, bytes);
+    }
+
+    /// Quantizes rows to quant blocks, squared errors weighted by the importance of their columns.
+    ///
+    /// `importance`: `[cols]`, the same for every row, such as mean squared activations; relative
+    /// within a quant block, in which no weight is below 1e-4 of the mean. A quant block without a
+    /// positive finite mean counts as equally weighted. F16, BF16 and `Q8_0` ignore it; with it,
+    /// `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1` search too.
+    ///
+    /// # Panics
+    /// As [`quantize`](Self::quantize), or if `importance` is not whole quant blocks or `values`
+    /// not whole rows of its length.
+    pub fn quantize_weighted(self, values: &[f32], importance: Option<&[f32]>, bytes: &mut [u8]) {
         self.check_lengths(bytes.len(), values.len());
+        if let Some(importance) = importance {
+            let cols = importance.len();
+            assert!(
+                cols > 0 && cols.is_multiple_of(self.block_len()) && values.len().is_multiple_of(cols),
+                "{}: importance of {cols} columns for {} values",
+                self.name(),
+                values.len()
+            );
+        }
         with_block!(
             self,
             F32 => float::encode(values, bytes, f32::to_le_bytes),
             F16 => float::encode(values, bytes, |x| f16::from_f32_const(x).to_le_bytes()),
             BF16 => float::encode(values, bytes, |x| bf16::from_f32(x).to_le_bytes()),
-            B => quantize::<B>(values, bytes)
+            B => quantize::<B>(values, importance, bytes)
         );
     }
 
@@ -304,7 +408,7 @@ pub(crate) trait QuantBlock: bytemuck::Pod {
     fn factors(&self, factors: &mut [Factors]);
 
     /// Quantizes `LEN` values.
-    fn quantize(values: &[f32]) -> Self;
+    fn quantize(values: &[f32], importance: Importance<'_>) -> Self;
 }
 
 /// Largest number of sub-blocks of any format.
@@ -382,10 +486,16 @@ fn dequantize<B: QuantBlock>(bytes: &[u8], values: &mut [f32]) {
     }
 }
 
-fn quantize<B: QuantBlock>(values: &[f32], bytes: &mut [u8]) {
+fn quantize<B: QuantBlock>(values: &[f32], importance: Option<&[f32]>, bytes: &mut [u8]) {
     let blocks: &mut [B] = bytemuck::cast_slice_mut(bytes);
+    let mut weights = [0.0; MAX_SUB_BLOCKS * SUB_BLOCK];
+    let mut of_row = importance.unwrap_or(&[]).chunks_exact(B::LEN).cycle();
     for (block, values) in blocks.iter_mut().zip(values.chunks_exact(B::LEN)) {
-        *block = B::quantize(values);
+        let importance = match of_row.next() {
+            Some(of_block) => Importance::relative(of_block, &mut weights),
+            None => Importance::EQUAL,
+        };
+        *block = B::quantize(values, importance);
     }
 }
 

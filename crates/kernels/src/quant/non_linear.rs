@@ -4,8 +4,18 @@ use super::SUB_BLOCK;
 use super::search::Grid;
 
 /// Value of quant `i`: dense near zero, where most weights are.
-pub(crate) const VALUES: [i8; 16] =
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// The codebook as stored bytes.
+pub(crate) const CODEBOOK: [u8; 16] = {
+    let mut codebook = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        codebook[i] = VALUES[i] as u8;
+        i += 1;
+    }
+    codebook
+};
 
 /// Replaces quants by their signed codebook values.
 ///

@@ -6,6 +6,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::importance::Importance;
 use super::search::{AffineScales, fit_affine_block};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
@@ -47,8 +48,9 @@ impl QuantBlock for Q2K {
         }
     }
 
-    fn quantize(values: &[f32]) -> Self {
-        let (AffineScales { d, dmin, scales, mins }, quants) = fit_affine_block::<16, 16>(values, 3, 15);
+    fn quantize(values: &[f32], importance: Importance<'_>) -> Self {
+        let (AffineScales { d, dmin, scales, mins }, quants) =
+            fit_affine_block::<16, 16>(values, importance, 3, 15);
         let packed: [u8; 16] = std::array::from_fn(|i| scales[i] | mins[i] << 4);
         let mut qs = [[0; 32]; 2];
         for (i, &q) in quants.as_flattened().iter().enumerate() {

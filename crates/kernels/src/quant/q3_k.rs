@@ -6,6 +6,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::importance::Importance;
 use super::search::{Integers, SymmetricScales, fit_symmetric_block};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
@@ -83,9 +84,9 @@ impl QuantBlock for Q3K {
         }
     }
 
-    fn quantize(values: &[f32]) -> Self {
+    fn quantize(values: &[f32], importance: Importance<'_>) -> Self {
         let (SymmetricScales { d, scales }, quants) =
-            fit_symmetric_block::<Integers<3>, 16, 16>(values, f32::from(-Self::SCALE_OFFSET));
+            fit_symmetric_block::<Integers<3>, 16, 16>(values, importance, f32::from(-Self::SCALE_OFFSET));
         let (mut hmask, mut qs) = ([0; 32], [[0; 32]; 2]);
         for (i, &q) in quants.as_flattened().iter().enumerate() {
             let stored = (q + f32::from(Self::OFFSET)) as u8;

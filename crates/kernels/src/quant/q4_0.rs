@@ -4,6 +4,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::importance::Importance;
+use super::search::{Integers, fit_scale};
 use super::simple::{extreme_of, pack_nibbles, unpack_nibbles};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
@@ -32,7 +34,12 @@ impl QuantBlock for Q4_0 {
 
     /// Quantizes as ggml: the value of the largest magnitude (the first of equals) becomes quant 0,
     /// which is -8 times `d`; the others round half up and saturate at 15.
-    fn quantize(values: &[f32]) -> Self {
+    fn quantize(values: &[f32], importance: Importance<'_>) -> Self {
+        if importance.is_given() {
+            let (d, numbers) = fit_scale::<Integers<4>, SUB_BLOCK>(values, importance);
+            let quants = numbers.map(|number| (number + f32::from(Self::OFFSET)) as u8);
+            return Self { d: f32_to_half(d), qs: pack_nibbles(&quants) };
+        }
         let (d, inverse) = extreme_of(values, -8.0);
         let quants = std::array::from_fn(|j| ((values[j] * inverse + 8.5) as i8).min(15) as u8);
         Self { d: f32_to_half(d), qs: pack_nibbles(&quants) }

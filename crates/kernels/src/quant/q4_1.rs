@@ -4,6 +4,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::importance::Importance;
+use super::search::fit_range;
 use super::simple::{pack_nibbles, range_of, unpack_nibbles};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
@@ -34,7 +36,11 @@ impl QuantBlock for Q4_1 {
 
     /// Quantizes as ggml: `d` divides the range into 15 steps; quants round half up, before `d` and
     /// `m` are rounded to half precision.
-    fn quantize(values: &[f32]) -> Self {
+    fn quantize(values: &[f32], importance: Importance<'_>) -> Self {
+        if importance.is_given() {
+            let (d, m, quants) = fit_range::<SUB_BLOCK>(values, importance, 15.0);
+            return Self { d: f32_to_half(d), m: f32_to_half(m), qs: pack_nibbles(&quants) };
+        }
         let (m, d, inverse) = range_of(values, 15.0);
         let quants = std::array::from_fn(|j| ((values[j] - m) * inverse + 0.5) as u8);
         Self { d: f32_to_half(d), m: f32_to_half(m), qs: pack_nibbles(&quants.map(|q: u8| q.min(15))) }

@@ -6,6 +6,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::importance::Importance;
 use super::k_quants::PackedScales;
 use super::search::{AffineScales, fit_affine_block};
 use super::{Factors, QuantBlock, SUB_BLOCK};
@@ -38,8 +39,9 @@ impl QuantBlock for Q4K {
         self.scales.factors(factors);
     }
 
-    fn quantize(values: &[f32]) -> Self {
-        let (AffineScales { d, dmin, scales, mins }, quants) = fit_affine_block::<32, 8>(values, 15, 63);
+    fn quantize(values: &[f32], importance: Importance<'_>) -> Self {
+        let (AffineScales { d, dmin, scales, mins }, quants) =
+            fit_affine_block::<32, 8>(values, importance, 15, 63);
         let mut qs = [[0; 32]; 4];
         for (pair, qs) in qs.iter_mut().enumerate() {
             for (l, q) in qs.iter_mut().enumerate() {

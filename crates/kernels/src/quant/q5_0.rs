@@ -4,6 +4,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::importance::Importance;
+use super::search::{Integers, fit_scale};
 use super::simple::{extreme_of, pack_fifth_bits, pack_nibbles, unpack_fifth_bits, unpack_nibbles};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
@@ -34,7 +36,12 @@ impl QuantBlock for Q5_0 {
 
     /// Quantizes as ggml: the value of the largest magnitude (the first of equals) becomes quant 0,
     /// which is -16 times `d`; the others round half up and saturate at 31.
-    fn quantize(values: &[f32]) -> Self {
+    fn quantize(values: &[f32], importance: Importance<'_>) -> Self {
+        if importance.is_given() {
+            let (d, numbers) = fit_scale::<Integers<5>, SUB_BLOCK>(values, importance);
+            let quants = numbers.map(|number| (number + f32::from(Self::OFFSET)) as u8);
+            return Self { d: f32_to_half(d), qh: pack_fifth_bits(&quants), qs: pack_nibbles(&quants) };
+        }
         let (d, inverse) = extreme_of(values, -16.0);
         let quants = std::array::from_fn(|j| ((values[j] * inverse + 16.5) as i8).min(31) as u8);
         Self { d: f32_to_half(d), qh: pack_fifth_bits(&quants), qs: pack_nibbles(&quants) }

@@ -4,6 +4,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::importance::Importance;
+use super::search::fit_range;
 use super::simple::{pack_fifth_bits, pack_nibbles, range_of, unpack_fifth_bits, unpack_nibbles};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
@@ -36,9 +38,17 @@ impl QuantBlock for Q5_1 {
 
     /// Quantizes as ggml: `d` divides the range into 31 steps; quants round half up, before `d` and
     /// `m` are rounded to half precision.
-    fn quantize(values: &[f32]) -> Self {
+    fn quantize(values: &[f32], importance: Importance<'_>) -> Self {
+        let block = |d, m, quants: [u8; SUB_BLOCK]| {
+            let (qh, qs) = (pack_fifth_bits(&quants), pack_nibbles(&quants));
+            Self { d: f32_to_half(d), m: f32_to_half(m), qh, qs }
+        };
+        if importance.is_given() {
+            let (d, m, quants) = fit_range(values, importance, 31.0);
+            return block(d, m, quants);
+        }
         let (m, d, inverse) = range_of(values, 31.0);
         let quants = std::array::from_fn(|j| (((values[j] - m) * inverse + 0.5) as u8).min(31));
-        Self { d: f32_to_half(d), m: f32_to_half(m), qh: pack_fifth_bits(&quants), qs: pack_nibbles(&quants) }
+        block(d, m, quants)
     }
 }

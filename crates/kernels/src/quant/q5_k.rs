@@ -6,6 +6,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::importance::Importance;
 use super::k_quants::PackedScales;
 use super::search::{AffineScales, fit_affine_block};
 use super::{Factors, QuantBlock, SUB_BLOCK};
@@ -40,8 +41,9 @@ impl QuantBlock for Q5K {
         self.scales.factors(factors);
     }
 
-    fn quantize(values: &[f32]) -> Self {
-        let (AffineScales { d, dmin, scales, mins }, quants) = fit_affine_block::<32, 8>(values, 31, 63);
+    fn quantize(values: &[f32], importance: Importance<'_>) -> Self {
+        let (AffineScales { d, dmin, scales, mins }, quants) =
+            fit_affine_block::<32, 8>(values, importance, 31, 63);
         let (mut qh, mut qs) = ([0; 32], [[0; 32]; 4]);
         for (s, quants) in quants.iter().enumerate() {
             for (l, q) in quants.iter().enumerate() {

@@ -7,6 +7,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::importance::Importance;
 use super::search::{Integers, SymmetricScales, fit_symmetric_block};
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
@@ -46,9 +47,9 @@ impl QuantBlock for Q6K {
         }
     }
 
-    fn quantize(values: &[f32]) -> Self {
+    fn quantize(values: &[f32], importance: Importance<'_>) -> Self {
         let (SymmetricScales { d, scales }, quants) =
-            fit_symmetric_block::<Integers<6>, 16, 16>(values, -128.0);
+            fit_symmetric_block::<Integers<6>, 16, 16>(values, importance, -128.0);
         let mut block = Self { scales: bytemuck::cast(scales), d: f32_to_half(d), ..Self::zeroed() };
         for (i, &q) in quants.as_flattened().iter().enumerate() {
             let (half, s, l) = (i / 128, i / 32 % 4, i % 32);

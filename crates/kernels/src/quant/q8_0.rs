@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::importance::Importance;
 use super::{Factors, QuantBlock, SUB_BLOCK, f32_to_half, half_to_f32};
 
 /// One quant block: 34 bytes for 32 values.
@@ -28,7 +29,7 @@ impl QuantBlock for Q8_0 {
 
     /// Quantizes as ggml: `d` is the largest magnitude over 127; quants round half away from zero,
     /// before `d` is rounded to half precision.
-    fn quantize(values: &[f32]) -> Self {
+    fn quantize(values: &[f32], _importance: Importance<'_>) -> Self {
         let largest = values.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
         let d = largest / 127.0;
         let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };

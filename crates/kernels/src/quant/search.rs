@@ -1,4 +1,4 @@
-//! Search for quant block scales with the least squared error.
+//! Search for quant block scales with the least squared error, weighted by importance.
 //!
 //! Used by the K and `IQ4` formats, which are defined by their decoding alone.
 //!
@@ -9,6 +9,7 @@
 
 use half::f16;
 
+use super::importance::Importance;
 use crate::lanes::LANES;
 
 /// Parameters of a quant block of `N` groups with scale and minimum.
@@ -60,19 +61,40 @@ impl Grid for Integers<3> {
     }
 }
 
+impl Grid for Integers<4> {
+    const ENDS: &'static [f32] = &[-8.0];
+    const STEP: f32 = 0.1;
+
+    #[inline(always)]
+    fn nearest(x: f32) -> f32 {
+        round_small(x).clamp(-8.0, 7.0)
+    }
+}
+
+impl Grid for Integers<5> {
+    const ENDS: &'static [f32] = &[-16.0];
+    const STEP: f32 = 0.1;
+
+    #[inline(always)]
+    fn nearest(x: f32) -> f32 {
+        round_small(x).clamp(-16.0, 15.0)
+    }
+}
+
 /// Quantizes `N` groups of `LEN` values as `d * sc * q - dmin * mn`.
 ///
 /// `q` is in `0..=max_quant`; `sc` and `mn` are in `0..=max_scale`.
 pub(super) fn fit_affine_block<const LEN: usize, const N: usize>(
     values: &[f32],
+    importance: Importance<'_>,
     max_quant: u8,
     max_scale: u8,
 ) -> (AffineScales<N>, [[u8; LEN]; N]) {
     let (groups, _) = values.as_chunks::<LEN>();
     let (max_quant, max_scale) = (f32::from(max_quant), f32::from(max_scale));
     let mut fits = [(0.0, 0.0); N];
-    for (fit, x) in fits.iter_mut().zip(groups) {
-        *fit = fit_affine(x, max_quant);
+    for (g, (fit, x)) in fits.iter_mut().zip(groups).enumerate() {
+        *fit = fit_affine(x, &importance.group(g), max_quant);
     }
     let d = round_to_half(fits.iter().fold(0.0, |m, f| f.0.max(m)) / max_scale);
     let dmin = round_to_half(fits.iter().fold(0.0, |m, f| f.1.max(m)) / max_scale);
@@ -80,6 +102,7 @@ pub(super) fn fit_affine_block<const LEN: usize, const N: usize>(
     let mut result = AffineScales { d, dmin, scales: [0; N], mins: [0; N] };
     let mut quants = [[0; LEN]; N];
     for (s, x) in groups.iter().enumerate() {
+        let w = importance.group(s);
         let mut least = f32::INFINITY;
         let highest = x.iter().fold(0.0_f32, |m, &x| m.max(x));
         for min in neighbours(fits[s].1, dmin, 0.0, max_scale) {
@@ -89,7 +112,7 @@ pub(super) fn fit_affine_block<const LEN: usize, const N: usize>(
             let scales = [neighbours(fits[s].0, d, 0.0, max_scale), neighbours(reaching, d, 0.0, max_scale)];
             for &scale in scales.as_flattened() {
                 let candidate = assign_affine(x, d * scale, -dmin * min, max_quant);
-                let error = squared_error(x, &candidate, d * scale, -dmin * min);
+                let error = squared_error(x, &w, &candidate, d * scale, -dmin * min);
                 if error < least {
                     least = error;
                     (result.scales[s], result.mins[s]) = (scale as u8, min as u8);
@@ -106,12 +129,13 @@ pub(super) fn fit_affine_block<const LEN: usize, const N: usize>(
 /// The signed `sc` is from `lowest_scale` to `-lowest_scale - 1`. Returns grid values.
 pub(super) fn fit_symmetric_block<G: Grid, const LEN: usize, const N: usize>(
     values: &[f32],
+    importance: Importance<'_>,
     lowest_scale: f32,
 ) -> (SymmetricScales<N>, [[f32; LEN]; N]) {
     let (groups, _) = values.as_chunks::<LEN>();
     let mut fits = [0.0; N];
-    for (fit, x) in fits.iter_mut().zip(groups) {
-        *fit = fit_symmetric::<G, LEN>(x);
+    for (g, (fit, x)) in fits.iter_mut().zip(groups).enumerate() {
+        *fit = fit_symmetric::<G, LEN>(x, &importance.group(g));
     }
     let extreme = fits.iter().fold(0.0_f32, |m, &f| if f.abs() > m.abs() { f } else { m });
     let d = round_to_half(extreme / lowest_scale);
@@ -119,10 +143,11 @@ pub(super) fn fit_symmetric_block<G: Grid, const LEN: usize, const N: usize>(
     let mut result = SymmetricScales { d, scales: [0; N] };
     let mut quants = [[0.0; LEN]; N];
     for (s, x) in groups.iter().enumerate() {
+        let w = importance.group(s);
         let mut least = f32::INFINITY;
         for scale in neighbours(fits[s], d, lowest_scale, -lowest_scale - 1.0) {
             let candidate = assign::<G, LEN>(x, d * scale);
-            let error = squared_error(x, &candidate, d * scale, 0.0);
+            let error = squared_error(x, &w, &candidate, d * scale, 0.0);
             if error < least {
                 (least, quants[s]) = (error, candidate);
                 result.scales[s] = scale as i8;
@@ -133,13 +158,31 @@ pub(super) fn fit_symmetric_block<G: Grid, const LEN: usize, const N: usize>(
 }
 
 /// Quantizes `LEN` values as `d * q` with `q` of the grid; returns `d` and the grid values.
-pub(super) fn fit_scale<G: Grid, const LEN: usize>(x: &[f32; LEN]) -> (f32, [f32; LEN]) {
-    let d = round_to_half(fit_symmetric::<G, LEN>(x));
+pub(super) fn fit_scale<G: Grid, const LEN: usize>(
+    values: &[f32],
+    importance: Importance<'_>,
+) -> (f32, [f32; LEN]) {
+    let x = values.as_array().expect("one group");
+    let d = round_to_half(fit_symmetric::<G, LEN>(x, &importance.group(0)));
     (d, assign::<G, LEN>(x, d))
 }
 
+/// Quantizes `LEN` values as `d * q + m` with `q` in `0..=max_quant`; returns `d`, `m` and quants.
+pub(super) fn fit_range<const LEN: usize>(
+    values: &[f32],
+    importance: Importance<'_>,
+    max_quant: f32,
+) -> (f32, f32, [u8; LEN]) {
+    let values: &[f32; LEN] = values.as_array().expect("one group");
+    // The search wants a range that includes zero.
+    let shift = values.iter().fold(f32::MAX, |m, &x| m.min(x)).max(0.0);
+    let (scale, min) = fit_affine(&values.map(|x| x - shift), &importance.group(0), max_quant);
+    let (d, m) = (round_to_half(scale), round_to_half(shift - min));
+    (d, m, assign_affine(values, d, m, max_quant).map(|q| q as u8))
+}
+
 /// Scale and minimum (subtracted, never negative) of values with quants `0..=max_quant`.
-fn fit_affine<const LEN: usize>(x: &[f32; LEN], max_quant: f32) -> (f32, f32) {
+fn fit_affine<const LEN: usize>(x: &[f32; LEN], w: &[f32; LEN], max_quant: f32) -> (f32, f32) {
     /// Start scales: the range divided into `max_quant - 1` to `max_quant + 0.9` steps.
     const STEPS: usize = 20;
     /// Rounds of assigning quants and solving for the scale, per start.
@@ -159,8 +202,8 @@ fn fit_affine<const LEN: usize>(x: &[f32; LEN], max_quant: f32) -> (f32, f32) {
             let (mut scale, mut offset) = (scale, offset);
             for _ in 0..ROUNDS {
                 let quants = assign_affine(x, scale, offset, max_quant);
-                (scale, offset) = solve_affine(x, &quants);
-                let error = squared_error(x, &quants, scale, offset);
+                (scale, offset) = solve_affine(x, w, &quants);
+                let error = squared_error(x, w, &quants, scale, offset);
                 if error < least {
                     (best, least) = ((scale, -offset), error);
                 }
@@ -171,20 +214,21 @@ fn fit_affine<const LEN: usize>(x: &[f32; LEN], max_quant: f32) -> (f32, f32) {
 }
 
 /// Scale and offset (not positive) with the least squared error for given quants.
-fn solve_affine<const LEN: usize>(x: &[f32; LEN], quants: &[f32; LEN]) -> (f32, f32) {
-    let [sum_q, sum_qq, sum_x, sum_xq] = sums(x, quants, |x, q| [q, q * q, x, x * q]);
-    let determinant = LEN as f32 * sum_qq - sum_q * sum_q;
+fn solve_affine<const LEN: usize>(x: &[f32; LEN], w: &[f32; LEN], quants: &[f32; LEN]) -> (f32, f32) {
+    let [sum_w, sum_q, sum_qq, sum_x, sum_xq] =
+        sums(x, w, quants, |x, w, q| [w, w * q, w * (q * q), w * x, w * (x * q)]);
+    let determinant = sum_w * sum_qq - sum_q * sum_q;
     if determinant > 0.0 {
         let offset = (sum_qq * sum_x - sum_q * sum_xq) / determinant;
         if offset <= 0.0 {
-            return ((LEN as f32 * sum_xq - sum_q * sum_x) / determinant, offset);
+            return ((sum_w * sum_xq - sum_q * sum_x) / determinant, offset);
         }
     }
     (if sum_qq > 0.0 { sum_xq / sum_qq } else { 0.0 }, 0.0)
 }
 
 /// Signed scale of values with quants of a grid.
-fn fit_symmetric<G: Grid, const LEN: usize>(x: &[f32; LEN]) -> f32 {
+fn fit_symmetric<G: Grid, const LEN: usize>(x: &[f32; LEN], w: &[f32; LEN]) -> f32 {
     let extreme = x.iter().fold(0.0_f32, |m, &x| if x.abs() > m.abs() { x } else { m });
     if extreme == 0.0 {
         return 0.0;
@@ -194,9 +238,9 @@ fn fit_symmetric<G: Grid, const LEN: usize>(x: &[f32; LEN]) -> f32 {
         for step in -9..=9 {
             let start = extreme / end.signum() / (end.abs() + G::STEP * step as f32);
             let quants = assign::<G, LEN>(x, start);
-            let [sum_qq, sum_xq] = sums(x, &quants, |x, q| [q * q, x * q]);
+            let [sum_qq, sum_xq] = sums(x, w, &quants, |x, w, q| [w * (q * q), w * (x * q)]);
             let scale = if sum_qq > 0.0 { sum_xq / sum_qq } else { 0.0 };
-            let error = squared_error(x, &quants, scale, 0.0);
+            let error = squared_error(x, w, &quants, scale, 0.0);
             if error < least {
                 (best, least) = (scale, error);
             }
@@ -233,27 +277,35 @@ fn inverse_of(scale: f32) -> f32 {
 }
 
 #[inline(always)]
-fn squared_error<const LEN: usize>(x: &[f32; LEN], quants: &[f32; LEN], scale: f32, offset: f32) -> f32 {
-    let [error] = sums(x, quants, |x, q| {
+fn squared_error<const LEN: usize>(
+    x: &[f32; LEN],
+    w: &[f32; LEN],
+    quants: &[f32; LEN],
+    scale: f32,
+    offset: f32,
+) -> f32 {
+    let [error] = sums(x, w, quants, |x, w, q| {
         let difference = scale * q + offset - x;
-        [difference * difference]
+        [w * (difference * difference)]
     });
     error
 }
 
-/// Computes `N` sums over pairs, each in eight accumulators.
+/// Computes `N` sums over values, weights and quants, each in eight accumulators.
 ///
 /// One chain of dependent additions would take most of the time.
 #[inline(always)]
-fn sums<const LEN: usize, const N: usize>(
+pub(super) fn sums<const LEN: usize, const N: usize>(
     x: &[f32; LEN],
+    w: &[f32; LEN],
     quants: &[f32; LEN],
-    terms: impl Fn(f32, f32) -> [f32; N],
+    terms: impl Fn(f32, f32, f32) -> [f32; N],
 ) -> [f32; N] {
     let mut lanes = [[0.0; LANES]; N];
-    for (x, q) in x.as_chunks::<LANES>().0.iter().zip(quants.as_chunks::<LANES>().0) {
+    let (x, w, quants) = (x.as_chunks::<LANES>().0, w.as_chunks::<LANES>().0, quants.as_chunks::<LANES>().0);
+    for ((x, w), q) in x.iter().zip(w).zip(quants) {
         for lane in 0..LANES {
-            for (sum, term) in lanes.iter_mut().zip(terms(x[lane], q[lane])) {
+            for (sum, term) in lanes.iter_mut().zip(terms(x[lane], w[lane], q[lane])) {
                 sum[lane] += term;
             }
         }
@@ -280,6 +332,6 @@ fn round_small(x: f32) -> f32 {
     (x + SHIFT) - SHIFT
 }
 
-fn round_to_half(x: f32) -> f32 {
+pub(super) fn round_to_half(x: f32) -> f32 {
     f16::from_f32_const(x).to_f32_const()
 }

@@ -3,15 +3,26 @@
 
 use super::{QuantBlock, SUB_BLOCK};
 
-/// Quant block of 32 values with one half-precision scale and nibbles.
+/// Quant block of 32 values with one scale and nibbles.
 ///
 /// All have the nibble order of [`unpack_nibbles`]; one leaf per instruction set unpacks them.
 pub(crate) trait NibbleBlock: QuantBlock {
+    /// Stored value of each nibble, as a byte; none if nibbles are the quants.
+    const CODEBOOK: Option<[u8; 16]> = None;
     /// True if quants have a fifth bit.
-    const FIFTH: bool = matches!(Self::MAX_QUANT, Some(16..));
+    const FIFTH: bool = matches!(Self::MAX_QUANT, Some(16..)) && Self::CODEBOOK.is_none();
+    /// True if the scale is not [`d`](Self::d) but [`scale`](Self::scale).
+    const E8M0: bool = false;
 
     /// Half-precision scale.
-    fn d(&self) -> [u8; 2];
+    fn d(&self) -> [u8; 2] {
+        [0; 2]
+    }
+
+    /// Scale of a block without a half-precision one.
+    fn scale(&self) -> f32 {
+        0.0
+    }
 
     /// Half-precision offset (the negative minimum) of the formats that have one.
     fn m(&self) -> [u8; 2] {
@@ -29,11 +40,12 @@ pub(crate) trait NibbleBlock: QuantBlock {
 
 /// Implements [`NibbleBlock`] by the fields of a quant block.
 macro_rules! nibble_block {
-    ($($block:ident: $($field:ident),*;)*) => {
+    ($($block:ident: $($field:ident $($values:expr)?),*;)*) => {
         $( impl NibbleBlock for super::$block {
-            $( nibble_block!(@ $field); )*
+            $( nibble_block!(@ $field $($values)?); )*
         } )*
     };
+    (@ codebook $values:expr) => { const CODEBOOK: Option<[u8; 16]> = Some($values); };
     (@ d) => { #[inline(always)] fn d(&self) -> [u8; 2] { self.d } };
     (@ m) => { #[inline(always)] fn m(&self) -> [u8; 2] { self.m } };
     (@ qs) => { #[inline(always)] fn qs(&self) -> &[u8; SUB_BLOCK / 2] { &self.qs } };
@@ -45,7 +57,7 @@ nibble_block! {
     Q4_1: d, m, qs;
     Q5_0: d, qh, qs;
     Q5_1: d, m, qh, qs;
-    Iq4Nl: d, qs;
+    Iq4Nl: d, qs, codebook super::NON_LINEAR_CODEBOOK;
 }
 
 /// Unpacks byte `j` to value `j` (low nibble) and value `j + 16` (high nibble).

@@ -7,7 +7,7 @@ use super::pairs::splat_half;
 use super::pieces::{dot_signed, look_up, unpack_nibbles};
 use super::rows::Group;
 use crate::matmul::activations::{Order, Q8Group};
-use crate::quant::Iq4Xs;
+use crate::quant::{Iq4Xs, NON_LINEAR_CODEBOOK};
 
 impl Group for Iq4Xs {
     const ORDER: Order = Order::Pieces;
@@ -17,7 +17,7 @@ impl Group for Iq4Xs {
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     unsafe fn quants(group: &[Self]) -> Self::Weights {
-        look_up(unpack_nibbles(group[0].qs.each_ref()))
+        look_up(unpack_nibbles(group[0].qs.each_ref()), NON_LINEAR_CODEBOOK)
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]

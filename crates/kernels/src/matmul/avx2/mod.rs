@@ -4,10 +4,13 @@
 //! `#[target_feature]` functions, in which `unsafe` remains only around raw loads and stores.
 
 mod expand;
+mod grids;
+mod iq1;
 mod iq4_xs;
 mod nibbles;
 mod pairs;
 mod pieces;
+mod plain;
 mod q2_k;
 mod q3_k;
 mod q4_k;
@@ -15,6 +18,7 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 pub(super) mod rows;
+mod ternary;
 mod tile;
 pub(crate) mod vector;
 

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 
 use super::pieces::{add_fifth_bits, dot_signed, look_up, unpack_nibbles};
 use super::rows::{Group, dot_pieces};
-use super::vector::{load, negate, widen_halves};
+use super::vector::{load, load_f32, negate, widen_halves};
 use crate::lanes::LANES;
 use crate::matmul::activations::{Order, Q8Group};
 use crate::quant::NibbleBlock;
@@ -24,7 +24,10 @@ impl<B: NibbleBlock> Group for B {
         if B::FIFTH {
             add_fifth_bits(&mut quants, group.each_ref().map(B::qh));
         }
-        if B::MAX_QUANT.is_none() { look_up(quants) } else { quants }
+        match B::CODEBOOK {
+            Some(codebook) => look_up(quants, codebook),
+            None => quants,
+        }
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -33,7 +36,12 @@ impl<B: NibbleBlock> Group for B {
         let group: &[Self; LANES] = group.as_array().expect("eight blocks");
         let mins =
             if B::HAS_MIN { negate(widen_halves(group.each_ref().map(B::m))) } else { _mm256_setzero_ps() };
-        (widen_halves(group.each_ref().map(B::d)), mins)
+        let scales = if B::E8M0 {
+            load_f32(&group.each_ref().map(B::scale))
+        } else {
+            widen_halves(group.each_ref().map(B::d))
+        };
+        (scales, mins)
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]

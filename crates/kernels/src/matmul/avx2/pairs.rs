@@ -43,11 +43,12 @@ pub(super) fn weights<B: QuantBlock>(quants: [__m256i; 8], scales: __m128i) -> W
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn dot<B: QuantBlock>(weights: &Weights, x: &Q8Group) -> __m256i {
+    let together = const { if B::SUMS < 4 { B::SUMS } else { 4 } };
     let mut isums = [_mm256_setzero_si256(); 2];
     for (set, isum) in isums.iter_mut().enumerate() {
-        for first in (0..4).step_by(B::SUMS) {
+        for first in (0..4).step_by(together) {
             let mut pairs = _mm256_setzero_si256();
-            for i in 4 * set + first..4 * set + first + B::SUMS {
+            for i in 4 * set + first..4 * set + first + together {
                 pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(weights.quants[i], load(&x.quants[i])));
             }
             *isum = _mm256_add_epi32(*isum, _mm256_madd_epi16(pairs, weights.scales[set]));

@@ -5,7 +5,6 @@ use std::arch::x86_64::*;
 
 use super::vector::{load, load_pair, load_twice, nibbles, transpose};
 use crate::lanes::LANES;
-use crate::quant::NON_LINEAR_VALUES;
 
 /// Unpacks the 4-bit quants of eight sub-blocks in the order
 /// [`Order::Pieces`](crate::matmul::activations::Order::Pieces).
@@ -49,11 +48,11 @@ pub(super) fn add_fifth_bits(quants: &mut [__m256i; 8], qh: [[u8; 4]; LANES]) {
     }
 }
 
-/// Maps quants to their non-linear codebook values.
+/// Maps quants to the stored values of their codebook.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn look_up(mut quants: [__m256i; 8]) -> [__m256i; 8] {
-    let table = load_twice(&NON_LINEAR_VALUES);
+pub(super) fn look_up(mut quants: [__m256i; 8], codebook: [u8; 16]) -> [__m256i; 8] {
+    let table = load_twice(&codebook);
     for q in &mut quants {
         *q = _mm256_shuffle_epi8(table, *q);
     }

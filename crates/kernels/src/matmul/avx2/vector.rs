@@ -89,7 +89,7 @@ pub(crate) fn sums(v: [__m256i; 8]) -> __m256i {
 /// Lane `i` of each half of the result is the sum of the four lanes of that half of `v[i]`.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn sums_of_four(v: [__m256i; 4]) -> __m256i {
+pub(super) fn sums_of_four(v: [__m256i; 4]) -> __m256i {
     let a = _mm256_add_epi32(_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
     let b = _mm256_add_epi32(_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
     _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b))

@@ -11,8 +11,8 @@ use super::Values;
 use super::vector::{load, load_f32, load_signed, widen_two};
 use crate::lanes::LANES;
 use crate::quant::{
-    Factors, Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_VALUES, NibbleBlock, PackedScales, Q2K, Q3K, Q4K, Q5K, Q6K,
-    Q8_0, QuantBlock, SUB_BLOCK,
+    Factors, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_CODEBOOK,
+    NibbleBlock, PackedScales, Q2K, Q3K, Q4K, Q5K, Q6K, Q8_0, QuantBlock, SUB_BLOCK, Tq1, Tq2,
 };
 
 /// The numbers that belong to eight sub-blocks.
@@ -83,8 +83,8 @@ impl<B: NibbleBlock> Group for B {
     #[target_feature(enable = "neon")]
     #[inline]
     unsafe fn values(&self, to: &mut [Values]) {
-        if B::MAX_QUANT.is_none() {
-            to[0] = non_linear(load(self.qs()));
+        if let Some(codebook) = B::CODEBOOK {
+            to[0] = look_up(load(self.qs()), codebook).map(|v| without_offset::<B>(v));
             return;
         }
         let mut quants = nibbles(load(self.qs()));
@@ -101,6 +101,10 @@ impl<B: NibbleBlock> Group for B {
     #[inline]
     unsafe fn group_factors(group: &[Self]) -> GroupFactors {
         let group: &[Self; LANES] = group.as_array().expect("eight blocks");
+        if B::E8M0 {
+            let scales = load_eight(&group.each_ref().map(B::scale));
+            return GroupFactors { scales, ..GroupFactors::none() };
+        }
         let mut factors = GroupFactors::from_halves(group.each_ref().map(B::d));
         if B::HAS_MIN {
             let offsets = GroupFactors::from_halves(group.each_ref().map(B::m)).scales;
@@ -135,13 +139,22 @@ impl Group for Q2K {
 }
 
 impl Group for Q3K {}
+impl Group for Iq1S {}
+impl Group for Iq1M {}
+impl Group for Iq2Xxs {}
+impl Group for Iq2Xs {}
+impl Group for Iq2S {}
+impl Group for Iq3Xxs {}
+impl Group for Iq3S {}
+impl Group for Tq1 {}
+impl Group for Tq2 {}
 
 impl Group for Iq4Xs {
     #[target_feature(enable = "neon")]
     #[inline]
     unsafe fn values(&self, to: &mut [Values]) {
         for (to, qs) in to.iter_mut().zip(&self.qs) {
-            *to = non_linear(load(qs));
+            *to = look_up(load(qs), NON_LINEAR_CODEBOOK).map(|v| vreinterpretq_s8_u8(v));
         }
     }
 }
@@ -273,12 +286,12 @@ fn nibbles(v: uint8x16_t) -> [uint8x16_t; 2] {
     [vandq_u8(v, vdupq_n_u8(15)), vshrq_n_u8::<4>(v)]
 }
 
-/// The numbers that the low and the high four bits of every byte stand for.
+/// The stored values of a codebook that the low and the high four bits of every byte stand for.
 #[target_feature(enable = "neon")]
 #[inline]
-fn non_linear(packed: uint8x16_t) -> Values {
-    let table = load_signed(&NON_LINEAR_VALUES);
-    nibbles(packed).map(|quants| vqtbl1q_s8(table, quants))
+fn look_up(packed: uint8x16_t, codebook: [u8; 16]) -> [uint8x16_t; 2] {
+    let table = load(&codebook);
+    nibbles(packed).map(|quants| vqtbl1q_u8(table, quants))
 }
 
 /// 32 bits, each as 16 or 0.

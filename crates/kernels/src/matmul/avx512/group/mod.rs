@@ -11,7 +11,8 @@ use crate::lanes::LANES;
 use crate::matmul::avx2::rows::Group;
 use crate::matmul::avx2::vector::{load as load_half, load_half as load_quarter, load_twice};
 use crate::quant::{
-    Factors, Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_VALUES, NibbleBlock, Q2K, Q3K, Q4K, Q5K, Q6K, Q8_0, SUB_BLOCK,
+    Factors, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Xs, MAX_SUB_BLOCKS, NON_LINEAR_CODEBOOK,
+    NibbleBlock, Q2K, Q3K, Q4K, Q5K, Q6K, Q8_0, SUB_BLOCK, SignedGridBlock, Tq1, Tq2,
 };
 
 /// Unpacking of eight sub-blocks: one quant block of 256 values, or eight of 32.
@@ -61,6 +62,18 @@ fn unpacked<B: Group>(group: &[B]) -> [__m512i; 4] {
     vectors
 }
 
+impl WideGroup for Iq1S {}
+impl WideGroup for Iq1M {}
+impl WideGroup for Tq1 {}
+
+impl WideGroup for Tq2 {
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+        two_bits(&group[0].qs)
+    }
+}
+
 impl WideGroup for Q8_0 {
     const ROW_ALONE: bool = true;
 
@@ -85,7 +98,11 @@ impl<B: NibbleBlock> WideGroup for B {
         if B::FIFTH {
             vectors = add_fifth_bits(vectors, |s| group[s].qh());
         }
-        if B::MAX_QUANT.is_none() { look_up(vectors) } else { vectors }
+        let bias = if B::MAX_QUANT.is_none() { SIGN_BIAS } else { 0 };
+        match B::CODEBOOK {
+            Some(codebook) => look_up(vectors, codebook.map(|value| value ^ bias)),
+            None => vectors,
+        }
     }
 }
 
@@ -93,7 +110,7 @@ impl WideGroup for Iq4Xs {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     #[inline]
     unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
-        look_up(nibbles(|s| &group[0].qs[s]))
+        look_up(nibbles(|s| &group[0].qs[s]), NON_LINEAR_CODEBOOK.map(|value| value ^ SIGN_BIAS))
     }
 }
 
@@ -172,6 +189,38 @@ impl WideGroup for Q6K {
     }
 }
 
+/// Unpacking of a format with signed grid points.
+macro_rules! signed_grid {
+    ($($block:ident)*) => { $(
+        impl WideGroup for $block {
+            #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+            #[inline]
+            unsafe fn wide_quants(group: &[Self]) -> [__m512i; 4] {
+                signed_points(&group[0])
+            }
+        }
+    )* };
+}
+signed_grid!(Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S);
+
+/// Magnitudes from the grid, added to the offset or subtracted from it.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn signed_points<B: SignedGridBlock>(block: &B) -> [__m512i; 4] {
+    let offset = _mm512_set1_epi8(B::OFFSET);
+    let signs = block.signs();
+    let mut vectors = [_mm512_setzero_si512(); 4];
+    for (j, vector) in vectors.iter_mut().enumerate() {
+        let ([a, b, c, d], [e, f, g, h]) = (block.magnitudes(2 * j), block.magnitudes(2 * j + 1));
+        let [a, b, c, d, e, f, g, h] = [a, b, c, d, e, f, g, h].map(|eight| eight as i64);
+        let magnitudes = _mm512_setr_epi64(a, b, c, d, e, f, g, h);
+        let negative = u64::from(signs[2 * j]) | u64::from(signs[2 * j + 1]) << 32;
+        let positive = _mm512_add_epi8(offset, magnitudes);
+        *vector = _mm512_mask_sub_epi8(positive, negative, offset, magnitudes);
+    }
+    vectors
+}
+
 /// Unpacks 16 bytes per sub-block: low nibbles are the first 16 values, high nibbles the last 16.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
@@ -197,11 +246,11 @@ fn add_fifth_bits(mut vectors: [__m512i; 4], qh: impl Fn(usize) -> [u8; 4]) -> [
     vectors
 }
 
-/// Maps quants to their non-linear codebook values plus [`SIGN_BIAS`].
+/// Maps quants to the values of a codebook.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
-fn look_up(mut vectors: [__m512i; 4]) -> [__m512i; 4] {
-    let table = _mm512_broadcast_i64x4(load_twice(&NON_LINEAR_VALUES.map(|value| value as u8 ^ SIGN_BIAS)));
+fn look_up(mut vectors: [__m512i; 4], codebook: [u8; 16]) -> [__m512i; 4] {
+    let table = _mm512_broadcast_i64x4(load_twice(&codebook));
     for vector in &mut vectors {
         *vector = _mm512_shuffle_epi8(table, *vector);
     }

@@ -1,7 +1,7 @@
 //! Unpacking against the description of each format.
 
 use super::*;
-use crate::quant::{Iq4Nl, Q4_0, Q4_1, Q5_0, Q5_1};
+use crate::quant::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1};
 
 /// Blocks of arbitrary bytes.
 fn group<B: WideGroup>(seed: usize) -> Vec<B> {
@@ -41,4 +41,14 @@ fn quants_are_those_of_the_description() {
     check::<Q4K>();
     check::<Q5K>();
     check::<Q6K>();
+    check::<Mxfp4>();
+    check::<Iq1S>();
+    check::<Iq1M>();
+    check::<Iq2Xxs>();
+    check::<Iq2Xs>();
+    check::<Iq2S>();
+    check::<Iq3Xxs>();
+    check::<Iq3S>();
+    check::<Tq1>();
+    check::<Tq2>();
 }
