@@ -6,7 +6,8 @@ use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     adapter, bench, calibrate_kv, chat, completions, convert, detokenize, doctor, embed, eval, generate,
-    inspect, key, man, pack, quantize, run, serve, session, show, sona, store, template, tokenize, witness,
+    imatrix, inspect, key, man, pack, quantize, run, serve, session, show, sona, store, template, tokenize,
+    witness,
 };
 use crate::error::Result;
 
@@ -81,6 +82,7 @@ pub(crate) enum Command {
     Bench(bench::BenchArgs),
     Convert(convert::ConvertArgs),
     Quantize(quantize::QuantizeArgs),
+    Imatrix(imatrix::ImatrixArgs),
     CalibrateKv(calibrate_kv::CalibrateKvArgs),
     Pull(store::pull::PullArgs),
     #[command(visible_alias = "ls")]
@@ -114,6 +116,7 @@ impl Cli {
             Command::Chat(args) => return chat::run(&args, json),
             Command::Convert(args) => return convert::run(&args, json),
             Command::Quantize(args) => return quantize::run(&args, json),
+            Command::Imatrix(args) => return imatrix::run(&args, json),
             Command::CalibrateKv(args) => return calibrate_kv::run(&args, json),
             Command::Embed(args) => return embed::run(&args, json),
             Command::Adapter(adapter::AdapterCommand::Merge(args)) => {

@@ -194,6 +194,15 @@ pub(crate) enum Error {
         #[source]
         source: Box<ruvllm_models::Error>,
     },
+    /// A file is not an importance matrix, or none can be written.
+    #[error("{}", path.display())]
+    Imatrix {
+        /// The file.
+        path: PathBuf,
+        /// Error of the reader or writer.
+        #[source]
+        source: Box<ruvllm_models::Error>,
+    },
     /// Input and output are the same file.
     #[error("IN and OUT are the same file; give OUT another name")]
     SameFile,

@@ -141,6 +141,7 @@ fn kind(error: &Error) -> &'static str {
         | Error::Rewrite { .. } => OUTPUT,
         Error::Tokens { .. }
         | Error::ReadFile { .. }
+        | Error::Imatrix { .. }
         | Error::Keys(_)
         | Error::ReadStdin(_)
         | Error::NotUtf8 { .. }

@@ -246,6 +246,49 @@ pub enum Error {
         format: &'static str,
     },
 
+    /// A file is not an importance matrix.
+    #[error("not an importance matrix: {reason}")]
+    ImportanceFile {
+        /// Reason.
+        reason: String,
+    },
+
+    /// An importance matrix names a tensor that the model does not have.
+    #[error("the importance matrix is of another model: this one has no tensor `{name}`")]
+    ImportanceTensor {
+        /// Name of the tensor.
+        name: String,
+    },
+
+    /// An importance matrix has another number of columns for a tensor than the model.
+    #[error(
+        "the importance matrix is of another model: `{name}` has {found} columns there and {columns} here"
+    )]
+    ImportanceColumns {
+        /// Name of the tensor.
+        name: String,
+        /// Columns of the tensor.
+        columns: u64,
+        /// Columns of its entry.
+        found: usize,
+    },
+
+    /// An importance matrix covers another number of layers than the model has.
+    #[error("the importance matrix is of another model: it has {found} layers, this one {layers}")]
+    ImportanceLayers {
+        /// Layers of the model.
+        layers: usize,
+        /// Layers with an entry.
+        found: usize,
+    },
+
+    /// A type was asked for by a pattern that no weight matrix matches.
+    #[error("no weight matrix has a name that matches `{pattern}`")]
+    OverrideUnmatched {
+        /// The pattern.
+        pattern: String,
+    },
+
     /// The caller stopped the work.
     #[error("stopped on request")]
     Cancelled,

@@ -34,6 +34,7 @@ mod encoder;
 mod error;
 mod family;
 mod hf;
+mod importance;
 #[cfg(feature = "merge")]
 pub mod merge;
 mod open;
@@ -42,6 +43,7 @@ mod pooling;
 mod projection;
 pub mod quantize;
 mod rows;
+mod tensor_names;
 mod weights;
 mod workspace;
 
@@ -57,6 +59,7 @@ pub use family::{
     Window, is_encoder,
 };
 pub use hf::{HfFolder, StoredTensor, folder_chat_template};
+pub use importance::{ImportanceMatrix, InputSquares};
 pub use open::{open_checkpoint, open_checkpoint_in};
 pub use parameters::ParameterCounts;
 pub use pooling::{EmbeddingDefaults, Pooling};

@@ -8,6 +8,7 @@ use ruvllm_kernels::matmul::Activations;
 use crate::batch::BatchRows;
 use crate::decoder::{ExpertBuffers, Gates};
 use crate::error::{Error, Result};
+use crate::importance::InputSquares;
 
 /// Reusable memory of forward passes; one per concurrent caller.
 #[derive(Default)]
@@ -52,12 +53,14 @@ pub(crate) struct Buffers {
     pub(crate) kept: KeptQueries,
 }
 
-/// Scratch of LoRA updates.
+/// Scratch of LoRA updates, and what else is kept of the products of a pass.
 #[derive(Default)]
 pub(crate) struct Adapted {
     pub(crate) gates: Gates,
     pub(crate) terms: TermList,
     pub(crate) scratch: LowRankScratch,
+    /// Squared inputs of the products, if they are summed.
+    pub(crate) squares: Option<InputSquares>,
 }
 
 /// Memory of the terms of a site, which borrow other adapters at every use.
@@ -90,6 +93,18 @@ impl Workspace {
     /// A workspace without any memory yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Sums the squared inputs of the products of all following passes, from zero.
+    ///
+    /// The products behind the last layer's attention see the rows with logits only.
+    pub fn observe_inputs(&mut self) {
+        self.buffers.adapted.squares = Some(InputSquares::default());
+    }
+
+    /// Ends [`observe_inputs`](Self::observe_inputs) and returns the sums.
+    pub fn take_input_squares(&mut self) -> InputSquares {
+        self.buffers.adapted.squares.take().unwrap_or_default()
     }
 
     /// Logits of the last [`Model::forward`](crate::Model::forward), `[rows, vocab_size]`.

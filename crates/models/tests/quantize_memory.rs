@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use ruvllm_kernels::ThreadPool;
-use ruvllm_models::quantize::{InSitu, Recipe, convert, quantize};
+use ruvllm_models::quantize::{InSitu, QuantizeOptions, Recipe, convert, quantize};
 use ruvllm_models::{Checkpoint, HfFolder, Model};
 use ruvllm_testkit::allocator::{Counting, peak_bytes};
 use ruvllm_testkit::{Random, model_data};
@@ -76,7 +76,9 @@ fn the_peak_stays_below_twice_the_largest_tensor() {
         let recipe = Recipe::from_name(name).expect("a recipe");
         let (result, bytes) = peak_bytes(|| {
             let source = HfFolder::open(folder.path())?;
-            quantize(&source, &output(name), recipe, false, &pool, &mut |_| ControlFlow::Continue(()))
+            quantize(&source, &output(name), recipe, &QuantizeOptions::default(), &pool, &mut |_| {
+                ControlFlow::Continue(())
+            })
         });
         result.expect("written");
         println!(
@@ -98,7 +100,9 @@ fn the_peak_stays_below_twice_the_largest_tensor() {
     let recipe = Recipe::from_name("Q4_K_M").expect("a recipe");
     let (result, bytes) = peak_bytes(|| {
         let source = gguf_rs_lite::Gguf::open(output("auto"))?;
-        quantize(&source, &output("again"), recipe, false, &pool, &mut |_| ControlFlow::Continue(()))
+        quantize(&source, &output("again"), recipe, &QuantizeOptions::default(), &pool, &mut |_| {
+            ControlFlow::Continue(())
+        })
     });
     result.expect("written");
     println!("file to Q4_K_M: {bytes} bytes");

@@ -76,7 +76,7 @@ impl Engine {
     }
 
     /// A sequence with an F32 cache in a page pool of its own.
-    fn exact_sequence(&self, capacity: usize) -> Result<Sequence> {
+    pub(crate) fn exact_sequence(&self, capacity: usize) -> Result<Sequence> {
         let policy = KvPolicy::from(KvFormat::F32);
         let pool = kv_pool(self.config(), &policy, sequence_budget(self.config(), &policy, capacity))?;
         self.core()

@@ -49,6 +49,7 @@ mod error;
 mod evaluate;
 mod generate;
 mod guide;
+mod importance;
 mod intake;
 #[cfg(feature = "kernel-packs")]
 pub mod kernel_packs;

@@ -26,5 +26,5 @@ pub(crate) use tools::choice as tool_choice;
 pub(crate) use values::{
     ALL_SAMPLERS, KV_HELP, OrDefault, above_zero, at_least_one, breaker, bytes, choices, context, count,
     duration, finite, fraction, isa, kv_policy, logit_bias, logprobs, mirostat, non_negative, positive,
-    recent_or_all, recipe, samplers, sigmas, some_tokens_or_all, tokens_or_all, whole_number,
+    recent_or_all, recipe, samplers, sigmas, some_tokens_or_all, tokens_or_all, type_override, whole_number,
 };

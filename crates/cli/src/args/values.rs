@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gguf_rs_lite::TensorType;
 use ruvllm::{DryBreakers, FolderKey, Isa, KvCalibration, KvPolicy, SamplerOrder};
-use ruvllm_models::quantize::Recipe;
+use ruvllm_models::quantize::{Recipe, TypeOverride};
+use ruvllm_models::weight_format;
 
 use crate::one_line::one_line;
 
@@ -237,6 +239,20 @@ pub(crate) fn isa(text: &str) -> Result<Isa, String> {
 pub(crate) fn recipe(name: &str) -> Result<Recipe, String> {
     let names = || Recipe::ALL.iter().map(Recipe::name).collect::<Vec<_>>().join(", ");
     Recipe::from_name(name).ok_or_else(|| format!("expected one of {}", names()))
+}
+
+/// Parses `PATTERN=TYPE` of `--tensor-type`.
+pub(crate) fn type_override(text: &str) -> Result<TypeOverride, String> {
+    let (pattern, name) = text.rsplit_once('=').ok_or("expected PATTERN=TYPE")?;
+    let known = |tensor_type: &TensorType| weight_format(*tensor_type).is_some();
+    let names = || {
+        let known = TensorType::ALL.iter().filter(|tensor_type| known(tensor_type));
+        known.map(|tensor_type| tensor_type.name()).collect::<Vec<_>>().join(", ")
+    };
+    let tensor_type = TensorType::from_name(name)
+        .filter(known)
+        .ok_or_else(|| format!("expected one of {} after the pattern", names()))?;
+    Ok(TypeOverride { pattern: pattern.to_owned(), tensor_type })
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ pub(crate) mod embed;
 pub(crate) mod eval;
 pub(crate) mod generate;
 mod gpu_report;
+pub(crate) mod imatrix;
 pub(crate) mod inspect;
 pub(crate) mod key;
 pub(crate) mod load;

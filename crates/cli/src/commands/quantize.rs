@@ -1,24 +1,27 @@
 //! `ruvllm quantize`: writes a model in another storage type.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use gguf_rs_lite::TensorInfo;
-use ruvllm_models::Checkpoint;
-use ruvllm_models::quantize::{Fallback, QuantizeReport, Recipe, quantize};
+use ruvllm_models::quantize::{Fallback, QuantizeOptions, QuantizeReport, Recipe, TypeOverride, quantize};
+use ruvllm_models::{Checkpoint, ImportanceMatrix};
 use serde::Serialize;
 
 use super::rewrite::Rewrite;
-use crate::args::{positive, recipe};
+use crate::args::{positive, recipe, type_override};
 use crate::default_model::ModelChoice;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::{output, signal};
 
 /// Help text below the list of types.
 const HELP: &str = "
 A type names the storage of most matrices. Types with _S, _M, _L or IQ4 in their name, and Q2_K, give more bits to the
 matrices that lose most; the output matrix gets Q6_K (or the type itself, from Q8_0 up) unless --pure is given.
+--tensor-type comes before both; of several that match a matrix the first counts. An importance matrix lowers the loss
+at the same size, most of all with fewer than 4 bits.
 Norms and other vectors stay as they are. Rows that are not whole blocks of a type get one with smaller blocks;
 the result says which. All metadata are kept; a Hugging Face folder is converted on the way. The file appears
 complete or not at all.
@@ -29,7 +32,8 @@ JSON: {input, output, type, tensor_count, bytes_before, bytes_after, fallbacks: 
 
 Examples:
   ruvllm quantize model-F16.gguf model-Q4_K_M.gguf Q4_K_M
-  ruvllm quantize model-F16.gguf smaller.gguf iq4_xs --force";
+  ruvllm quantize model-F16.gguf smaller.gguf iq4_xs --force
+  ruvllm quantize model-F16.gguf small.gguf iq2_m --imatrix model.imatrix.gguf --tensor-type 'blk.0.*=q6_k'";
 
 /// Quantize a model, or convert it to another storage type
 #[derive(Debug, Args)]
@@ -50,6 +54,14 @@ pub(crate) struct QuantizeArgs {
     /// Give every matrix the same type
     #[arg(long)]
     pure: bool,
+
+    /// Importance matrix of the model: a file of `ruvllm imatrix` or of llama.cpp
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+
+    /// Type of the matrices whose names contain PATTERN, in which `*` is any text; repeatable
+    #[arg(long, value_name = "PATTERN=TYPE", value_parser = type_override)]
+    tensor_type: Vec<TypeOverride>,
 
     /// Replace OUT if it exists
     #[arg(long)]
@@ -87,8 +99,11 @@ impl<'a> From<&'a Fallback> for FallbackDocument<'a> {
 }
 
 pub(crate) fn run(args: &QuantizeArgs, json: bool) -> Result<ExitCode> {
+    let importance = args.imatrix.as_deref().map(read_imatrix).transpose()?;
+    let options =
+        QuantizeOptions { pure: args.pure, overrides: &args.tensor_type, importance: importance.as_ref() };
     let checkpoint = ModelChoice::new(Some(&args.input)).open()?;
-    if let Some(kind) = grows_from(&*checkpoint, args) {
+    if let Some(kind) = grows_from(&*checkpoint, args, &options) {
         output::warn(&format!(
             "{} is quantized already ({kind}): {} makes it larger and restores no precision",
             args.input.display(),
@@ -103,7 +118,7 @@ pub(crate) fn run(args: &QuantizeArgs, json: bool) -> Result<ExitCode> {
         threads: args.threads,
     };
     let written = job.run(|output, pool, progress| {
-        quantize(&*checkpoint, output, args.recipe, args.pure, pool, progress)
+        quantize(&*checkpoint, output, args.recipe, &options, pool, progress)
     })?;
     let Some((report, bytes_after)) = written else { return Ok(signal::exit_code()) };
     let bytes_before = checkpoint.file_bytes();
@@ -123,13 +138,24 @@ pub(crate) fn run(args: &QuantizeArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Reads an importance matrix.
+fn read_imatrix(path: &Path) -> Result<ImportanceMatrix> {
+    let bytes = fs::read(path).map_err(|source| Error::ReadFile { path: path.to_owned(), source })?;
+    ImportanceMatrix::from_bytes(bytes)
+        .map_err(|source| Error::Imatrix { path: path.to_owned(), source: Box::new(source) })
+}
+
 /// Type of the largest quantized tensor of the input, if the output would be larger than the input.
-fn grows_from(checkpoint: &dyn Checkpoint, args: &QuantizeArgs) -> Option<&'static str> {
+fn grows_from(
+    checkpoint: &dyn Checkpoint,
+    args: &QuantizeArgs,
+    options: &QuantizeOptions<'_>,
+) -> Option<&'static str> {
     let tensors: Vec<TensorInfo> = checkpoint.tensors().cloned().collect();
     let quantized = tensors.iter().filter(|tensor| tensor.tensor_type.block_len() > 1);
     let kind = quantized.max_by_key(|tensor| tensor.bytes())?.tensor_type.name();
     // The grouped-query ratio (here 1) changes the type of a few matrices only: too few to matter.
-    let assigned = args.recipe.assign(&tensors, 1, args.pure);
+    let assigned = options.assign(args.recipe, &tensors, 1).ok()?;
     let after = tensors.iter().zip(&assigned).filter_map(|(tensor, to)| {
         TensorInfo::new(&tensor.name, tensor.dims.clone(), to.tensor_type).ok().map(|tensor| tensor.bytes())
     });

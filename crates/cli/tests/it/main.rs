@@ -26,6 +26,7 @@ mod generate;
 mod golden;
 #[cfg(target_os = "linux")]
 mod hostile;
+mod imatrix;
 mod inspect;
 mod interrupt;
 mod keys;

@@ -71,6 +71,18 @@ fn every_type_makes_a_file_that_opens_and_runs() {
         ("Q3_K_M", "Q3_K"),
         ("Q2_K", "Q2_K"),
         ("Q2_K_S", "Q2_K"),
+        ("MXFP4", "MXFP4"),
+        ("IQ3_M", "IQ3_S"),
+        ("IQ3_S", "IQ3_S"),
+        ("IQ3_XXS", "IQ2_S"),
+        ("IQ2_M", "IQ2_S"),
+        ("IQ2_S", "IQ2_XS"),
+        ("IQ2_XS", "IQ2_XS"),
+        ("IQ2_XXS", "IQ2_XXS"),
+        ("IQ1_M", "IQ1_M"),
+        ("IQ1_S", "IQ1_S"),
+        ("TQ2_0", "TQ2_0"),
+        ("TQ1_0", "TQ1_0"),
     ] {
         let out = folder.path().join(format!("{name}.gguf"));
         let report = run(&["quantize", argument(&source()), argument(&out), name]);

@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 72] = [
+pub(crate) const COMMANDS: [&[&str]; 73] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -20,6 +20,7 @@ pub(crate) const COMMANDS: [&[&str]; 72] = [
     &["bench"],
     &["convert"],
     &["quantize"],
+    &["imatrix"],
     &["calibrate-kv"],
     &["pull"],
     &["list"],

@@ -60,7 +60,10 @@ pub(super) fn project_adapted<const N: usize>(
     let Compute { kernels, pool, .. } = compute;
     let biases = products.each_ref().map(|product| product.bias);
     let mut jobs = products.map(|Product { weights, out, .. }| MatmulJob { weights, out });
-    let Adapted { gates, terms: list, scratch } = adapted;
+    let Adapted { gates, terms: list, scratch, squares } = adapted;
+    if let Some(squares) = squares {
+        squares.add(at, input);
+    }
     let mut terms = list.take();
     list_terms(&mut terms, gates, (segments, spans), at);
     if needs_q8(&jobs) {
@@ -90,7 +93,7 @@ pub(super) fn adapt_in_place(
     before: &mut [f32],
 ) {
     let Compute { kernels, pool, .. } = compute;
-    let Adapted { gates, terms: list, scratch } = adapted;
+    let Adapted { gates, terms: list, scratch, .. } = adapted;
     let mut terms = list.take();
     list_terms(&mut terms, gates, rows, at);
     if !terms.is_empty() {

@@ -6,7 +6,7 @@ use gguf_rs_lite::{Metadata, TensorInfo};
 use ruvllm_kernels::ThreadPool;
 use ruvllm_text::tokenizer::Tokenizer;
 
-use super::{Recipe, assign, rows};
+use super::{QuantizeOptions, Recipe, assign, rows};
 use crate::checkpoint::{Checkpoint, TensorBytes};
 use crate::error::{Error, Result};
 use crate::weights::format_of;
@@ -30,7 +30,7 @@ impl<'a> InSitu<'a> {
     /// # Errors
     /// [`Error::UnsupportedTensorType`] for a matrix that cannot be decoded.
     pub fn new(inner: &'a dyn Checkpoint, recipe: Recipe, pool: &'a ThreadPool) -> Result<Self> {
-        let assignments = assign(inner, recipe, false)?;
+        let assignments = assign(inner, recipe, &QuantizeOptions::default())?;
         let retyped = |(tensor, to): (&TensorInfo, &super::Assignment)| match to.tensor_type {
             same if same == tensor.tensor_type => Ok(tensor.clone()),
             other => Ok(TensorInfo::new(&tensor.name, tensor.dims.clone(), other)?),

@@ -5,6 +5,7 @@
 //! independent, so threads share a batch and the result does not depend on their number.
 
 mod in_situ;
+mod options;
 mod recipe;
 mod rows;
 
@@ -16,9 +17,11 @@ use ruvllm_kernels::ThreadPool;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
+use crate::importance::ImportanceMatrix;
 use crate::weights::format_of;
 
 pub use self::in_situ::InSitu;
+pub use self::options::{QuantizeOptions, TypeOverride};
 pub use self::recipe::{Assignment, Recipe};
 #[cfg(feature = "merge")]
 pub(crate) use self::rows::convert_tensor;
@@ -61,8 +64,7 @@ pub struct QuantizeReport {
     pub fallbacks: Vec<Fallback>,
 }
 
-/// Writes `checkpoint` to `output` with the types of `recipe` (its base type for every matrix if
-/// `pure`).
+/// Writes `checkpoint` to `output` with the types of `recipe` and `options`.
 ///
 /// All metadata are kept, except that `general.file_type` and `general.quantization_version` say
 /// what the file is now. Tensors that are not matrices keep their type, and whatever keeps its type
@@ -72,21 +74,26 @@ pub struct QuantizeReport {
 /// # Errors
 /// [`Error::UnsupportedTensorType`] for a matrix that cannot be decoded; [`Error::WeightValue`] for
 /// a weight that is not finite or too large for the type it gets; [`Error::Cancelled`] after a
-/// `Break`; [`Error::Gguf`] if the input is damaged or the output cannot be written; those of
+/// `Break`; [`Error::Gguf`] if the input is damaged or the output cannot be written;
+/// [`Error::OverrideUnmatched`]; [`Error::ImportanceTensor`], [`Error::ImportanceColumns`] or
+/// [`Error::ImportanceLayers`] for an importance matrix of another model; those of
 /// [`Checkpoint::file_metadata`].
 pub fn quantize(
     checkpoint: &dyn Checkpoint,
     output: &Path,
     recipe: Recipe,
-    pure: bool,
+    options: &QuantizeOptions<'_>,
     pool: &ThreadPool,
     progress: &mut dyn FnMut(QuantizeProgress<'_>) -> ControlFlow<()>,
 ) -> Result<QuantizeReport> {
-    let assignments = assign(checkpoint, recipe, pure)?;
+    let assignments = assign(checkpoint, recipe, options)?;
+    if let Some(importance) = options.importance {
+        importance.check(&checkpoint.tensors().collect::<Vec<_>>())?;
+    }
     let mut metadata = file_metadata(checkpoint)?;
     metadata.insert("general.file_type", recipe.file_type());
     metadata.insert("general.quantization_version", 2_u32);
-    write(checkpoint, output, &metadata, &assignments, pool, progress)
+    write(checkpoint, output, &metadata, (&assignments, options.importance), pool, progress)
 }
 
 /// Writes `checkpoint`, such as a Hugging Face folder, to `output` as a GGUF file: every matrix in
@@ -102,20 +109,26 @@ pub fn convert(
     progress: &mut dyn FnMut(QuantizeProgress<'_>) -> ControlFlow<()>,
 ) -> Result<QuantizeReport> {
     if let Some(recipe) = matrices {
-        return quantize(checkpoint, output, recipe, true, pool, progress);
+        let options = QuantizeOptions { pure: true, ..QuantizeOptions::default() };
+        return quantize(checkpoint, output, recipe, &options, pool, progress);
     }
     let keep = |tensor: &TensorInfo| Assignment { tensor_type: tensor.tensor_type, instead_of: None };
     let assignments: Vec<Assignment> = checkpoint.tensors().map(keep).collect();
-    write(checkpoint, output, &file_metadata(checkpoint)?, &assignments, pool, progress)
+    write(checkpoint, output, &file_metadata(checkpoint)?, (&assignments, None), pool, progress)
 }
 
-/// The types that a recipe gives to the tensors of a checkpoint, in their order.
+/// The types that a recipe and options give to the tensors of a checkpoint, in their order.
 ///
 /// # Errors
-/// [`Error::UnsupportedTensorType`] for a matrix that would change its type and cannot be decoded.
-fn assign(checkpoint: &dyn Checkpoint, recipe: Recipe, pure: bool) -> Result<Vec<Assignment>> {
+/// [`Error::UnsupportedTensorType`] for a matrix that would change its type and cannot be decoded;
+/// [`Error::OverrideUnmatched`].
+fn assign(
+    checkpoint: &dyn Checkpoint,
+    recipe: Recipe,
+    options: &QuantizeOptions<'_>,
+) -> Result<Vec<Assignment>> {
     let tensors: Vec<TensorInfo> = checkpoint.tensors().cloned().collect();
-    let assignments = recipe.assign(&tensors, heads_per_kv_head(checkpoint.metadata())?, pure);
+    let assignments = options.assign(recipe, &tensors, heads_per_kv_head(checkpoint.metadata())?)?;
     for (tensor, assignment) in tensors.iter().zip(&assignments) {
         if assignment.tensor_type != tensor.tensor_type {
             format_of(tensor)?;
@@ -129,7 +142,7 @@ fn write(
     checkpoint: &dyn Checkpoint,
     output: &Path,
     metadata: &Metadata,
-    assignments: &[Assignment],
+    (assignments, importance): (&[Assignment], Option<&ImportanceMatrix>),
     pool: &ThreadPool,
     progress: &mut dyn FnMut(QuantizeProgress<'_>) -> ControlFlow<()>,
 ) -> Result<QuantizeReport> {
@@ -154,7 +167,9 @@ fn write(
                 }
             };
             let data = checkpoint.data(tensor)?;
-            rows::write_tensor(writer, tensor, data.as_ref(), assignment.tensor_type, pool, &mut advance)?;
+            let means = importance.and_then(|importance| importance.means(&tensor.name));
+            let to = rows::Target { tensor_type: assignment.tensor_type, importance: means.as_deref() };
+            rows::write_tensor(writer, tensor, data.as_ref(), to, pool, &mut advance)?;
         }
         Ok(())
     };

@@ -7,6 +7,7 @@
 
 use gguf_rs_lite::{TensorInfo, TensorType};
 
+use crate::tensor_names::{OUTPUT, layer_of};
 use crate::weights::EMBEDDING;
 
 /// Storage types of a model under their usual name, such as `Q4_K_M` or `F16`.
@@ -31,6 +32,15 @@ enum Mix {
     /// `Q4_K_M` and `Q5_K_M`.
     Medium,
     Iq4,
+    Iq3M,
+    Iq3S,
+    Iq3Xxs,
+    /// `IQ2_S` and `IQ2_M`.
+    Iq2S,
+    /// `IQ2_XXS` and `IQ2_XS`.
+    Iq2Xs,
+    Iq1,
+    Ternary,
 }
 
 /// Role of a matrix, as far as recipes care.
@@ -40,8 +50,12 @@ enum Part {
     Output,
     /// The value projection, alone or together with those of queries and keys.
     Value,
+    /// The projection of queries or of keys alone.
+    QueryKey,
     AttentionOutput,
     Down,
+    /// The embedding of a model with an output matrix.
+    Embedding,
     Other,
 }
 
@@ -83,6 +97,42 @@ impl Recipe {
             TensorType::IQ4_XS,
             Mix::Iq4,
             30,
+        ),
+        Self::new(
+            "MXFP4",
+            "4 bits (OCP microscaling), scales are powers of two",
+            TensorType::MXFP4,
+            Mix::None,
+            38,
+        ),
+        Self::new("IQ3_M", "3 bits (grid), 4 for the sensitive part", TensorType::IQ3_S, Mix::Iq3M, 27),
+        Self::new("IQ3_S", "3 bits (grid)", TensorType::IQ3_S, Mix::Iq3S, 26),
+        Self::new(
+            "IQ3_XXS",
+            "3 bits (smaller grid), 2 for queries and keys",
+            TensorType::IQ3_XXS,
+            Mix::Iq3Xxs,
+            23,
+        ),
+        Self::new("IQ2_M", "2 bits (grid), 3 for the sensitive part", TensorType::IQ2_S, Mix::Iq2S, 29),
+        Self::new(
+            "IQ2_S",
+            "2 bits (smaller grid), 3 for the sensitive part",
+            TensorType::IQ2_XS,
+            Mix::Iq2S,
+            28,
+        ),
+        Self::new("IQ2_XS", "2 bits (smaller grid): large loss", TensorType::IQ2_XS, Mix::Iq2Xs, 20),
+        Self::new("IQ2_XXS", "2 bits (smallest grid): large loss", TensorType::IQ2_XXS, Mix::Iq2Xs, 19),
+        Self::new("IQ1_M", "1.75 bits (grid): for very large models", TensorType::IQ1_M, Mix::Iq1, 31),
+        Self::new("IQ1_S", "1.56 bits (grid): for very large models", TensorType::IQ1_S, Mix::Iq1, 24),
+        Self::new("TQ2_0", "-1, 0, 1 in 2 bits: for models trained so", TensorType::TQ2_0, Mix::Ternary, 37),
+        Self::new(
+            "TQ1_0",
+            "-1, 0, 1 in 1.69 bits: for models trained so",
+            TensorType::TQ1_0,
+            Mix::Ternary,
+            36,
         ),
         Self::new("Q3_K_L", "3 bits, 5 for the sensitive half", TensorType::Q3_K, Mix::Q3KL, 13),
         Self::new("Q3_K_M", "3 bits, 4 and 5 for the sensitive part", TensorType::Q3_K, Mix::Q3KM, 12),
@@ -174,7 +224,7 @@ impl Recipe {
 
     /// The type of a matrix that does not get the base type.
     fn exception(&self, part: Part, layer: u64, n_layers: u64, heads_per_kv_head: u64) -> Option<TensorType> {
-        use TensorType::{Q3_K, Q4_K, Q5_K, Q6_K};
+        use TensorType::{IQ2_S, IQ2_XXS, IQ3_S, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
         let (shared, first_eighth) = (heads_per_kv_head >= 4, layer < n_layers / 8);
         match (self.mix, part) {
             (_, Part::Output) => {
@@ -182,27 +232,36 @@ impl Recipe {
                     self.base,
                     TensorType::F32 | TensorType::F16 | TensorType::BF16 | TensorType::Q8_0
                 );
-                (!keeps).then_some(Q6_K)
+                let five = matches!(self.mix, Mix::Iq3Xxs | Mix::Iq2S | Mix::Iq2Xs | Mix::Iq1);
+                (!keeps).then_some(if five { Q5_K } else { Q6_K })
             }
             (Mix::Q2K, Part::Value) => Some(if shared { Q4_K } else { Q3_K }),
             (Mix::Q2K, Part::Down | Part::AttentionOutput) => Some(Q3_K),
-            (Mix::Q2KS, Part::Value) => shared.then_some(Q4_K),
-            (Mix::Q2KS, Part::Down) => first_eighth.then_some(Q4_K),
+            (Mix::Q2KS | Mix::Iq3S, Part::Value) => shared.then_some(Q4_K),
+            (Mix::Q2KS | Mix::Iq3M, Part::Down) => first_eighth.then_some(Q4_K),
             (Mix::Q3KM, Part::Value) => Some(if layer < 2 { Q5_K } else { Q4_K }),
             (Mix::Q3KM, Part::Down) => Some(if layer < n_layers / 16 { Q5_K } else { Q4_K }),
-            (Mix::Q3KM, Part::AttentionOutput) => Some(Q4_K),
+            (Mix::Q3KM | Mix::Iq3M, Part::AttentionOutput)
+            | (Mix::Iq3M, Part::Value)
+            | (Mix::Ternary, Part::Embedding) => Some(Q4_K),
             (Mix::Q3KL, Part::Value | Part::Down | Part::AttentionOutput) => Some(Q5_K),
             (Mix::Q4KS, Part::Value) => (layer < 4).then_some(Q5_K),
             (Mix::Medium, Part::Value | Part::Down) => has_more_bits(layer, n_layers).then_some(Q6_K),
             (Mix::Iq4, Part::Value) => shared.then_some(Q5_K),
             (Mix::Q4KS | Mix::Iq4, Part::Down) => first_eighth.then_some(Q5_K),
+            (Mix::Iq3Xxs | Mix::Iq2S, Part::Value) => Some(if shared { Q4_K } else { IQ3_S }),
+            (Mix::Iq3Xxs, Part::Down) => Some(if first_eighth { Q4_K } else { Q3_K }),
+            (Mix::Iq3Xxs, Part::QueryKey) => Some(IQ2_S),
+            (Mix::Iq3Xxs | Mix::Iq2S, Part::AttentionOutput | Part::Embedding) => Some(IQ3_S),
+            (Mix::Iq2S, Part::Down) => first_eighth.then_some(IQ3_S),
+            (Mix::Iq2Xs | Mix::Iq1, Part::Value) => Some(if shared { Q4_K } else { Q2_K }),
+            (Mix::Iq2Xs | Mix::Iq1, Part::Down) => first_eighth.then_some(Q2_K),
+            (Mix::Iq2Xs | Mix::Iq1, Part::Embedding) => Some(Q2_K),
+            (Mix::Iq1, Part::AttentionOutput) => Some(IQ2_XXS),
             _ => None,
         }
     }
 }
-
-/// Name of the output matrix; without it, the embedding is the output matrix too.
-const OUTPUT: &str = "output.weight";
 
 impl Part {
     fn of(name: &str, tied: bool) -> Self {
@@ -210,20 +269,14 @@ impl Part {
         match name {
             OUTPUT => Self::Output,
             EMBEDDING if tied => Self::Output,
+            EMBEDDING => Self::Embedding,
             _ if ends(".attn_v") || ends(".attn_qkv") => Self::Value,
+            _ if ends(".attn_q") || ends(".attn_k") => Self::QueryKey,
             _ if ends(".attn_output") => Self::AttentionOutput,
             _ if name.contains(".ffn_down") => Self::Down,
             _ => Self::Other,
         }
     }
-}
-
-/// The layer in a name `blk.LAYER.`.
-fn layer_of(name: &str) -> Option<u64> {
-    let (layer, _) = name.strip_prefix("blk.")?.split_once('.')?;
-    // A number that no file can have as many layers as counts as none, so that it can be counted up
-    // from.
-    layer.parse().ok().filter(|&layer| layer < u64::from(u32::MAX))
 }
 
 /// The rule of the medium mixes: the first eighth of the layers, the last eighth, and every third
@@ -234,7 +287,7 @@ fn has_more_bits(layer: u64, n_layers: u64) -> bool {
 }
 
 /// True for matrices of products (not norms, biases, position tables and routers).
-fn is_weight_matrix(tensor: &TensorInfo) -> bool {
+pub(super) fn is_weight_matrix(tensor: &TensorInfo) -> bool {
     let name = tensor.name.as_str();
     let kept = ["_norm.weight", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight"];
     tensor.dims.iter().skip(1).any(|&dim| dim > 1)
@@ -243,13 +296,24 @@ fn is_weight_matrix(tensor: &TensorInfo) -> bool {
 }
 
 /// `wanted`, or what stands in for it where rows of `cols` values are not whole blocks of it.
-fn fitting(wanted: TensorType, cols: u64) -> Assignment {
+pub(super) fn fitting(wanted: TensorType, cols: u64) -> Assignment {
     let fits = |tensor_type: TensorType| tensor_type.row_bytes(cols).is_some();
     if fits(wanted) {
         return Assignment { tensor_type: wanted, instead_of: None };
     }
     let smaller_blocks = match wanted {
-        TensorType::Q2_K | TensorType::Q3_K | TensorType::IQ4_XS => TensorType::IQ4_NL,
+        TensorType::Q2_K
+        | TensorType::Q3_K
+        | TensorType::IQ4_XS
+        | TensorType::IQ3_S
+        | TensorType::IQ3_XXS
+        | TensorType::IQ2_S
+        | TensorType::IQ2_XS
+        | TensorType::IQ2_XXS
+        | TensorType::IQ1_M
+        | TensorType::IQ1_S
+        | TensorType::TQ1_0
+        | TensorType::TQ2_0 => TensorType::IQ4_NL,
         TensorType::Q4_K => TensorType::Q5_0,
         TensorType::Q5_K => TensorType::Q5_1,
         TensorType::Q6_K => TensorType::Q8_0,
@@ -340,6 +404,18 @@ mod tests {
             ("IQ4_XS", 4, "blk.9.attn_v.weight", TensorType::Q5_K),
             ("IQ4_XS", 1, "blk.9.attn_v.weight", TensorType::IQ4_XS),
             ("IQ4_NL", 1, "blk.1.ffn_down.weight", TensorType::Q5_K),
+            ("IQ3_M", 1, "blk.9.attn_v.weight", TensorType::Q4_K),
+            ("IQ3_M", 1, "blk.9.ffn_down.weight", TensorType::IQ3_S),
+            ("IQ3_S", 4, "blk.9.attn_v.weight", TensorType::Q4_K),
+            ("IQ3_XXS", 1, "blk.9.attn_q.weight", TensorType::IQ2_S),
+            ("IQ3_XXS", 1, "blk.9.ffn_up.weight", TensorType::IQ3_XXS),
+            ("IQ2_M", 1, "token_embd.weight", TensorType::IQ3_S),
+            ("IQ2_M", 1, "output.weight", TensorType::Q5_K),
+            ("IQ2_S", 1, "blk.9.ffn_up.weight", TensorType::IQ2_XS),
+            ("IQ2_XS", 1, "blk.1.ffn_down.weight", TensorType::Q2_K),
+            ("IQ1_M", 1, "blk.9.attn_output.weight", TensorType::IQ2_XXS),
+            ("TQ1_0", 1, "token_embd.weight", TensorType::Q4_K),
+            ("MXFP4", 1, "blk.9.attn_v.weight", TensorType::MXFP4),
         ] {
             let types = recipe(name).assign(&tensors, heads_per_kv_head, false);
             assert_eq!(type_of(tensor, &tensors, &types), expected, "{name} {tensor}");

@@ -18,22 +18,32 @@ const PART_VALUES: usize = 1 << 14;
 /// Largest half-precision number: the scales of all quantized types are of that kind.
 const HALF_MAX: f32 = 65_504.0;
 
+/// Type of a tensor, and the importance of its columns.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) tensor_type: TensorType,
+    /// `[columns]`
+    pub(super) importance: Option<&'a [f32]>,
+}
+
 /// Writes one tensor, a batch of rows at a time; `advance` is told how many bytes of the input are
 /// done.
 pub(super) fn write_tensor(
     writer: &mut FileWriter,
     tensor: &TensorInfo,
     data: &[u8],
-    to: TensorType,
+    Target { tensor_type, importance }: Target<'_>,
     pool: &ThreadPool,
     advance: &mut dyn FnMut(usize) -> Result<()>,
 ) -> Result<()> {
     // A tensor of a type that is unknown here keeps it: the caller has checked.
-    let (Some(from), Some(to)) = (weight_format(tensor.tensor_type), weight_format(to)) else {
+    let (Some(from), Some(to)) = (weight_format(tensor.tensor_type), weight_format(tensor_type)) else {
         writer.write_chunk(data)?;
         return advance(data.len());
     };
-    let Some(rows) = Rows::new(tensor, from, to).filter(|_| !data.is_empty()) else { return Ok(()) };
+    let Some(rows) = Rows::new(tensor, from, to, importance).filter(|_| !data.is_empty()) else {
+        return Ok(());
+    };
     let rows_per_batch = (BATCH_VALUES / rows.cols).max(1);
     let mut encoded = Vec::new();
     for (i, batch) in data.chunks(rows_per_batch * rows.from_row).enumerate() {
@@ -52,7 +62,7 @@ pub(crate) fn convert_tensor(
     to: WeightFormat,
     pool: &ThreadPool,
 ) -> Result<Vec<u8>> {
-    let Some(rows) = Rows::new(tensor, format_of(tensor)?, to).filter(|_| !data.is_empty()) else {
+    let Some(rows) = Rows::new(tensor, format_of(tensor)?, to, None).filter(|_| !data.is_empty()) else {
         return Ok(Vec::new());
     };
     let mut encoded = vec![0; data.len() / rows.from_row * rows.to_row];
@@ -68,14 +78,21 @@ struct Rows<'a> {
     cols: usize,
     from_row: usize, // bytes
     to_row: usize,   // bytes
+    importance: Option<&'a [f32]>,
 }
 
 impl<'a> Rows<'a> {
     /// `None` if rows are not whole blocks of both types.
-    fn new(tensor: &'a TensorInfo, from: WeightFormat, to: WeightFormat) -> Option<Self> {
+    fn new(
+        tensor: &'a TensorInfo,
+        from: WeightFormat,
+        to: WeightFormat,
+        importance: Option<&'a [f32]>,
+    ) -> Option<Self> {
         let cols = tensor.dims.first().map_or(1, |&cols| cols as usize);
         let (from_row, to_row) = (from.row_bytes(cols)?, to.row_bytes(cols)?);
-        Some(Self { name: &tensor.name, from, to, cols, from_row, to_row })
+        let importance = importance.filter(|importance| importance.len() == cols);
+        Some(Self { name: &tensor.name, from, to, cols, from_row, to_row, importance })
     }
 
     /// Converts whole rows on all threads. `first` is the number of the first row in the tensor.
@@ -115,7 +132,7 @@ impl<'a> Rows<'a> {
         if self.from == self.to {
             encoded.copy_from_slice(data);
         } else {
-            self.to.quantize(&values, encoded);
+            self.to.quantize_weighted(&values, self.importance, encoded);
         }
         Ok(())
     }

@@ -25,6 +25,16 @@ const FORMATS: &[(TensorType, WeightFormat)] = &[
     (TensorType::Q6_K, WeightFormat::Q6K),
     (TensorType::IQ4_NL, WeightFormat::IQ4NL),
     (TensorType::IQ4_XS, WeightFormat::IQ4XS),
+    (TensorType::MXFP4, WeightFormat::MXFP4),
+    (TensorType::IQ2_XXS, WeightFormat::IQ2XXS),
+    (TensorType::IQ2_XS, WeightFormat::IQ2XS),
+    (TensorType::IQ2_S, WeightFormat::IQ2S),
+    (TensorType::IQ3_XXS, WeightFormat::IQ3XXS),
+    (TensorType::IQ3_S, WeightFormat::IQ3S),
+    (TensorType::IQ1_S, WeightFormat::IQ1S),
+    (TensorType::IQ1_M, WeightFormat::IQ1M),
+    (TensorType::TQ1_0, WeightFormat::TQ1_0),
+    (TensorType::TQ2_0, WeightFormat::TQ2_0),
 ];
 
 /// Progress of loading; one report follows each tensor.

@@ -207,7 +207,7 @@ fn wrong_tensors_are_named() {
         load_error(&gguf).to_string(),
         "tensor `blk.0.ffn_gate.weight` has type I16, which is not supported \
          (supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, \
-         IQ4_NL, IQ4_XS)"
+         IQ4_NL, IQ4_XS, MXFP4, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, IQ1_S, IQ1_M, TQ1_0, TQ2_0)"
     );
 
     let gguf = rewrite(&llama(), |_, tensors| {

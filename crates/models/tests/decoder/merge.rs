@@ -8,7 +8,7 @@ use ruvllm_adapters::export::{AdapterFormat, FactorType};
 use ruvllm_adapters::merge::{Dare, Input, Method, Rank};
 use ruvllm_kernels::ThreadPool;
 use ruvllm_models::merge::{Folded, Types, extract, write_folder};
-use ruvllm_models::quantize::{Recipe, convert, quantize};
+use ruvllm_models::quantize::{QuantizeOptions, Recipe, convert, quantize};
 use ruvllm_models::{Checkpoint, Error, HfFolder, KvFormat, Model, TensorBytes, open_checkpoint};
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -131,7 +131,7 @@ fn folded_models_are_written_in_every_form() {
     // Rounding of the weights moves logits, whose adapter moves them by 6 to 16.
     let recipe = |name: &str| Recipe::from_name(name).unwrap();
     for (name, tolerance) in [("F16", 0.05), ("Q8_0", 1.0)] {
-        quantize(&retyped, &out(name), recipe(name), false, &pool, &mut go).unwrap();
+        quantize(&retyped, &out(name), recipe(name), &QuantizeOptions::default(), &pool, &mut go).unwrap();
         assert_golden(&*open_checkpoint(out(name)).unwrap(), tolerance);
     }
     let folder = HfFolder::open(path("tiny/llama/hf")).unwrap();

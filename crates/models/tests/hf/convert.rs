@@ -5,7 +5,7 @@ use std::path::Path;
 
 use gguf_rs_lite::{Gguf, TensorType};
 use ruvllm_kernels::ThreadPool;
-use ruvllm_models::quantize::{InSitu, Recipe, convert, quantize};
+use ruvllm_models::quantize::{InSitu, QuantizeOptions, Recipe, convert, quantize};
 use ruvllm_models::{Checkpoint, Error, Model};
 
 use crate::support::{TINY, assert_same_tensors, folder, gguf, tensors, tiny};
@@ -66,8 +66,10 @@ fn quantizing_a_folder_is_quantizing_its_file() {
         let paths = ["folder.gguf", "file.gguf"].map(|file| output.path().join(file));
         let sources: [&dyn Checkpoint; 2] = [&folder(name), &gguf(name, "model-F32.gguf")];
         for (source, path) in sources.into_iter().zip(&paths) {
-            quantize(source, path, recipe("Q8_0"), false, &pool, &mut |_| ControlFlow::Continue(()))
-                .expect("written");
+            quantize(source, path, recipe("Q8_0"), &QuantizeOptions::default(), &pool, &mut |_| {
+                ControlFlow::Continue(())
+            })
+            .expect("written");
         }
         let [from_folder, from_file] = paths.map(|path| Gguf::open(path).expect("a valid file"));
         assert_same_tensors(&from_folder, &from_file);
@@ -82,8 +84,10 @@ fn quantizing_while_loading_is_loading_the_quantized_file() {
     let folder = folder("llama");
     for name in ["q8_0", "q4_k_m", "iq4_nl"] {
         let path = output.path().join(name);
-        quantize(&folder, &path, recipe(name), false, &pool, &mut |_| ControlFlow::Continue(()))
-            .expect("written");
+        quantize(&folder, &path, recipe(name), &QuantizeOptions::default(), &pool, &mut |_| {
+            ControlFlow::Continue(())
+        })
+        .expect("written");
         let in_situ = InSitu::new(&folder, recipe(name), &pool).expect("types");
         let file = Gguf::open(&path).expect("a valid file");
         assert_same_tensors(&in_situ, &file);

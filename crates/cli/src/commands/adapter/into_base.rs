@@ -7,7 +7,7 @@ use ruvllm_adapters::export::AdapterFormat;
 use ruvllm_adapters::merge::{Input, Merge, Method};
 use ruvllm_models::HfFolder;
 use ruvllm_models::merge::{Folded, Types, write_folder};
-use ruvllm_models::quantize::{Recipe, convert, quantize};
+use ruvllm_models::quantize::{QuantizeOptions, Recipe, convert, quantize};
 
 use super::result;
 use crate::commands::rewrite::Rewrite;
@@ -51,7 +51,9 @@ impl IntoBase<'_> {
             let types = if self.recipe.is_some() { Types::F32 } else { Types::Base };
             let folded = Folded::new(&*checkpoint, inputs, method, types, pool)?;
             match self.recipe {
-                Some(recipe) => quantize(&folded, output, recipe, false, pool, progress),
+                Some(recipe) => {
+                    quantize(&folded, output, recipe, &QuantizeOptions::default(), pool, progress)
+                }
                 None => convert(&folded, output, None, pool, progress),
             }
         })?;

@@ -1,0 +1,104 @@
+//! Importance matrices: mean squared inputs of each weight matrix, per column.
+//!
+//! The error of a product by a rounded weight grows with its input: quantizers that know the mean
+//! squares put the error where inputs are small. [`InputSquares`] are summed during forward passes
+//! ([`Workspace::observe_inputs`](crate::Workspace::observe_inputs)); [`ImportanceMatrix`] names
+//! them by tensor, and reads and writes the files of llama.cpp.
+
+mod file;
+mod squares;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gguf_rs_lite::TensorInfo;
+
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, Result};
+use crate::tensor_names::{OUTPUT, layer_of, output_name};
+
+pub use self::squares::InputSquares;
+
+/// Mean squared inputs of the matrices of one model, by tensor name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImportanceMatrix {
+    entries: BTreeMap<String, Entry>,
+    datasets: Vec<String>,
+    /// Tokens per window of the text.
+    window: usize,
+    /// Number of windows.
+    windows: usize,
+}
+
+/// Sums of one matrix.
+#[derive(Debug, Clone, PartialEq)]
+struct Entry {
+    /// Sums of squared inputs, `[columns]`.
+    sums: Vec<f32>,
+    /// Number of inputs.
+    count: f32,
+}
+
+impl ImportanceMatrix {
+    /// Sums of a run of `checkpoint`'s model over windows of a text.
+    pub fn new(
+        squares: &InputSquares,
+        checkpoint: &dyn Checkpoint,
+        dataset: &str,
+        (windows, window): (usize, usize),
+    ) -> Self {
+        let output = output_name(checkpoint.tensors());
+        let entry = |tensor: &TensorInfo| {
+            let (sums, count) = squares.of_tensor(&tensor.name, output)?;
+            let sums = sums.iter().map(|&sum| sum as f32).collect();
+            Some((tensor.name.clone(), Entry { sums, count: count as f32 }))
+        };
+        let entries =
+            checkpoint.tensors().filter(|tensor| tensor.dims.len() == 2).filter_map(entry).collect();
+        Self { entries, datasets: vec![dataset.to_owned()], window, windows }
+    }
+
+    /// Number of matrices.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if no matrix has an entry.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Mean squared inputs of a matrix, `[columns]`; `None` without an entry or without inputs.
+    pub fn means(&self, tensor: &str) -> Option<Vec<f32>> {
+        let Entry { sums, count } = self.entries.get(tensor)?;
+        (*count > 0.0).then(|| sums.iter().map(|sum| sum / count).collect())
+    }
+
+    /// Checks that the entries are those of a model with these tensors.
+    ///
+    /// # Errors
+    /// [`Error::ImportanceTensor`], [`Error::ImportanceColumns`] or [`Error::ImportanceLayers`].
+    pub(crate) fn check(&self, tensors: &[&TensorInfo]) -> Result<()> {
+        for (name, entry) in &self.entries {
+            let Some(tensor) = tensors.iter().find(|tensor| tensor.name == *name) else {
+                // llama.cpp may name the embedding so where it makes the logits.
+                if name == OUTPUT {
+                    continue;
+                }
+                return Err(Error::ImportanceTensor { name: name.clone() });
+            };
+            let columns = tensor.dims.first().copied().unwrap_or(1);
+            if entry.sums.len() as u64 != columns {
+                let found = entry.sums.len();
+                return Err(Error::ImportanceColumns { name: name.clone(), columns, found });
+            }
+        }
+        let layers = n_layers(tensors.iter().map(|tensor| tensor.name.as_str()));
+        let found = n_layers(self.entries.keys().map(String::as_str));
+        if found == layers { Ok(()) } else { Err(Error::ImportanceLayers { layers, found }) }
+    }
+}
+
+/// Number of layers that the names mention.
+fn n_layers<'a>(names: impl Iterator<Item = &'a str>) -> usize {
+    names.filter_map(layer_of).collect::<BTreeSet<_>>().len()
+}
