@@ -260,17 +260,20 @@ pub enum Error {
         name: String,
     },
 
-    /// An importance matrix has another number of columns for a tensor than the model.
+    /// An importance matrix has another number of columns for a tensor than the model, or of
+    /// experts.
     #[error(
-        "the importance matrix is of another model: `{name}` has {found} columns there and {columns} here"
+        "the importance matrix is of another model: `{name}` has {found} values there and {matrices} x {columns} here"
     )]
     ImportanceColumns {
         /// Name of the tensor.
         name: String,
         /// Columns of the tensor.
         columns: u64,
-        /// Columns of its entry.
-        found: usize,
+        /// Matrices of the tensor: its experts, or one.
+        matrices: u64,
+        /// Values of its entry.
+        found: u64,
     },
 
     /// An importance matrix covers another number of layers than the model has.

@@ -14,6 +14,7 @@ use super::sorted::{ExpertBuffers, SortedRow};
 use crate::batch::Span;
 use crate::error::{Error, Result};
 use crate::family::Experts;
+use crate::importance::{ExpertProduct, InputSquares};
 use crate::projection::{add_bias, project};
 use crate::rows;
 use crate::weights::{ExpertLinears, ExpertWeights};
@@ -50,7 +51,7 @@ impl Layer<'_> {
         wanted: &[Span],
     ) -> Result<()> {
         let dim = self.config.model_dim;
-        let Buffers { normed, update, experts: scratch, .. } = buffers;
+        let Buffers { normed, update, experts: scratch, adapted, .. } = buffers;
         let n_tokens = normed.tokens();
         let update = &mut update[..n_tokens * dim];
         if let Some(direction) = &weights.shared_gate {
@@ -58,7 +59,7 @@ impl Layer<'_> {
         }
         self.route((spec, weights), normed, scratch, wanted)?;
         scratch.sort(&self.compute.kernels, spec, n_tokens);
-        self.compute_experts((spec, weights), normed.values(), scratch);
+        self.compute_experts((spec, weights), normed.values(), scratch, adapted.squares.as_mut());
 
         let ExpertBuffers { choices, down, .. } = &*scratch;
         let choices = choices[..n_tokens * spec.used].chunks_exact(spec.used);
@@ -120,13 +121,21 @@ impl Layer<'_> {
         Ok(())
     }
 
-    /// The networks of all experts, for the sorted rows of `inputs`, `[tokens, model_dim]`.
+    /// The networks of all experts, for the sorted rows of `inputs`, `[tokens, model_dim]`; adds to
+    /// `squares` the inputs of the products.
     fn compute_experts(
         &self,
         (spec, weights): (&Experts, &ExpertWeights),
         inputs: &[f32],
         scratch: &mut ExpertBuffers,
+        mut squares: Option<&mut InputSquares>,
     ) {
+        let mut observe = |product: ExpertProduct, input: &Activations, sorted: &[SortedRow]| {
+            if let Some(squares) = &mut squares {
+                let experts = sorted.iter().map(|row| row.expert as usize);
+                squares.add_experts((self.index, product), spec.count, input, experts);
+            }
+        };
         let (kernels, pool) = (&self.compute.kernels, &self.compute.pool);
         let (dim, width) = (self.config.model_dim, spec.ffn_dim);
         let ExpertBuffers { sorted, groups, input, gated, up, down, .. } = scratch;
@@ -140,6 +149,7 @@ impl Layer<'_> {
                 out.copy_from_slice(&inputs[origin.token as usize * dim..][..dim]);
             }
         });
+        observe(ExpertProduct::Input, input, sorted);
         if weights.gate.uses_q8() || weights.up.uses_q8() {
             input.quantize_groups(kernels, pool, groups);
         }
@@ -156,6 +166,7 @@ impl Layer<'_> {
             let up = &up[rows.start * width..rows.end * width];
             activate(self.compute, spec.activation, gate, up);
         });
+        observe(ExpertProduct::Output, gated, sorted);
         if weights.down.uses_q8() {
             gated.quantize_groups(kernels, pool, groups);
         }

@@ -29,15 +29,16 @@ impl ImportanceMatrix {
         metadata.insert("imatrix.chunk_size", u32::try_from(self.window).unwrap_or(u32::MAX));
         let mut tensors = Vec::with_capacity(2 * self.entries.len());
         for (name, entry) in &self.entries {
-            let columns = entry.sums.len() as u64;
-            tensors.push(TensorInfo::new(format!("{name}{SUMS}"), [columns, 1], TensorType::F32)?);
-            tensors.push(TensorInfo::new(format!("{name}{COUNTS}"), [1, 1], TensorType::F32)?);
+            let (sums, matrices) = (entry.sums.len() as u64, entry.counts.len() as u64);
+            let dims = [sums / matrices, matrices];
+            tensors.push(TensorInfo::new(format!("{name}{SUMS}"), dims, TensorType::F32)?);
+            tensors.push(TensorInfo::new(format!("{name}{COUNTS}"), [1, matrices], TensorType::F32)?);
         }
         let mut writer = Writer::new(Vec::new(), &metadata, tensors)?;
         for (name, entry) in &self.entries {
-            let sums: Vec<u8> = entry.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
-            writer.write_tensor(format!("{name}{SUMS}"), &sums)?;
-            writer.write_tensor(format!("{name}{COUNTS}"), &entry.count.to_le_bytes())?;
+            let bytes = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+            writer.write_tensor(format!("{name}{SUMS}"), &bytes(&entry.sums))?;
+            writer.write_tensor(format!("{name}{COUNTS}"), &bytes(&entry.counts))?;
         }
         Ok(writer.finish()?)
     }
@@ -65,10 +66,7 @@ fn from_gguf(bytes: Vec<u8>) -> Result<ImportanceMatrix> {
     for tensor in gguf.tensors() {
         let Some(name) = tensor.name.strip_suffix(SUMS) else { continue };
         let counts = floats(&gguf, &format!("{name}{COUNTS}"))?;
-        let [count] = counts[..] else {
-            return Err(wrong(format!("`{name}` has {} counts, not one", counts.len())));
-        };
-        entries.insert(name.to_owned(), checked(name, floats(&gguf, &tensor.name)?, count)?);
+        entries.insert(name.to_owned(), checked(name, floats(&gguf, &tensor.name)?, counts)?);
     }
     if entries.is_empty() {
         return Err(wrong("it has no entries"));
@@ -95,10 +93,13 @@ fn floats(gguf: &Gguf, name: &str) -> Result<Vec<f32>> {
     }
 }
 
-/// An entry of finite numbers that are not negative.
-fn checked(name: &str, sums: Vec<f32>, count: f32) -> Result<Entry> {
-    if sums.iter().chain([&count]).all(|x| x.is_finite() && *x >= 0.0) {
-        Ok(Entry { sums, count })
+/// An entry of finite numbers that are not negative, with as many sums for each count.
+fn checked(name: &str, sums: Vec<f32>, counts: Vec<f32>) -> Result<Entry> {
+    if counts.is_empty() || !sums.len().is_multiple_of(counts.len()) {
+        return Err(wrong(format!("`{name}` has {} sums and {} counts", sums.len(), counts.len())));
+    }
+    if sums.iter().chain(&counts).all(|x| x.is_finite() && *x >= 0.0) {
+        Ok(Entry { sums, counts })
     } else {
         Err(wrong(format!("`{name}` has a sum that is negative or not finite")))
     }
@@ -134,7 +135,7 @@ fn from_dat(bytes: &[u8]) -> Result<ImportanceMatrix> {
         let columns = dat.count("columns", MAX_COLUMNS)?;
         let sums = dat.bytes(columns * 4)?.as_chunks().0;
         let sums = sums.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
-        entries.insert(name.to_owned(), checked(name, sums, windows as f32)?);
+        entries.insert(name.to_owned(), checked(name, sums, vec![windows as f32])?);
     }
     if entries.is_empty() {
         return Err(wrong("it has no entries"));
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     fn matrix() -> ImportanceMatrix {
-        let entry = |sums: [f32; 3]| Entry { sums: sums.to_vec(), count: 4.0 };
+        let entry = |sums: [f32; 3]| Entry { sums: sums.to_vec(), counts: vec![4.0] };
         ImportanceMatrix {
             entries: BTreeMap::from([
                 ("blk.0.attn_q.weight".to_owned(), entry([1.0, 2.0, 3.0])),
@@ -167,7 +168,7 @@ mod tests {
         for (name, entry) in &matrix().entries {
             bytes.extend((name.len() as i32).to_le_bytes());
             bytes.extend(name.bytes());
-            bytes.extend((entry.count as i32).to_le_bytes());
+            bytes.extend((entry.counts[0] as i32).to_le_bytes());
             bytes.extend((entry.sums.len() as i32).to_le_bytes());
             bytes.extend(entry.sums.iter().flat_map(|sum| sum.to_le_bytes()));
         }
@@ -180,6 +181,22 @@ mod tests {
         assert_eq!(ImportanceMatrix::from_bytes(matrix.to_bytes().unwrap()).unwrap(), matrix);
         assert_eq!(matrix.means("blk.0.attn_q.weight"), Some(vec![0.25, 0.5, 0.75]));
         assert_eq!(ImportanceMatrix::from_bytes(dat()).unwrap().entries, matrix.entries);
+    }
+
+    #[test]
+    fn experts_have_counts_of_their_own() {
+        let name = "blk.0.ffn_up_exps.weight".to_owned();
+        let entry = Entry { sums: vec![2.0, 4.0, 0.0, 0.0, 9.0, 3.0], counts: vec![2.0, 0.0, 3.0] };
+        let matrix = ImportanceMatrix { entries: BTreeMap::from([(name.clone(), entry)]), ..matrix() };
+        let read = ImportanceMatrix::from_bytes(matrix.to_bytes().unwrap()).unwrap();
+        assert_eq!(read, matrix);
+        assert_eq!(read.means(&name), Some(vec![1.0, 2.0, 0.0, 0.0, 3.0, 1.0]));
+        let stack = |dims: [u64; 3]| TensorInfo::new(name.clone(), dims, TensorType::F16).unwrap();
+        assert!(read.check(&[&stack([2, 7, 3])]).is_ok());
+        for other in [[2, 7, 2], [3, 7, 2], [3, 7, 3]] {
+            let refused = read.check(&[&stack(other)]).unwrap_err();
+            assert!(refused.to_string().contains(&name), "{refused}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::tensor_names::{OUTPUT, layer_of, output_name};
 
+pub(crate) use self::squares::ExpertProduct;
 pub use self::squares::InputSquares;
 
 /// Mean squared inputs of the matrices of one model, by tensor name.
@@ -29,13 +30,14 @@ pub struct ImportanceMatrix {
     windows: usize,
 }
 
-/// Sums of one matrix.
+/// Sums of one tensor.
 #[derive(Debug, Clone, PartialEq)]
 struct Entry {
-    /// Sums of squared inputs, `[columns]`.
+    /// Sums of squared inputs, `[matrices, columns]`; several matrices are the experts of a
+    /// mixture.
     sums: Vec<f32>,
-    /// Number of inputs.
-    count: f32,
+    /// Number of inputs, `[matrices]` or one for all.
+    counts: Vec<f32>,
 }
 
 impl ImportanceMatrix {
@@ -48,29 +50,43 @@ impl ImportanceMatrix {
     ) -> Self {
         let output = output_name(checkpoint.tensors());
         let entry = |tensor: &TensorInfo| {
-            let (sums, count) = squares.of_tensor(&tensor.name, output)?;
-            let sums = sums.iter().map(|&sum| sum as f32).collect();
-            Some((tensor.name.clone(), Entry { sums, count: count as f32 }))
+            let matrices = squares.of_tensor(&tensor.name, output)?;
+            let columns = usize::try_from(*tensor.dims.first()?).ok()?;
+            let counts = matrices.iter().map(|matrix| matrix.rows as f32).collect();
+            let mut sums = Vec::with_capacity(matrices.len() * columns);
+            for matrix in matrices {
+                sums.extend(matrix.sums.iter().map(|&sum| sum as f32));
+                // An expert that was never chosen has no sums.
+                sums.resize(sums.len() + columns - matrix.sums.len(), 0.0);
+            }
+            Some((tensor.name.clone(), Entry { sums, counts }))
         };
         let entries =
-            checkpoint.tensors().filter(|tensor| tensor.dims.len() == 2).filter_map(entry).collect();
+            checkpoint.tensors().filter(|tensor| tensor.dims.len() >= 2).filter_map(entry).collect();
         Self { entries, datasets: vec![dataset.to_owned()], window, windows }
     }
 
-    /// Number of matrices.
+    /// Number of tensors.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True if no matrix has an entry.
+    /// True if no tensor has an entry.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Mean squared inputs of a matrix, `[columns]`; `None` without an entry or without inputs.
+    /// Mean squared inputs of a tensor, `[matrices, columns]`: zeros for a matrix without inputs;
+    /// `None` without an entry or any inputs.
     pub fn means(&self, tensor: &str) -> Option<Vec<f32>> {
-        let Entry { sums, count } = self.entries.get(tensor)?;
-        (*count > 0.0).then(|| sums.iter().map(|sum| sum / count).collect())
+        let Entry { sums, counts } = self.entries.get(tensor)?;
+        if !counts.iter().any(|&count| count > 0.0) {
+            return None;
+        }
+        let columns = sums.len() / counts.len();
+        let matrices = sums.chunks_exact(columns.max(1)).zip(counts);
+        let mean = |sum: f32, count: f32| if count > 0.0 { sum / count } else { 0.0 };
+        Some(matrices.flat_map(|(sums, &count)| sums.iter().map(move |&sum| mean(sum, count))).collect())
     }
 
     /// Checks that the entries are those of a model with these tensors.
@@ -87,9 +103,10 @@ impl ImportanceMatrix {
                 return Err(Error::ImportanceTensor { name: name.clone() });
             };
             let columns = tensor.dims.first().copied().unwrap_or(1);
-            if entry.sums.len() as u64 != columns {
-                let found = entry.sums.len();
-                return Err(Error::ImportanceColumns { name: name.clone(), columns, found });
+            let matrices = tensor.dims.iter().skip(2).product::<u64>();
+            let (found, counts) = (entry.sums.len() as u64, entry.counts.len() as u64);
+            if found != columns.saturating_mul(matrices) || counts != 1 && counts != matrices {
+                return Err(Error::ImportanceColumns { name: name.clone(), columns, matrices, found });
             }
         }
         let layers = n_layers(tensors.iter().map(|tensor| tensor.name.as_str()));

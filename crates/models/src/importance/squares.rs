@@ -11,20 +11,29 @@ use crate::tensor_names::layer_of;
 /// instruction set.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct InputSquares {
-    /// The logits, then four sites per layer.
-    sites: Vec<SiteSquares>,
+    /// The logits, then [`SITES`] places per layer; the matrices of each, one but for experts.
+    places: Vec<Vec<MatrixSquares>>,
 }
 
-/// Sums of one site.
+/// Sums of the inputs of one matrix, or of several that have the same.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct SiteSquares {
+pub(super) struct MatrixSquares {
     /// `[columns]`
-    sums: Vec<f64>,
-    rows: u64,
+    pub(super) sums: Vec<f64>,
+    pub(super) rows: u64,
 }
 
-/// Sites of a layer with products of their own.
-const SITES: usize = 4;
+/// Products of the experts of a mixture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExpertProduct {
+    /// Gate and up.
+    Input,
+    /// Down.
+    Output,
+}
+
+/// Places of a layer with products of their own: four sites, two of experts.
+const SITES: usize = 6;
 
 /// Index of a site; `None` for one without a product.
 fn place((layer, site): (usize, Site)) -> Option<usize> {
@@ -40,45 +49,80 @@ fn place((layer, site): (usize, Site)) -> Option<usize> {
     Some(1 + layer * SITES + site)
 }
 
-/// Site whose product multiplies a tensor; `output` is the name of the one that makes the logits.
-fn site_of(tensor: &str, output: &str) -> Option<(usize, Site)> {
+/// Index of a product of experts.
+fn expert_place(layer: usize, product: ExpertProduct) -> usize {
+    1 + layer * SITES + if product == ExpertProduct::Input { 4 } else { 5 }
+}
+
+/// Place of the product that multiplies a tensor; `output` is the name of the one that makes the
+/// logits.
+fn place_of(tensor: &str, output: &str) -> Option<usize> {
     if tensor == output {
-        return Some((0, Site::Logits));
+        return place((0, Site::Logits));
     }
     let layer = usize::try_from(layer_of(tensor)?).ok()?;
     let (_, part) = tensor.strip_suffix(".weight")?.rsplit_once('.')?;
     let site = match part {
         "attn_q" | "attn_k" | "attn_v" | "attn_qkv" => Site::AttentionInput,
         "attn_output" => Site::AttentionOutput,
-        "ffn_gate" | "ffn_up" => Site::FeedForwardInput,
-        "ffn_down" => Site::FeedForwardOutput,
+        "ffn_gate" | "ffn_up" | "ffn_gate_shexp" | "ffn_up_shexp" => Site::FeedForwardInput,
+        "ffn_down" | "ffn_down_shexp" => Site::FeedForwardOutput,
+        "ffn_gate_exps" | "ffn_up_exps" => return Some(expert_place(layer, ExpertProduct::Input)),
+        "ffn_down_exps" => return Some(expert_place(layer, ExpertProduct::Output)),
         _ => return None,
     };
-    Some((layer, site))
+    place((layer, site))
+}
+
+impl MatrixSquares {
+    fn add(&mut self, row: &[f32]) {
+        self.sums.resize(row.len(), 0.0);
+        self.rows += 1;
+        for (sum, &x) in self.sums.iter_mut().zip(row) {
+            *sum += f64::from(x) * f64::from(x);
+        }
+    }
 }
 
 impl InputSquares {
     /// Adds the rows of a product's input.
     pub(crate) fn add(&mut self, at: (usize, Site), input: &Activations) {
         let Some(place) = place(at) else { return };
-        if self.sites.len() <= place {
-            self.sites.resize_with(place + 1, SiteSquares::default);
-        }
-        let site = &mut self.sites[place];
-        site.sums.resize(input.cols(), 0.0);
-        site.rows += input.tokens() as u64;
-        for row in input.values().chunks_exact(input.cols().max(1)) {
-            for (sum, &x) in site.sums.iter_mut().zip(row) {
-                *sum += f64::from(x) * f64::from(x);
-            }
-        }
+        let [matrix] = self.matrices(place, 1) else { return };
+        rows(input).for_each(|row| matrix.add(row));
     }
 
-    /// Sums, `[columns]`, and number of inputs of a tensor.
-    pub(super) fn of_tensor(&self, tensor: &str, output: &str) -> Option<(&[f64], u64)> {
-        let site = self.sites.get(place(site_of(tensor, output)?)?)?;
-        (site.rows > 0).then_some((site.sums.as_slice(), site.rows))
+    /// Adds the rows of a product of `n_experts` experts; `experts` names the one of each row.
+    pub(crate) fn add_experts(
+        &mut self,
+        (layer, product): (usize, ExpertProduct),
+        n_experts: usize,
+        input: &Activations,
+        experts: impl Iterator<Item = usize>,
+    ) {
+        let matrices = self.matrices(expert_place(layer, product), n_experts);
+        rows(input).zip(experts).for_each(|(row, expert)| matrices[expert].add(row));
     }
+
+    fn matrices(&mut self, place: usize, n_matrices: usize) -> &mut [MatrixSquares] {
+        if self.places.len() <= place {
+            self.places.resize_with(place + 1, Vec::new);
+        }
+        let matrices = &mut self.places[place];
+        matrices.resize_with(n_matrices, MatrixSquares::default);
+        matrices
+    }
+
+    /// Sums of the matrices of a tensor; `None` if it had no inputs.
+    pub(super) fn of_tensor(&self, tensor: &str, output: &str) -> Option<&[MatrixSquares]> {
+        let matrices = self.places.get(place_of(tensor, output)?)?;
+        matrices.iter().any(|matrix| matrix.rows > 0).then_some(matrices)
+    }
+}
+
+/// Rows of an input.
+fn rows(input: &Activations) -> impl Iterator<Item = &[f32]> {
+    input.values().chunks_exact(input.cols().max(1))
 }
 
 #[cfg(test)]
@@ -104,11 +148,28 @@ mod tests {
             ("token_embd.weight", Some(1)),
             ("output.weight", None),
         ] {
-            let found = squares.of_tensor(tensor, "token_embd.weight");
-            assert_eq!(found.map(|(_, rows)| rows), expected, "{tensor}");
-            if let Some((sums, rows)) = found {
-                assert_eq!(sums, [9.0 * rows as f64; 2]);
+            let found = squares.of_tensor(tensor, "token_embd.weight").map(|matrices| &matrices[0]);
+            assert_eq!(found.map(|matrix| matrix.rows), expected, "{tensor}");
+            if let Some(matrix) = found {
+                assert_eq!(matrix.sums, [9.0 * matrix.rows as f64; 2]);
             }
+        }
+    }
+
+    #[test]
+    fn experts_have_sums_of_their_own() {
+        let mut squares = InputSquares::default();
+        let mut input = Activations::new();
+        input.resize(3, 1).copy_from_slice(&[1.0, 2.0, 3.0]);
+        squares.add_experts((1, ExpertProduct::Input), 4, &input, [0, 2, 2].into_iter());
+        for tensor in ["blk.1.ffn_gate_exps.weight", "blk.1.ffn_up_exps.weight"] {
+            let matrices = squares.of_tensor(tensor, "output.weight").unwrap();
+            let found = matrices.iter().map(|matrix| (matrix.rows, matrix.sums.iter().sum::<f64>()));
+            assert_eq!(found.collect::<Vec<_>>(), [(1, 1.0), (0, 0.0), (2, 13.0), (0, 0.0)]);
+        }
+        for tensor in ["blk.1.ffn_down_exps.weight", "blk.0.ffn_up_exps.weight", "blk.1.ffn_up_shexp.weight"]
+        {
+            assert!(squares.of_tensor(tensor, "output.weight").is_none(), "{tensor}");
         }
     }
 }

@@ -22,7 +22,7 @@ const HALF_MAX: f32 = 65_504.0;
 #[derive(Clone, Copy)]
 pub(super) struct Target<'a> {
     pub(super) tensor_type: TensorType,
-    /// `[columns]`
+    /// `[matrices, columns]`
     pub(super) importance: Option<&'a [f32]>,
 }
 
@@ -78,6 +78,9 @@ struct Rows<'a> {
     cols: usize,
     from_row: usize, // bytes
     to_row: usize,   // bytes
+    /// Rows of each matrix of the tensor.
+    matrix_rows: usize,
+    /// `[matrices, cols]`
     importance: Option<&'a [f32]>,
 }
 
@@ -91,8 +94,10 @@ impl<'a> Rows<'a> {
     ) -> Option<Self> {
         let cols = tensor.dims.first().map_or(1, |&cols| cols as usize);
         let (from_row, to_row) = (from.row_bytes(cols)?, to.row_bytes(cols)?);
-        let importance = importance.filter(|importance| importance.len() == cols);
-        Some(Self { name: &tensor.name, from, to, cols, from_row, to_row, importance })
+        let matrix_rows = tensor.dims.get(1).map_or(1, |&rows| rows as usize).max(1);
+        let n_matrices = tensor.dims.iter().skip(2).product::<u64>() as usize;
+        let importance = importance.filter(|importance| importance.len() == cols * n_matrices);
+        Some(Self { name: &tensor.name, from, to, cols, from_row, to_row, matrix_rows, importance })
     }
 
     /// Converts whole rows on all threads. `first` is the number of the first row in the tensor.
@@ -132,8 +137,24 @@ impl<'a> Rows<'a> {
         if self.from == self.to {
             encoded.copy_from_slice(data);
         } else {
-            self.to.quantize_weighted(&values, self.importance, encoded);
+            self.quantize(&values, encoded, first);
         }
         Ok(())
+    }
+
+    /// Quantizes rows, each by the importance of the matrix that it belongs to.
+    fn quantize(&self, mut values: &[f32], mut encoded: &mut [u8], mut row: usize) {
+        let Some(importance) = self.importance else {
+            return self.to.quantize_weighted(values, None, encoded);
+        };
+        while !values.is_empty() {
+            let (matrix, within) = (row / self.matrix_rows, row % self.matrix_rows);
+            let n_rows = (self.matrix_rows - within).min(values.len() / self.cols);
+            let (here, rest) = values.split_at(n_rows * self.cols);
+            let (out, others) = encoded.split_at_mut(n_rows * self.to_row);
+            let columns = &importance[matrix * self.cols..][..self.cols];
+            self.to.quantize_weighted(here, Some(columns), out);
+            (values, encoded, row) = (rest, others, row + n_rows);
+        }
     }
 }

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::{Gguf, Metadata, TensorInfo, TensorType, Value, Writer};
 use proptest::prelude::*;
+use ruvllm_kernels::quant::WeightFormat;
 use ruvllm_kernels::{Kernels, ThreadPool};
-use ruvllm_models::quantize::{InSitu, Recipe, convert};
+use ruvllm_models::quantize::{InSitu, QuantizeOptions, Recipe, convert, quantize};
 use ruvllm_models::{
-    Checkpoint, Compute, HfFolder, KvFormat, LogitsRows, Model, PagePool, Segment, Workspace,
+    Checkpoint, Compute, HfFolder, ImportanceMatrix, KvFormat, LogitsRows, Model, PagePool, Segment,
+    Workspace,
 };
 use serde_json::json;
 
@@ -121,6 +123,64 @@ fn batches_chunks_threads_and_instruction_sets_change_no_bit() {
                 }
             }
         }
+    }
+}
+
+/// Importance of the experts of a folder's model from a prompt.
+fn importance(folder: &HfFolder, compute: &Compute, tokens: &[u32]) -> ImportanceMatrix {
+    let model = Model::load(folder, &mut |_| ()).expect("it loads");
+    let store = model.kv_store(&KvFormat::F32.into(), &pool()).expect("a store");
+    let mut cache = model.new_sequence(&store, tokens.len()).expect("a cache");
+    let mut workspace = Workspace::new();
+    workspace.observe_inputs();
+    for chunk in tokens.chunks(7) {
+        let segment = Segment::new(compute, chunk, &mut cache, LogitsRows::All).expect("room");
+        model.forward(compute, &mut workspace, [segment]).expect("a step");
+    }
+    ImportanceMatrix::new(&workspace.take_input_squares(), folder, "prompt", (1, tokens.len()))
+}
+
+/// An expert of its own importance gets the bytes that it would get as a matrix of its own, and one
+/// that no token chose those of equal weights.
+#[test]
+fn experts_are_quantized_by_their_own_importance() {
+    let compute = Compute::new(2).expect("kernels");
+    for name in MIXTURES {
+        let folder = folder(name);
+        // Few tokens: some experts are chosen by none.
+        let importance = importance(&folder, &compute, &prompt(2, 2));
+        let temporary = tempfile::tempdir().expect("a folder");
+        let gguf = gguf_of(&folder, temporary.path());
+        let path = temporary.path().join("quantized.gguf");
+        let options = QuantizeOptions { pure: true, importance: Some(&importance), ..Default::default() };
+        let recipe = Recipe::from_name("Q4_0").expect("a recipe");
+        let pool = ThreadPool::new(3).expect("threads");
+        quantize(&gguf, &path, recipe, &options, &pool, &mut |_| ControlFlow::Continue(())).expect(name);
+        let (quantized, mut without) = (Gguf::open(&path).expect("it opens"), 0);
+        for info in folder.tensors().filter(|info| info.name.contains("_exps.")) {
+            let [cols, rows, experts] = info.dims[..] else { panic!("{name}: {info:?}") };
+            let (cols, rows) = (cols as usize, rows as usize);
+            let means = importance.means(&info.name).expect("an entry");
+            assert_eq!(means.len(), cols * experts as usize, "{name} {}", info.name);
+            let from = WeightFormat::ALL.into_iter().find(|f| f.name() == info.tensor_type.to_string());
+            let data = folder.data(info).expect("data");
+            let mut values = vec![0.0; cols * rows * experts as usize];
+            from.expect("a format").dequantize(data.as_ref(), &mut values);
+            let found = quantized.data(&info.name).expect("data");
+            // Rows that are no whole blocks keep their type.
+            let Some(row_bytes) = WeightFormat::Q4_0.row_bytes(cols) else { continue };
+            let one = row_bytes * rows;
+            for (expert, found) in found.as_bytes().chunks_exact(one).enumerate() {
+                let means = &means[expert * cols..][..cols];
+                let is_given = means.iter().any(|&mean| mean > 0.0);
+                without += usize::from(!is_given);
+                let mut expected = vec![0; one];
+                let values = &values[expert * cols * rows..][..cols * rows];
+                WeightFormat::Q4_0.quantize_weighted(values, is_given.then_some(means), &mut expected);
+                assert!(found == expected, "{name} {} of expert {expert}", info.name);
+            }
+        }
+        assert!(without > 0, "{name}: every expert was chosen");
     }
 }
 
