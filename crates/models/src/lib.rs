@@ -50,7 +50,7 @@ mod workspace;
 pub use batch::{LogitsRows, Segment};
 pub use checkpoint::{Checkpoint, TensorBytes};
 pub use compute::{Compute, RowKernelCounts, RowKernelReport, RowKernels};
-pub use config::ModelConfig;
+pub use config::{LocalRope, ModelConfig};
 pub use decoder::Model;
 pub use encoder::{Encoder, EncoderConfig, EncoderWorkspace};
 pub use error::{Error, Result};

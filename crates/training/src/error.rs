@@ -22,15 +22,13 @@ pub enum Error {
         range: &'static str,
     },
 
-    /// The model is a mixture of experts, through which no gradients are computed.
-    #[error(
-        "{architecture} is a mixture of {experts} experts; adapters can be trained for dense models only"
-    )]
-    Mixture {
+    /// The model has a part through which no gradients are computed.
+    #[error("adapters cannot be trained for this {architecture} model: it has {feature}")]
+    Untrainable {
         /// Architecture of the model.
         architecture: String,
-        /// Experts per layer.
-        experts: usize,
+        /// The part.
+        feature: String,
     },
 
     /// An adapter was made for a model of other sizes.
@@ -170,9 +168,9 @@ pub enum Error {
 }
 
 impl Error {
-    /// The refusal of a mixture of experts.
-    pub(crate) fn mixture(config: &ModelConfig) -> Self {
-        let experts = config.decoder.experts.as_ref().map_or(0, |experts| experts.count);
-        Self::Mixture { architecture: config.architecture.clone(), experts }
+    /// The refusal of a model for a part of its layers.
+    pub(crate) fn untrainable(config: &ModelConfig) -> Self {
+        let feature = config.decoder.unusual_feature().unwrap_or_else(|| "layers of another form".to_owned());
+        Self::Untrainable { architecture: config.architecture.clone(), feature }
     }
 }

@@ -48,7 +48,7 @@ impl Transposed {
     pub(crate) fn new(model: &Model, format: GradientFormat, pool: &ThreadPool) -> Result<Self> {
         let weights = model.weights();
         let layers = weights.layers.iter().map(|layer| {
-            let network = layer.feed_forward.as_ref().ok_or_else(|| Error::mixture(model.config()))?;
+            let network = layer.feed_forward.as_ref().ok_or_else(|| Error::untrainable(model.config()))?;
             let of = |matrices: &[&PackedMatrix]| transpose(matrices, format, pool);
             Ok(LayerTransposed {
                 attention_input: of(&[&layer.query.weights, &layer.key.weights, &layer.value.weights])?,

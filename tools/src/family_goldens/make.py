@@ -182,6 +182,42 @@ def olmoe(draw):
     return "OlmoeForCausalLM", dict(fields, norm_topk_prob=maybe(draw, 0.5), attention_bias=maybe(draw, 0.3))
 
 
+def smollm3(draw):
+    fields = scaled(draw, sizes(draw), ["default", "llama3", "yarn"])
+    return "SmolLM3ForCausalLM", dict(fields, attention_bias=maybe(draw, 0.3), mlp_bias=maybe(draw, 0.3))
+
+
+def granite(draw):
+    fields = narrow(scaled(draw, sizes(draw), ["default", "llama3", "yarn"]))
+    return "GraniteForCausalLM", dict(
+        fields, attention_bias=maybe(draw, 0.3), mlp_bias=maybe(draw, 0.3), embedding_multiplier=pick(draw, 1.0, 6.0, 12.0),
+        attention_multiplier=pick(draw, 0.0625, 0.2), residual_multiplier=pick(draw, 1.0, 0.22), logits_scaling=pick(draw, 1.0, 3.0, 16.0))
+
+
+def olmo2(draw):
+    fields = narrow(scaled(draw, sizes(draw), ["default", "linear", "yarn"]))
+    return "Olmo2ForCausalLM", dict(fields, attention_bias=maybe(draw, 0.3))
+
+
+def olmo3(draw):
+    fields = narrow(scaled(draw, sizes(draw), ["default", "yarn"]))
+    fields.update(attention_bias=maybe(draw, 0.3), sliding_window=pick(draw, 16, 40))
+    if maybe(draw, 0.3):
+        layers = range(fields["num_hidden_layers"])
+        fields["layer_types"] = [pick(draw, "sliding_attention", "full_attention") for _ in layers]
+    return "Olmo3ForCausalLM", fields
+
+
+def exaone4(draw):
+    fields = scaled(draw, sizes(draw), ["default", "llama3"])
+    fields["sliding_window"] = pick(draw, None, 16, 40)
+    period = pick(draw, 4, 4, 2)
+    fields["sliding_window_pattern"] = period
+    fields["layer_types"] = ["sliding_attention" if fields["sliding_window"] and (layer + 1) % period else "full_attention"
+                             for layer in range(fields["num_hidden_layers"])]
+    return "Exaone4ForCausalLM", fields
+
+
 def encoder(name, padding):
     def draw_encoder(draw):
         heads = pick(draw, 1, 2, 4)
@@ -202,7 +238,8 @@ def distilbert(draw):
 
 FAMILIES = dict(llama=llama, mistral=mistral, mistral3=mistral3, ministral3=ministral3, qwen2=qwen2, qwen3=qwen3, phi3=phi3,
                 gemma=gemma, gemma2=gemma2, gemma3=gemma3, mixtral=mixtral, qwen2moe=qwen2moe,
-                qwen3moe=qwen3moe, olmoe=olmoe, bert=encoder("Bert", 0), roberta=encoder("Roberta", 1),
+                qwen3moe=qwen3moe, olmoe=olmoe, smollm3=smollm3, granite=granite, olmo2=olmo2, olmo3=olmo3, exaone4=exaone4,
+                bert=encoder("Bert", 0), roberta=encoder("Roberta", 1),
                 xlm_roberta=encoder("XLMRoberta", 1), distilbert=distilbert)
 
 

@@ -9,6 +9,7 @@ use ruvllm_kernels::rope::{RopeConfig, RopeScaling};
 use ruvllm_kv_cache::KvShape;
 
 use self::keys::{Keys, Real};
+pub use self::rope::LocalRope;
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::family::{self, DecoderSpec, Sizes};
@@ -63,8 +64,8 @@ pub struct ModelConfig {
     pub norm_eps: f32,
     /// Rotary position parameters.
     pub rope: RopeConfig,
-    /// RoPE parameters of layers with a sliding window, if different.
-    pub local_rope: Option<RopeConfig>,
+    /// Layers with RoPE parameters of their own, such as those with a sliding window.
+    pub local_rope: Option<LocalRope>,
     /// The family's switches of the decoder block.
     pub decoder: DecoderSpec,
 }
@@ -116,7 +117,7 @@ impl ModelConfig {
             vocab_size: read_vocab_size(&keys, checkpoint, model_dim)?,
             context_length,
             norm_eps: keys.require_real("attention.layer_norm_rms_epsilon", Real::AboveUpTo(0.0, 1.0))?,
-            local_rope: rope::read_local_rope(&keys, &rope, family.local_rope_base)?,
+            local_rope: rope::read_local_rope(&keys, &rope, family.local_rope, (&decoder.window, n_layers))?,
             rope,
             decoder,
         })

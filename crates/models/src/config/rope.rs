@@ -1,10 +1,11 @@
 //! Rotary position parameters from GGUF metadata and the optional tensors of frequency divisors.
 
-use ruvllm_kernels::rope::{RopeConfig, RopeScaling, yarn_attention_factor};
+use ruvllm_kernels::rope::{RopeConfig, RopeFrequencies, RopeScaling, yarn_attention_factor};
 
 use super::keys::{Keys, Limits, Real};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
+use crate::family::{LocalRopes, Window};
 use crate::weights::read_vector;
 
 /// Rotation base of models that do not name one.
@@ -71,15 +72,59 @@ pub(crate) fn read_rope(
     Ok(RopeConfig { base: base.into(), rotary_dim, scaling, frequency_divisors })
 }
 
-/// The parameters of windowed layers where they differ from the others', `rope`: another base, no
-/// scaling. `usual` is the base in files that do not name it.
+/// RoPE parameters of some of a model's layers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LocalRope {
+    /// The parameters; `None`: queries and keys of these layers are not rotated (`NoPE`).
+    pub rope: Option<RopeConfig>,
+    /// True for layers that have them, `[n_layers]`.
+    pub layers: Vec<bool>,
+}
+
+impl LocalRope {
+    /// Frequencies of the pairs, as [`RopeConfig::frequencies`]. `usual` are those of the other
+    /// layers; where nothing is rotated they are zeros, whose cosines and sines change no bit.
+    ///
+    /// # Errors
+    /// [`Error::Kernels`] for parameters without meaning.
+    pub(crate) fn frequencies(
+        &self,
+        sequence_length: usize,
+        usual: &RopeFrequencies,
+    ) -> Result<RopeFrequencies> {
+        match &self.rope {
+            Some(rope) => Ok(rope.frequencies(sequence_length)?),
+            None => Ok(RopeFrequencies { inverse: vec![0.0; usual.inverse.len()], magnitude: 1.0 }),
+        }
+    }
+}
+
+/// Reads the parameters of layers that differ from the others, which have `rope`: another base and
+/// no scaling, no scaling, or no rotation at all. `None` if all layers are alike.
 pub(crate) fn read_local_rope(
     keys: &Keys<'_>,
     rope: &RopeConfig,
-    usual: Option<f32>,
-) -> Result<Option<RopeConfig>> {
-    let base = keys.real("rope.freq_base_swa", Real::AboveUpTo(1.0, MAX_BASE))?.or(usual);
-    Ok(base.map(|base| RopeConfig::new(base.into(), rope.rotary_dim)))
+    rule: LocalRopes,
+    (window, n_layers): (&Window, usize),
+) -> Result<Option<LocalRope>> {
+    let windowed = || (0..n_layers).map(|layer| window.of_layer(layer).is_some());
+    let unscaled = |base: f64| Some(RopeConfig::new(base, rope.rotary_dim));
+    let named = keys.real("rope.freq_base_swa", Real::AboveUpTo(1.0, MAX_BASE))?;
+    let (rope, layers): (_, Vec<bool>) = match (rule, named) {
+        (LocalRopes::StillEvery(period), _) => {
+            (None, (0..n_layers).map(|layer| (layer + 1).is_multiple_of(period)).collect())
+        }
+        (LocalRopes::StillWithoutWindow, _) if windowed().any(|has_window| has_window) => {
+            (None, windowed().map(|has_window| !has_window).collect())
+        }
+        (LocalRopes::Windowed { .. } | LocalRopes::UnscaledWindows | LocalRopes::None, Some(base)) => {
+            (unscaled(base.into()), windowed().collect())
+        }
+        (LocalRopes::Windowed { base }, None) => (unscaled(base.into()), windowed().collect()),
+        (LocalRopes::UnscaledWindows, None) => (unscaled(rope.base), windowed().collect()),
+        (LocalRopes::StillWithoutWindow | LocalRopes::None, _) => return Ok(None),
+    };
+    Ok(layers.contains(&true).then_some(LocalRope { rope, layers }))
 }
 
 fn read_scaling(keys: &Keys<'_>, context_length: usize) -> Result<RopeScaling> {

@@ -79,7 +79,8 @@ impl Layer<'_> {
         let n_rows = all.iter().map(|span| span.len).sum();
         let Buffers { hidden, normed, queries, keys, values, unnormed, adapted, .. } = buffers;
         let linears = [&weights.query, &weights.key, &weights.value];
-        normalize(compute, config, hidden, &weights.attention_norm, normed, n_rows, read_q8(linears));
+        let norm = weights.attention_norm.as_deref();
+        normalize(compute, config, hidden, norm, normed, n_rows, read_q8(linears));
         let products = [
             Product::of(&weights.query, &mut queries[..n_rows * config.query_dim()]),
             Product::of(&weights.key, &mut keys[..n_rows * config.kv_dim()]),
@@ -136,8 +137,7 @@ impl Layer<'_> {
 
     /// RoPE table of this layer for a sequence.
     fn rope(&self, cache: &Sequence) -> &RopeTable {
-        let windowed = self.config.decoder.window.of_layer(self.index).is_some();
-        self.ropes.of(windowed, cache.capacity())
+        self.ropes.of(self.index, cache.capacity())
     }
 
     /// Normalizes each run of `weight.len()` values in rows of `width` values; without weights,
@@ -245,7 +245,7 @@ impl Layer<'_> {
         let network = weights.feed_forward.as_ref();
         let q8 = network.is_some_and(|network| read_q8([&network.gate, &network.up]));
         let Buffers { hidden, normed, update, .. } = &mut *buffers;
-        normalize(compute, config, hidden, &weights.ffn_norm, normed, n_rows, q8);
+        normalize(compute, config, hidden, weights.ffn_norm.as_deref(), normed, n_rows, q8);
         match network {
             Some(network) => self.project_feed_forward(network, buffers, (segments, wanted)),
             None => update[..n_rows * config.model_dim].fill(0.0),
@@ -300,23 +300,30 @@ impl Layer<'_> {
         self.add_update(hidden, update, norm, unnormed);
     }
 
-    /// Adds `update`, `[rows, model_dim]`, normed if there are weights for that, to the first rows
-    /// of the residual stream.
+    /// Adds `update`, `[rows, model_dim]`, normed if there are weights for that and times the
+    /// model's factor, to the first rows of the residual stream.
     fn add_update(&self, hidden: &mut [f32], update: &mut [f32], norm: Option<&[f32]>, unnormed: &mut [f32]) {
         let Layer { config, compute, .. } = self;
         self.norm_in_place(update, config.model_dim, norm, unnormed);
-        let rows = hidden.chunks_exact_mut(config.model_dim).zip(update.chunks_exact(config.model_dim));
-        rows::for_each(&compute.pool, rows, |(row, update)| compute.kernels.add_assign(row, update));
+        let scale = config.decoder.residual_scale;
+        let dim = config.model_dim;
+        let rows = hidden.chunks_exact_mut(dim).zip(update.chunks_exact_mut(dim));
+        rows::for_each(&compute.pool, rows, |(row, update)| {
+            if scale != 1.0 {
+                update.iter_mut().for_each(|value| *value *= scale);
+            }
+            compute.kernels.add_assign(row, update);
+        });
     }
 }
 
-/// Writes the norm of the first `n_rows` rows of `hidden` to `normed`, quantized if a product of it
-/// reads 8 bits.
+/// Writes the norm of the first `n_rows` rows of `hidden`, or without weights these rows, to
+/// `normed`, quantized if a product of it reads 8 bits.
 pub(super) fn normalize(
     compute: &Compute,
     config: &ModelConfig,
     hidden: &[f32],
-    weight: &[f32],
+    weight: Option<&[f32]>,
     normed: &mut Activations,
     n_rows: usize,
     q8: bool,
@@ -325,7 +332,10 @@ pub(super) fn normalize(
     normed.resize(n_rows, dim);
     finish(compute, normed, q8, &|rows, normed| {
         let hidden = &hidden[rows.start * dim..rows.end * dim];
-        compute.rms_norm(hidden, weight, config.norm_eps, normed);
+        match weight {
+            Some(weight) => compute.rms_norm(hidden, weight, config.norm_eps, normed),
+            None => normed.copy_from_slice(hidden),
+        }
     });
 }
 

@@ -364,8 +364,8 @@ impl Model {
         q8: bool,
     ) {
         let Buffers { hidden, normed, update, adapted, .. } = buffers;
-        let norm_weight = &self.weights.output_norm;
-        normalize(compute, &self.config, hidden, norm_weight, normed, batch.n_wanted(), q8);
+        let norm = Some(self.weights.output_norm.as_slice());
+        normalize(compute, &self.config, hidden, norm, normed, batch.n_wanted(), q8);
         adapt_in_place(compute, adapted, (segments, &batch.wanted), (0, Site::FinalHidden), normed, update);
     }
 

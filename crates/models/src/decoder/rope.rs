@@ -1,13 +1,13 @@
-//! The rotary embeddings of a model. Most have one for all layers and sequences; windowed layers
-//! may turn at another pace, and `LongRoPE` turns sequences that may become long in another way
-//! from their first token on.
+//! The rotary embeddings of a model. Most have one for all layers and sequences; some layers may
+//! turn at another pace or not at all, and `LongRoPE` turns sequences that may become long in
+//! another way from their first token on.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ruvllm_kernels::rope::{RopeFrequencies, RopeTable};
 use ruvllm_kv_cache::{KvRope, KvRopes};
 
-use crate::config::ModelConfig;
+use crate::config::{LocalRope, ModelConfig};
 use crate::error::Result;
 
 /// Positions that the rotary tables cover at first; they double when a sequence goes beyond. Also
@@ -20,8 +20,8 @@ pub(super) struct Ropes {
     usual: Rope,
     /// For sequences whose capacity is above this length.
     long: Option<(usize, Rope)>,
-    /// For windowed layers.
-    local: Option<Rope>,
+    /// For some layers, `[n_layers]`.
+    local: Option<(Rope, Arc<[bool]>)>,
 }
 
 /// One rotary embedding.
@@ -35,7 +35,7 @@ struct Rope {
 pub(super) struct RopeTables {
     usual: Arc<RopeTable>,
     long: Option<(usize, Arc<RopeTable>)>,
-    local: Option<Arc<RopeTable>>,
+    local: Option<(Arc<RopeTable>, Arc<[bool]>)>,
 }
 
 impl Ropes {
@@ -46,15 +46,18 @@ impl Ropes {
     pub(super) fn new(config: &ModelConfig) -> Result<Self> {
         let context_length = config.context_length;
         let rope = |length| config.rope.frequencies(length).map(Rope::new);
-        let has_windows = (0..config.n_layers).any(|layer| config.decoder.window.of_layer(layer).is_some());
-        let local = config.local_rope.as_ref().filter(|_| has_windows);
+        let usual = rope(config.long_rope_above().unwrap_or(context_length))?;
+        let local = |local: &LocalRope| -> Result<(Rope, Arc<[bool]>)> {
+            let frequencies = local.frequencies(context_length, &usual.frequencies)?;
+            Ok((Rope::new(frequencies), local.layers.as_slice().into()))
+        };
         Ok(Self {
-            usual: rope(config.long_rope_above().unwrap_or(context_length))?,
+            local: config.local_rope.as_ref().map(local).transpose()?,
+            usual,
             long: match config.long_rope_above() {
                 Some(length) => Some((length, rope(context_length)?)),
                 None => None,
             },
-            local: local.map(|local| local.frequencies(context_length).map(Rope::new)).transpose()?,
         })
     }
 
@@ -62,10 +65,9 @@ impl Ropes {
     pub(super) fn of_keys(&self, config: &ModelConfig) -> KvRopes {
         let layout = config.decoder.rope_layout;
         let rope = |rope: &Rope| KvRope { frequencies: rope.frequencies.clone(), layout };
-        let windowed = || (0..config.n_layers).map(|layer| config.decoder.window.of_layer(layer).is_some());
         KvRopes {
             usual: rope(&self.usual),
-            local: self.local.as_ref().map(|local| (rope(local), windowed().collect())),
+            local: self.local.as_ref().map(|(local, layers)| (rope(local), layers.to_vec())),
             long: self.long.as_ref().map(|(length, long)| (*length, rope(long))),
         }
     }
@@ -76,16 +78,16 @@ impl Ropes {
         RopeTables {
             usual: self.usual.table(short),
             long: self.long.as_ref().map(|(length, rope)| (*length, rope.table(n_positions))),
-            local: self.local.as_ref().map(|rope| rope.table(n_positions)),
+            local: self.local.as_ref().map(|(rope, layers)| (rope.table(n_positions), Arc::clone(layers))),
         }
     }
 }
 
 impl RopeTables {
-    /// The table for a layer, which may be windowed, and a sequence of at most `capacity` tokens.
-    pub(super) fn of(&self, windowed: bool, capacity: usize) -> &RopeTable {
+    /// The table for a layer and a sequence of at most `capacity` tokens.
+    pub(super) fn of(&self, layer: usize, capacity: usize) -> &RopeTable {
         match (&self.local, &self.long) {
-            (Some(local), _) if windowed => local,
+            (Some((local, layers)), _) if layers[layer] => local,
             (_, Some((length, long))) if capacity > *length => long,
             _ => &self.usual,
         }

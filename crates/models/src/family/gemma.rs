@@ -2,15 +2,16 @@
 //! published checkpoints do not.
 
 use super::window::{Usual, Window};
-use super::{Activation, DecoderSpec, Family, Sizes, read_attention_scale, read_soft_cap};
+use super::{Activation, DecoderSpec, Family, LocalRopes, Sizes, read_attention_scale, read_soft_cap};
 use crate::config::keys::Keys;
 use crate::error::Result;
 
-pub(super) const GEMMA: Family = Family { architecture: "gemma", local_rope_base: None, decoder: common };
+pub(super) const GEMMA: Family =
+    Family { architecture: "gemma", local_rope: LocalRopes::None, decoder: common };
 
 pub(super) const GEMMA2: Family = Family {
     architecture: "gemma2",
-    local_rope_base: None,
+    local_rope: LocalRopes::None,
     decoder: |keys, sizes| {
         Ok(DecoderSpec {
             attention_scale: read_attention_scale(keys, scale_width(sizes, 46))?,
@@ -25,7 +26,7 @@ pub(super) const GEMMA2: Family = Family {
 
 pub(super) const GEMMA3: Family = Family {
     architecture: "gemma3",
-    local_rope_base: Some(10_000.0),
+    local_rope: LocalRopes::Windowed { base: 10_000.0 },
     decoder: |keys, sizes| {
         Ok(DecoderSpec {
             attention_scale: read_attention_scale(keys, scale_width(sizes, 62))?,

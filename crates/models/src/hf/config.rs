@@ -120,6 +120,12 @@ impl Config {
             experts.write(&config, expert_sizes, &mut keys)?;
         }
         write_caps(&config, decoder.soft_caps, &sizes, &mut keys)?;
+        if decoder.has_factors {
+            write_factors(&config, &mut keys)?;
+        }
+        if let Some(period) = decoder.still_every {
+            check_still_layers(&config, period, sizes.n_layers)?;
+        }
         let generated = rope::write(&config, decoder, &sizes, &mut keys)?;
         let is_tied = config.flag("tie_word_embeddings")?.or(decoder.is_tied);
         Ok(Hyperparameters { family, sizes, is_tied, metadata: keys.metadata, generated })
@@ -129,13 +135,14 @@ impl Config {
 /// The family that a `config.json` names. `classes` are those of its `architectures`.
 fn find_family(config: &Fields<'_>, classes: &[&str]) -> Result<&'static Family> {
     let families = || decoder::FAMILIES.iter().chain(encoder::FAMILIES);
-    // The usual class of each family.
-    let supported = || families().map(|family| family.classes[0]).collect::<Vec<_>>().join(", ");
+    // The usual class of each family, without what most of them end with.
+    let name = |class: &'static str| class.strip_suffix("ForCausalLM").unwrap_or(class);
+    let supported = || families().map(|family| name(family.classes[0])).collect::<Vec<_>>().join(", ");
     let model_type = config.text("model_type")?;
     let found = match (classes.first(), model_type) {
         (Some(class), _) => families().find(|family| family.classes.contains(class)),
         (None, Some(name)) => families().find(|family| family.model_types.contains(&name)),
-        (None, None) => return Err(config.missing("architectures", format!("one of {}", supported()))),
+        (None, None) => return Err(config.missing("architectures", "a class such as `LlamaForCausalLM`")),
     };
     found.ok_or_else(|| Error::UnsupportedArchitecture {
         found: classes.first().copied().or(model_type).unwrap_or_default().to_owned(),
@@ -251,4 +258,42 @@ fn write_caps(config: &Fields<'_>, soft_caps: SoftCaps, sizes: &Sizes, keys: &mu
         keys.real("attention.scale", scalar.sqrt().recip());
     }
     Ok(())
+}
+
+/// Granite's factors; files have a divisor of logits.
+fn write_factors(config: &Fields<'_>, keys: &mut Keys) -> Result<()> {
+    for (field, key) in [
+        ("attention_multiplier", "attention.scale"),
+        ("embedding_multiplier", "embedding_scale"),
+        ("residual_multiplier", "residual_scale"),
+        ("logits_scaling", "logit_scale"),
+    ] {
+        keys.real(key, config.positive(field)?.unwrap_or(1.0));
+    }
+    Ok(())
+}
+
+/// Checks that the layers that do not rotate queries and keys are those that files have no key for:
+/// the last of every `period`.
+fn check_still_layers(config: &Fields<'_>, period: usize, n_layers: usize) -> Result<()> {
+    const INTERVAL: &str = "no_rope_layer_interval";
+    const LAYERS: &str = "no_rope_layers";
+    const WINDOWS: &str = "use_sliding_window";
+    if config.flag(WINDOWS)? == Some(true) {
+        return Err(config.invalid(WINDOWS, "false: windows of this family cannot be computed"));
+    }
+    let Some(listed) = config.list(LAYERS)? else {
+        return match config.count(INTERVAL, 1..=MAX_LAYERS)? {
+            Some(interval) if interval != period => Err(config.invalid(INTERVAL, period.to_string())),
+            _ => Ok(()),
+        };
+    };
+    // 1 is a layer that does.
+    let rotates = |layer: usize| u64::from(!(layer + 1).is_multiple_of(period));
+    let is_usual = |(layer, value): (usize, &Value)| value.as_u64() == Some(rotates(layer));
+    if listed.len() == n_layers && listed.iter().enumerate().all(is_usual) {
+        return Ok(());
+    }
+    Err(config
+        .invalid(LAYERS, format!("0 for the last of every {period} of {n_layers} layers, 1 for others")))
 }

@@ -69,12 +69,12 @@ const GEMMA2: &[Part] = &[
     key(Bias::Maybe),
     value(Bias::Maybe),
     OUTPUT,
-    part("post_attention_layernorm", "post_attention_norm", Shape::ModelNorm, Bias::Never),
+    POST_NORM,
     part("pre_feedforward_layernorm", "ffn_norm", Shape::ModelNorm, Bias::Never),
     GATE,
     UP,
     DOWN,
-    part("post_feedforward_layernorm", "post_ffw_norm", Shape::ModelNorm, Bias::Never),
+    POST_FFN_NORM,
 ];
 
 const GEMMA3: &[Part] = &[
@@ -85,12 +85,12 @@ const GEMMA3: &[Part] = &[
     OUTPUT,
     QUERY_NORM,
     KEY_NORM,
-    part("post_attention_layernorm", "post_attention_norm", Shape::ModelNorm, Bias::Never),
+    POST_NORM,
     part("pre_feedforward_layernorm", "ffn_norm", Shape::ModelNorm, Bias::Never),
     GATE,
     UP,
     DOWN,
-    part("post_feedforward_layernorm", "post_ffw_norm", Shape::ModelNorm, Bias::Never),
+    POST_FFN_NORM,
 ];
 
 const ROUTER: Part = part("mlp.gate", "ffn_gate_inp", Shape::Router, Bias::Never);
@@ -137,6 +137,39 @@ const OLMOE: &[Part] = &[
     ROUTER,
 ];
 
+const POST_NORM: Part =
+    part("post_attention_layernorm", "post_attention_norm", Shape::ModelNorm, Bias::Never);
+const POST_FFN_NORM: Part =
+    part("post_feedforward_layernorm", "post_ffw_norm", Shape::ModelNorm, Bias::Never);
+
+const OLMO2: &[Part] = &[
+    query(Bias::Maybe),
+    key(Bias::Maybe),
+    value(Bias::Maybe),
+    OUTPUT,
+    part("self_attn.q_norm", "attn_q_norm", Shape::QueryNorm, Bias::Never),
+    part("self_attn.k_norm", "attn_k_norm", Shape::KeyNorm, Bias::Never),
+    POST_NORM,
+    GATE,
+    UP,
+    DOWN,
+    POST_FFN_NORM,
+];
+
+const EXAONE4: &[Part] = &[
+    query(Bias::Never),
+    key(Bias::Never),
+    value(Bias::Never),
+    part("self_attn.o_proj", "attn_output", Shape::AttentionOutput, Bias::Never),
+    QUERY_NORM,
+    KEY_NORM,
+    POST_NORM,
+    part("mlp.gate_proj", "ffn_gate", Shape::Up, Bias::Never),
+    part("mlp.up_proj", "ffn_up", Shape::Up, Bias::Never),
+    part("mlp.down_proj", "ffn_down", Shape::Down, Bias::Never),
+    POST_FFN_NORM,
+];
+
 const SILU: &[&str] = &["silu", "swish"];
 /// Early Gemma files say `gelu` and mean the form with tanh.
 const GELU_TANH: &[&str] = &["gelu_pytorch_tanh", "gelu"];
@@ -167,6 +200,8 @@ const USUAL: Decoder = Decoder {
     window_rope_base: None,
     has_long_rope: false,
     is_mistral3: false,
+    still_every: None,
+    has_factors: false,
     soft_caps: SoftCaps::None,
     window: None,
     experts: None,
@@ -217,6 +252,26 @@ pub(super) const FAMILIES: &[Family] = &[
             window: Some(Window { without_default: Some("ministral3"), ..Window::EVERY_LAYER }),
             ..LLAMA_LIKE
         }),
+        ..LLAMA_FAMILY
+    },
+    Family {
+        classes: &["SmolLM3ForCausalLM"],
+        model_types: &["smollm3"],
+        architecture: "smollm3",
+        form: Form::Decoder(Decoder {
+            n_kv_heads: Some(4),
+            is_tied: Some(true),
+            rope_base: Some(2_000_000.0),
+            still_every: Some(4),
+            ..LLAMA_LIKE
+        }),
+        ..LLAMA_FAMILY
+    },
+    Family {
+        classes: &["GraniteForCausalLM"],
+        model_types: &["granite"],
+        architecture: "granite",
+        form: Form::Decoder(Decoder { has_factors: true, ..LLAMA_LIKE }),
         ..LLAMA_FAMILY
     },
     QWEN2_FAMILY,
@@ -297,6 +352,37 @@ pub(super) const FAMILIES: &[Family] = &[
         layer: OLMOE,
         ..QWEN2_FAMILY
     },
+    OLMO2_FAMILY,
+    Family {
+        classes: &["Olmo3ForCausalLM"],
+        model_types: &["olmo3"],
+        form: Form::Decoder(Decoder {
+            rope_base: Some(500_000.0),
+            window: Some(Window { layers: Rule::ButEvery(4), is_chosen: true, ..Window::EVERY_LAYER }),
+            ..OLMO
+        }),
+        ..OLMO2_FAMILY
+    },
+    Family {
+        classes: &["Exaone4ForCausalLM"],
+        model_types: &["exaone4"],
+        architecture: "exaone4",
+        form: Form::Decoder(Decoder {
+            norm_eps: 1e-5,
+            writes_vocab_size: true,
+            window: Some(Window {
+                layers: Rule::ButEvery(4),
+                number: &["sliding_window_pattern"],
+                is_chosen: true,
+                // Readers have a window for models of 64 layers.
+                is_always_written: true,
+                ..Window::EVERY_LAYER
+            }),
+            ..USUAL
+        }),
+        layer: EXAONE4,
+        ..QWEN2_FAMILY
+    },
     GEMMA_FAMILY,
     Family {
         classes: &["Gemma2ForCausalLM"],
@@ -354,6 +440,17 @@ const QWEN2_FAMILY: Family = Family {
     layer: QWEN2,
     interleaves_heads: false,
     ..LLAMA_FAMILY
+};
+
+const OLMO: Decoder = Decoder { norm_eps: 1e-5, ..USUAL };
+
+const OLMO2_FAMILY: Family = Family {
+    classes: &["Olmo2ForCausalLM"],
+    model_types: &["olmo2"],
+    architecture: "olmo2",
+    form: Form::Decoder(OLMO),
+    layer: OLMO2,
+    ..QWEN2_FAMILY
 };
 
 const GEMMA_FAMILY: Family = Family {

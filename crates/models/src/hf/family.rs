@@ -64,6 +64,10 @@ pub(super) struct Decoder {
     pub(super) has_long_rope: bool,
     /// May scale queries by their position, and has a key for `YaRN`'s `mscale_all_dim`.
     pub(super) is_mistral3: bool,
+    /// The last of every so many layers does not rotate queries and keys (`NoPE`).
+    pub(super) still_every: Option<usize>,
+    /// Has factors of embeddings, scores, updates of the residual stream, and logits.
+    pub(super) has_factors: bool,
     pub(super) soft_caps: SoftCaps,
     /// `None`: every layer sees the whole context.
     pub(super) window: Option<Window>,

@@ -110,6 +110,12 @@ pub(super) fn write(
     if let Some(base) = base {
         keys.real("rope.freq_base", base);
     }
+    if decoder.window_rope_base.is_none()
+        && let (Some(window), Some(base)) = (rope.window_base, base)
+        && window != base
+    {
+        return Err(config.invalid("rope_parameters", "one rope_theta for all layers of this family"));
+    }
     if let Some(base) = decoder.window_rope_base {
         keys.real("rope.freq_base_swa", rope.window_base.unwrap_or(base));
     }

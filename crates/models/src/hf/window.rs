@@ -72,7 +72,13 @@ impl Window {
         let read = |least| -> Result<Option<usize>> {
             let mut number = None;
             for key in self.number {
-                number = number.or(config.count(key, least..=MAX_LAYERS)?);
+                let read = match config.get(key).and_then(Value::as_str) {
+                    Some(letters) => Some(period_of(letters).ok_or_else(|| {
+                        config.invalid(key, "a number, or letters such as `LLLG`, the last one `G`")
+                    })?),
+                    None => config.count(key, least..=MAX_LAYERS)?,
+                };
+                number = number.or(read);
             }
             Ok(number)
         };
@@ -82,6 +88,12 @@ impl Window {
             rule => rule,
         })
     }
+}
+
+/// Period of a pattern of letters: `L` for layers with a window, and a `G` behind them.
+fn period_of(letters: &str) -> Option<usize> {
+    let local = letters.strip_suffix('G')?;
+    (local.bytes().all(|letter| letter == b'L') && local.len() < MAX_LAYERS).then_some(letters.len())
 }
 
 impl Rule {

@@ -33,7 +33,9 @@ impl Weights {
         for layer in 0..config.n_layers {
             layers.push(load_layer(&mut source, config, layer)?);
         }
-        let output_norm = source.vector("output_norm.weight", config.model_dim)?;
+        let mut output_norm = source.vector("output_norm.weight", config.model_dim)?;
+        // Products are linear: the factor of logits is one of what they multiply.
+        output_norm.iter_mut().for_each(|weight| *weight *= config.decoder.logits_scale);
         let output = if source.has("output.weight") {
             Some(linear(&mut source, "output", config.vocab_size, config.model_dim)?)
         } else {
@@ -52,7 +54,6 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
     // Rotary frequencies that converters of 2023 stored per layer; they follow from the
     // configuration.
     source.skip(&name("attn_rot_embd.weight"));
-    let attention_norm = source.vector(&name("attn_norm.weight"), model_dim)?;
     let (query, key, value) = match decoder.projections {
         Projections::Separate => (
             linear(source, &name("attn_q"), query_dim, model_dim)?,
@@ -73,11 +74,12 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
     };
     let has_norms = decoder.head_norms || decoder.row_norms;
     let norm_dims = if decoder.row_norms { [query_dim, kv_dim] } else { [config.head_dim; 2] };
+    let attention_output = linear(source, &name("attn_output"), model_dim, query_dim)?;
     let mut norm = |there: bool, part: &str, len| {
         if there { source.vector(&name(part), len).map(Some) } else { Ok(None) }
     };
     Ok(LayerWeights {
-        attention_norm,
+        attention_norm: norm(decoder.input_norms, "attn_norm.weight", model_dim)?,
         query,
         key,
         value,
@@ -85,8 +87,8 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
         key_norm: norm(has_norms, "attn_k_norm.weight", norm_dims[1])?,
         attention_post_norm: norm(decoder.post_norms, "post_attention_norm.weight", model_dim)?,
         ffn_post_norm: norm(decoder.post_norms, "post_ffw_norm.weight", model_dim)?,
-        attention_output: linear(source, &name("attn_output"), model_dim, query_dim)?,
-        ffn_norm: source.vector(&name("ffn_norm.weight"), model_dim)?,
+        attention_output,
+        ffn_norm: norm(decoder.input_norms, "ffn_norm.weight", model_dim)?,
         feed_forward,
         experts,
     })

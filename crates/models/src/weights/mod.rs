@@ -26,8 +26,8 @@ pub struct Linear {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct LayerWeights {
-    /// `[model_dim]`.
-    pub attention_norm: Vec<f32>,
+    /// `[model_dim]`; norm of the input of attention.
+    pub attention_norm: Option<Vec<f32>>,
     /// `[n_heads * head_dim, model_dim]`.
     pub query: Linear,
     /// `[n_kv_heads * head_dim, model_dim]`.
@@ -42,8 +42,8 @@ pub struct LayerWeights {
     pub attention_output: Linear,
     /// `[model_dim]`.
     pub attention_post_norm: Option<Vec<f32>>,
-    /// `[model_dim]`.
-    pub ffn_norm: Vec<f32>,
+    /// `[model_dim]`; norm of the input of the feed-forward network.
+    pub ffn_norm: Option<Vec<f32>>,
     /// The network of every token; of a mixture its shared experts, if it has any.
     pub feed_forward: Option<FeedForward>,
     /// The experts of a mixture.

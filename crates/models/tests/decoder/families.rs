@@ -62,7 +62,9 @@ fn gemma_has_caps_windows_and_scales() {
     assert_eq!(gemma3.rope.base, 1e6);
     assert!(matches!(gemma3.rope.scaling, RopeScaling::Linear { .. }));
     let local = gemma3.local_rope.expect("another base");
-    assert_eq!((local.base, local.rotary_dim, local.scaling), (1e4, 32, RopeScaling::None));
+    assert_eq!(local.layers, [true, true, true, true, true, false, true]);
+    let rope = local.rope.expect("rotated");
+    assert_eq!((rope.base, rope.rotary_dim, rope.scaling), (1e4, 32, RopeScaling::None));
 }
 
 #[test]
@@ -77,9 +79,11 @@ fn what_gemma_files_leave_out_has_its_usual_value() {
     assert_eq!(windowed_layers(&bare), [Some(4096), None, Some(4096), None]);
 
     let local = changed("gemma3", |metadata| drop(metadata.remove("gemma3.rope.freq_base_swa")));
-    assert_eq!(local.expect("valid").local_rope.expect("the usual base").base, 1e4);
+    let local = local.expect("valid").local_rope.expect("windowed layers");
+    assert_eq!(local.rope.expect("the usual base").base, 1e4);
     let no_window = changed("gemma3", |metadata| drop(metadata.remove("gemma3.attention.sliding_window")));
-    assert_eq!(no_window.expect("valid").decoder.window, Window::Full);
+    let no_window = no_window.expect("valid");
+    assert_eq!((no_window.decoder.window, no_window.local_rope), (Window::Full, None));
     let no_caps = changed("gemma2", |metadata| drop(metadata.insert("gemma2.attn_logit_softcapping", 0f32)));
     assert_eq!(no_caps.expect("valid").decoder.attention_soft_cap, None);
 }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ruvllm_kernels::rope::RopeScaling;
 use ruvllm_models::{
     Checkpoint, Compute, HfFolder, KvFormat, LogitsRows, Model, PagePool, Segment, Window, Workspace,
 };
@@ -72,7 +73,7 @@ fn logits_are_those_of_the_reference() {
         }
         seen += 1;
     }
-    assert_eq!(seen, 16, "forms");
+    assert_eq!(seen, 22, "forms");
 }
 
 #[test]
@@ -162,4 +163,54 @@ fn the_context_of_yarn_is_the_scaled_one() {
     copy.set("rope_scaling", json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}));
     let opened = copy.open().expect("it opens");
     assert_eq!(opened.metadata().get_u64("qwen2.context_length").ok(), Some(Some(2048)));
+}
+
+#[test]
+fn layers_without_rotation_are_those_of_the_family() {
+    for (name, still) in
+        [("smollm3", [false, false, false, true, false]), ("exaone4", [false, false, false, true, false])]
+    {
+        let model = Model::load(&open(name), &mut |_| ()).expect("it loads");
+        let local = model.config().local_rope.clone().expect("layers of their own");
+        assert_eq!((local.rope, local.layers.as_slice()), (None, still.as_slice()), "{name}");
+    }
+    for name in ["exaone4_full", "olmo2", "granite"] {
+        let model = Model::load(&open(name), &mut |_| ()).expect("it loads");
+        assert_eq!(model.config().local_rope, None, "{name}");
+    }
+    let model = Model::load(&open("olmo3"), &mut |_| ()).expect("it loads");
+    let (config, local) = (model.config(), model.config().local_rope.clone().expect("unscaled layers"));
+    let rope = local.rope.expect("rotated");
+    assert_eq!((rope.base, rope.scaling), (config.rope.base, RopeScaling::None));
+    assert!(matches!(config.rope.scaling, RopeScaling::Yarn { .. }), "{:?}", config.rope);
+    assert_eq!(local.layers, [true, true, true, false, true]);
+}
+
+#[test]
+fn configurations_that_files_have_no_keys_for_are_refused() {
+    for (name, change, expected) in [
+        ("smollm3", json!({"no_rope_layers": [1, 1, 0, 1, 1]}), "no_rope_layers"),
+        ("smollm3", json!({"no_rope_layers": null, "no_rope_layer_interval": 3}), "no_rope_layer_interval"),
+        ("smollm3", json!({"use_sliding_window": true}), "use_sliding_window"),
+        ("exaone4", json!({"sliding_window_pattern": "LGL"}), "sliding_window_pattern"),
+        ("granite", json!({"residual_multiplier": -1.0}), "residual_multiplier"),
+        (
+            "olmo3",
+            json!({"rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 2e4},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            }}),
+            "rope_parameters",
+        ),
+    ] {
+        let copy = Copy::of_folder(&form(name));
+        for (key, value) in change.as_object().expect("fields") {
+            copy.set(key, value.clone());
+        }
+        let refused = copy.open().expect_err(name).to_string();
+        assert!(refused.contains(expected), "{name}: {refused}");
+    }
+    let copy = Copy::of_folder(&form("exaone4"));
+    copy.set("sliding_window_pattern", json!("LLLG"));
+    assert!(copy.open().is_ok());
 }

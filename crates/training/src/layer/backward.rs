@@ -68,7 +68,7 @@ impl Layer<'_> {
         });
         let factors = self.factors.ffn_input.as_ref();
         if factors.is_some() {
-            self.norm(&saved.middle, &weights.ffn_norm, &[], &mut buffers.normed);
+            self.norm(&saved.middle, self.ffn_norm, &[], &mut buffers.normed);
         }
         buffers.gradient.resize(n * dim, 0.0);
         let job = Backward {
@@ -80,7 +80,7 @@ impl Layer<'_> {
             gradients,
         };
         backward(compute, &mut buffers.outputs, job, &mut buffers.products);
-        self.add_norm_gradient(&saved.middle, &weights.ffn_norm, &buffers.gradient, stream);
+        self.add_norm_gradient(&saved.middle, self.ffn_norm, &buffers.gradient, stream);
     }
 
     fn attend_backward(
@@ -125,7 +125,7 @@ impl Layer<'_> {
             self.place_backward(row, saved, query, key);
         });
         if factors.is_some() {
-            self.norm(&saved.input, &weights.attention_norm, &[], &mut buffers.normed);
+            self.norm(&saved.input, self.attention_norm, &[], &mut buffers.normed);
         }
         buffers.gradient.resize(n * dim, 0.0);
         let job = Backward {
@@ -138,7 +138,7 @@ impl Layer<'_> {
         };
         backward(compute, &mut buffers.outputs, job, &mut buffers.products);
         if to_input {
-            self.add_norm_gradient(&saved.input, &weights.attention_norm, &buffers.gradient, stream);
+            self.add_norm_gradient(&saved.input, self.attention_norm, &buffers.gradient, stream);
         }
     }
 

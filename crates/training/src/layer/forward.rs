@@ -33,7 +33,7 @@ impl Layer<'_> {
         let Layer { config, weights, compute, rows, .. } = self;
         let (n, query_dim, kv_dim) = (rows.len(), config.query_dim(), config.kv_dim());
         let linears = [&weights.query, &weights.key, &weights.value];
-        self.norm(hidden, &weights.attention_norm, &linears, &mut buffers.normed);
+        self.norm(hidden, self.attention_norm, &linears, &mut buffers.normed);
         saved.queries.resize(n * query_dim, 0.0);
         saved.keys.resize(n * kv_dim, 0.0);
         saved.values.resize(n * kv_dim, 0.0);
@@ -79,7 +79,7 @@ impl Layer<'_> {
         let Layer { config, weights, network, compute, rows, .. } = self;
         let (n, ffn_dim) = (rows.len(), config.ffn_dim);
         let linears = [&network.gate, &network.up];
-        self.norm(hidden, &weights.ffn_norm, &linears, &mut buffers.normed);
+        self.norm(hidden, self.ffn_norm, &linears, &mut buffers.normed);
         saved.gate.resize(n * ffn_dim, 0.0);
         saved.up.resize(n * ffn_dim, 0.0);
         let factors = self.factors.ffn_input.as_ref();

@@ -21,6 +21,8 @@ use crate::product;
 pub(crate) struct Layer<'a> {
     pub(crate) config: &'a ModelConfig,
     pub(crate) weights: &'a LayerWeights,
+    pub(crate) attention_norm: &'a [f32],
+    pub(crate) ffn_norm: &'a [f32],
     pub(crate) network: &'a FeedForward,
     pub(crate) transposed: Option<&'a LayerTransposed>,
     pub(crate) index: usize,

@@ -71,10 +71,14 @@ impl<'t> Teacher<'t> {
         sample.add_rows(&weights.embedding);
         weights.output.iter().for_each(|output| sample.add_linear(output));
         for layer in &weights.layers {
-            sample.add(&layer.attention_norm);
-            sample.add(&layer.ffn_norm);
-            let norms =
-                [&layer.query_norm, &layer.key_norm, &layer.attention_post_norm, &layer.ffn_post_norm];
+            let norms = [
+                &layer.attention_norm,
+                &layer.ffn_norm,
+                &layer.query_norm,
+                &layer.key_norm,
+                &layer.attention_post_norm,
+                &layer.ffn_post_norm,
+            ];
             norms.into_iter().flatten().for_each(|norm| sample.add(norm));
             let attention = [&layer.query, &layer.key, &layer.value, &layer.attention_output];
             let network = layer.feed_forward.iter().flat_map(|ffn| [&ffn.gate, &ffn.up, &ffn.down]);

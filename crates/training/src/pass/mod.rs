@@ -108,10 +108,11 @@ impl<'m> Backprop<'m> {
     /// Takes a model. Transposed weights are made by the first pass with gradients.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a model with an activation function that has no derivative here.
+    /// [`Error::Untrainable`] for a model with a part without gradients, [`Error::Setting`] for an
+    /// activation function that has no derivative here.
     pub fn new(model: &'m Model, compute: &'m Compute, options: BackpropOptions) -> Result<Self> {
-        if model.config().decoder.experts.is_some() {
-            return Err(Error::mixture(model.config()));
+        if model.config().decoder.unusual_feature().is_some() {
+            return Err(Error::untrainable(model.config()));
         }
         let activation = model.config().decoder.activation;
         if !matches!(activation, Activation::SwiGlu | Activation::GeGlu) {
@@ -224,10 +225,13 @@ fn layer<'a>(
     lora: Option<&'a Lora>,
 ) -> Result<Layer<'a>> {
     let weights = &model.weights().layers[index];
+    let untrainable = || Error::untrainable(model.config());
     Ok(Layer {
         config: model.config(),
         weights,
-        network: weights.feed_forward.as_ref().ok_or_else(|| Error::mixture(model.config()))?,
+        attention_norm: weights.attention_norm.as_deref().ok_or_else(untrainable)?,
+        ffn_norm: weights.ffn_norm.as_deref().ok_or_else(untrainable)?,
+        network: weights.feed_forward.as_ref().ok_or_else(untrainable)?,
         transposed: transposed.map(|transposed| &transposed.layers[index]),
         index,
         ropes,

@@ -1,9 +1,9 @@
 """Makes a folder for each form of a family that published models have but `tiny/` has not, and what transformers computes.
 
-    python3 make.py [mixtures]
+    python3 make.py [mixtures | switches]
 
 Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`, 5.24 for mixtures of
-experts. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
+experts and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
 softmax, tables of rotary positions).
 """
 
@@ -84,6 +84,26 @@ MIXTURES = {
         norm_topk_prob=False)),
 }
 
+# Families that differ from Llama by norms, factors, and layers that do not rotate.
+SWITCHES = {
+    "smollm3": ("SmolLM3ForCausalLM", dict(
+        num_hidden_layers=5, rope_theta=None, rope_parameters=dict(rope_type="default", rope_theta=50000.0))),
+    "olmo2": ("Olmo2ForCausalLM", dict(num_hidden_layers=2, head_dim=None, tie_word_embeddings=False)),
+    "olmo3": ("Olmo3ForCausalLM", dict(
+        num_hidden_layers=5, head_dim=None, sliding_window=9, rope_theta=None,
+        rope_parameters=dict(full_attention=dict(YARN, rope_theta=20000.0, attention_factor=1.2, beta_fast=32.0, beta_slow=1.0),
+                             sliding_attention=dict(rope_type="default", rope_theta=20000.0)))),
+    "exaone4": ("Exaone4ForCausalLM", dict(
+        num_hidden_layers=5, sliding_window=9, sliding_window_pattern=4, rope_theta=None,
+        rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=16.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                             original_max_position_embeddings=64))),
+    "exaone4_full": ("Exaone4ForCausalLM", dict(
+        num_hidden_layers=2, sliding_window=None, layer_types=["full_attention"] * 2)),
+    "granite": ("GraniteForCausalLM", dict(
+        num_hidden_layers=2, head_dim=None, embedding_multiplier=12.0, attention_multiplier=0.25, residual_multiplier=0.22,
+        logits_scaling=3.0, attention_bias=True)),
+}
+
 
 def configuration(class_name, changes):
     fields = {key: value for key, value in (COMMON | changes).items() if value is not None or key.endswith(("window", "capping"))}
@@ -113,6 +133,8 @@ def main():
     forms = FORMS if transformers.__version__ < "5" else FORMS_5
     if sys.argv[1:] == ["mixtures"]:
         forms = MIXTURES
+    if sys.argv[1:] == ["switches"]:
+        forms = SWITCHES
     for seed, (name, (class_name, changes)) in enumerate(forms.items()):
         generator = torch.Generator().manual_seed(seed)
         config = configuration(class_name, changes)

@@ -45,8 +45,8 @@ impl Family {
     /// # Errors
     /// Feature that candle lacks.
     pub(super) fn of(config: &ModelConfig, json: &Map<String, Value>) -> Result<Self, String> {
-        if config.decoder.experts.is_some() {
-            return Err("it is a mixture of experts".to_owned());
+        if let Some(feature) = config.decoder.unusual_feature() {
+            return Err(format!("it has {feature}"));
         }
         let family = match config.architecture.as_str() {
             "llama" if is_mistral(json) => Self::Mistral,

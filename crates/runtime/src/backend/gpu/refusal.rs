@@ -67,11 +67,8 @@ pub(super) fn activation(config: &ModelConfig) -> Result<ruvllm_gpu::Activation,
 
 /// Checks that the kernels have what the model computes, and its sizes.
 pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
-    if let Some(experts) = &config.decoder.experts {
-        return Err(Refusal::Unsupported(format!(
-            "it is a mixture of {} experts, which run on the CPU only",
-            experts.count
-        )));
+    if let Some(feature) = config.decoder.unusual_feature() {
+        return Err(Refusal::Unsupported(format!("it has {feature}, which runs on the CPU only")));
     }
     let head_dim = config.head_dim;
     if head_dim > MAX_HEAD_DIM || !head_dim.is_multiple_of(8) {

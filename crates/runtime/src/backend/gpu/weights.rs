@@ -161,20 +161,21 @@ impl<'m> Uploader<'_, 'm> {
         let name = |part: &str| format!("blk.{index}.{part}");
         let [q, k, v] = ["attn_q", "attn_k", "attn_v"].map(name);
         let [output, gate, up, down] = ["attn_output", "ffn_gate", "ffn_up", "ffn_down"].map(name);
-        let network = layer.feed_forward.as_ref().ok_or_else(|| {
-            Refusal::Unsupported(format!("its layer {index} has no feed-forward network for every token"))
-        })?;
+        let missing = |what| Refusal::Unsupported(format!("its layer {index} has no {what}"));
+        let network = layer.feed_forward.as_ref();
+        let network = network.ok_or_else(|| missing("feed-forward network for every token"))?;
+        let input_norm = |norm: &'m Option<Vec<f32>>| norm.as_deref().ok_or_else(|| missing("input norm"));
         let head_norms = match (&layer.query_norm, &layer.key_norm) {
             (Some(query), Some(key)) => Some(self.vector(&[query.as_slice(), key].concat())?),
             _ => None,
         };
         Ok(DeviceLayer {
-            attention_norm: self.vector(&layer.attention_norm)?,
+            attention_norm: self.vector(input_norm(&layer.attention_norm)?)?,
             qkv: self.projection(&[(&q, &layer.query), (&k, &layer.key), (&v, &layer.value)])?,
             head_norms,
             attention_output: self.projection(&[(&output, &layer.attention_output)])?,
             attention_post_norm: self.optional(layer.attention_post_norm.as_deref())?,
-            ffn_norm: self.vector(&layer.ffn_norm)?,
+            ffn_norm: self.vector(input_norm(&layer.ffn_norm)?)?,
             gate_up: self.projection(&[(&gate, &network.gate), (&up, &network.up)])?,
             down: self.projection(&[(&down, &network.down)])?,
             ffn_post_norm: self.optional(layer.ffn_post_norm.as_deref())?,

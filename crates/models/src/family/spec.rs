@@ -1,0 +1,127 @@
+//! The switches of the decoder block.
+
+use ruvllm_kernels::rope::RopeLayout;
+
+use super::activation::Activation;
+use super::experts::Experts;
+use super::window::{self, Window};
+use super::{Sizes, read_attention_scale};
+use crate::config::keys::Keys;
+use crate::error::Result;
+
+/// The switches of the decoder block. Biases need none: a projection that has a bias in the file
+/// gets it.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct DecoderSpec {
+    /// Pairing of the dimensions of a head in RoPE.
+    pub rope_layout: RopeLayout,
+    /// Factor of query-key products before the softmax.
+    pub attention_scale: f32,
+    /// Position-dependent factor of queries, if any.
+    pub attention_temperature: Option<AttentionTemperature>,
+    /// `cap` of `cap * tanh(score / cap)`, applied to the scaled products.
+    pub attention_soft_cap: Option<f32>,
+    /// Attention span of each layer: full or sliding window.
+    pub window: Window,
+    /// Activation of the gated feed-forward network.
+    pub activation: Activation,
+    /// Experts of the feed-forward network, if it is a mixture; in every layer then.
+    pub experts: Option<Experts>,
+    /// Storage of projections that have the same input: separate or joint.
+    pub projections: Projections,
+    /// True if each head of the queries and keys is normed before RoPE (QK norm).
+    pub head_norms: bool,
+    /// True if queries and keys are normed before RoPE, all heads of a token together.
+    pub row_norms: bool,
+    /// True if the inputs of attention and of the feed-forward network are normed.
+    pub input_norms: bool,
+    /// True if the outputs of attention and of the feed-forward network are normed before they are
+    /// added to the residual stream.
+    pub post_norms: bool,
+    /// Factor of embeddings.
+    pub embedding_scale: f32,
+    /// Factor of what attention and the feed-forward network add to the residual stream.
+    pub residual_scale: f32,
+    /// Factor of logits; the final norm's weights hold it.
+    pub logits_scale: f32,
+    /// `cap` of `cap * tanh(logit / cap)`.
+    pub logits_soft_cap: Option<f32>,
+}
+
+impl DecoderSpec {
+    /// The first feature of the block that only the forward pass of this crate computes, for those
+    /// who compute the block otherwise and must refuse it.
+    pub fn unusual_feature(&self) -> Option<String> {
+        if let Some(experts) = &self.experts {
+            return Some(format!("a mixture of {} experts", experts.count));
+        }
+        let features = [
+            (!self.input_norms, "no norms before attention and the feed-forward network"),
+            (self.row_norms, "norms over all heads of a query or key together"),
+            (self.residual_scale != 1.0, "a factor of what layers add to the residual stream"),
+        ];
+        features.into_iter().find_map(|(is_there, name)| is_there.then(|| name.to_owned()))
+    }
+
+    /// The form that most families share, with the scale and the window that the file names.
+    /// Mixtures of experts are refused: their families differ in what files leave out.
+    pub(super) fn usual(keys: &Keys<'_>, sizes: &Sizes) -> Result<Self> {
+        if let Some(experts @ 1..) = keys.count("expert_count", 0..=usize::MAX)? {
+            let expected = "0: this architecture is known without mixtures of experts";
+            return Err(keys.invalid("expert_count", experts, expected));
+        }
+        Self::mixture(keys, sizes, None)
+    }
+
+    /// As [`usual`](Self::usual), with these experts.
+    pub(super) fn mixture(keys: &Keys<'_>, sizes: &Sizes, experts: Option<Experts>) -> Result<Self> {
+        Ok(Self {
+            rope_layout: RopeLayout::Halves,
+            attention_scale: read_attention_scale(keys, sizes.head_dim)?,
+            attention_temperature: None,
+            attention_soft_cap: None,
+            window: Window::read(keys, sizes.n_layers, window::Usual::EVERY_LAYER)?,
+            activation: Activation::SwiGlu,
+            experts,
+            projections: Projections::Separate,
+            head_norms: false,
+            row_norms: false,
+            input_norms: true,
+            post_norms: false,
+            embedding_scale: 1.0,
+            residual_scale: 1.0,
+            logits_scale: 1.0,
+            logits_soft_cap: None,
+        })
+    }
+}
+
+/// Position-dependent attention temperature: queries are multiplied by `1 + scale * ln(1 +
+/// floor(position / every))`, so that attention stays as sharp with more keys. Source: Llama 4.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct AttentionTemperature {
+    /// Growth of the factor.
+    pub scale: f32,
+    /// Positions from one step to the next; there is no effect before the first.
+    pub every: usize,
+}
+
+impl AttentionTemperature {
+    /// The factor of a query.
+    pub fn factor(&self, position: usize) -> f32 {
+        let steps = (position / self.every.max(1)) as f64;
+        (1.0 + f64::from(self.scale) * steps.ln_1p()) as f32
+    }
+}
+
+/// Storage of projections that have the same input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Projections {
+    /// Each in a tensor of its own.
+    Separate,
+    /// Queries, keys and values one below the other in `attn_qkv`, gate and up in `ffn_up`.
+    Joint,
+}
