@@ -205,7 +205,7 @@ fn lessons_are_consolidated_in_the_background() {
     assert_eq!(status()["new_lessons"], 16);
     let on = Learning { background_share: Some(1.0), ..off };
     let background = background::start(&app.models, &on).unwrap().expect("a thread");
-    let end = Instant::now() + Duration::from_secs(120);
+    let end = Instant::now() + Duration::from_secs(600);
     while status()["new_lessons"] == 16 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(50));
     }
