@@ -113,7 +113,10 @@ fn decode_of_many(suite: &mut Suite, heads: Heads, name: &str, contexts: &[usize
     let learned = Learned::new(heads, BLOCK_TOKENS);
     let blocks: Vec<_> = planes.iter().map(|planes| blocks(planes, layout, &learned)).collect();
     let calls: Vec<AttentionCall<'_>> = (contexts.iter().zip(&blocks))
-        .map(|(&len, blocks)| AttentionCall { shape: shape(heads, len - 1, 1), kv: KvView::new(blocks, len) })
+        .map(|(&len, blocks)| {
+            let (shape, kv) = (shape(heads, len - 1, 1), KvView::new(blocks, len));
+            AttentionCall { shape, kv, sinks: None }
+        })
         .collect();
     let width = heads.n_heads * heads.head_dim;
     let q = values(contexts.len() * width);
@@ -127,7 +130,7 @@ fn decode_of_many(suite: &mut Suite, heads: Heads, name: &str, contexts: &[usize
     let id = format!("{} {} sequences of {name} keys", heads.name, contexts.len());
     suite.measure("many", &format!("{id} one by one"), work, || {
         let rows = q.chunks_exact(width).zip(out.chunks_exact_mut(width));
-        for (AttentionCall { shape, kv }, (q, out)) in calls.iter().zip(rows) {
+        for (AttentionCall { shape, kv, .. }, (q, out)) in calls.iter().zip(rows) {
             kernels.attention(&pool, shape, q, kv, out, &mut scratch);
         }
     });

@@ -37,7 +37,7 @@ impl<'a> Batch<'a> {
             let task = self.task(work);
             // SAFETY: `self.kernels` exists only where the slot's instruction set is present.
             unsafe { (self.kernels.slots.attend)(&task, &mut worker) }
-            let Some(first) = work.partial else { return self.finish(work, &task, &worker.total) };
+            let Some(first) = work.partial else { return self.finish(work, &task, &mut worker) };
             let lines = worker.total.lines();
             // SAFETY: `for_each_in_order` gives each task to one call, and tasks do not share
             // partial results.
@@ -51,7 +51,7 @@ impl<'a> Batch<'a> {
     }
 
     fn task(&self, work: &Work) -> Task<'a> {
-        let AttentionCall { shape, kv } = &self.calls[work.call];
+        let AttentionCall { shape, kv, .. } = &self.calls[work.call];
         let (queries, splits) = (work.queries.clone(), work.splits.clone());
         let n_values = shape.n_queries * shape.n_heads * shape.head_dim;
         let q = &self.q[work.start..work.start + n_values];
@@ -74,12 +74,20 @@ impl<'a> Batch<'a> {
             // SAFETY: `self.kernels` exists only where the slot's instruction set is present.
             unsafe { (self.kernels.slots.attend_merge)(total, partial) }
         }
-        self.finish(work, &task, total);
+        self.finish(work, &task, worker);
     }
 
-    /// Writes the rows of a task: accumulator divided by the sum; zeros for rows without weight.
-    fn finish(&self, work: &Work, task: &Task<'_>, state: &State) {
+    /// Merges the sinks into the task's rows, if there are any, and writes the rows: accumulator
+    /// divided by the sum; zeros for rows without weight.
+    fn finish(&self, work: &Work, task: &Task<'_>, worker: &mut Worker) {
         let (group, dim) = (task.shape.group(), task.shape.head_dim);
+        let Worker { total: state, split, .. } = worker;
+        if let Some(sinks) = self.calls[work.call].sinks {
+            let of_group = &sinks[task.kv_head * group..(task.kv_head + 1) * group];
+            split.reset_to_sinks(task.rows(), task.shape.padded_dim(), of_group);
+            // SAFETY: `self.kernels` exists only where the slot's instruction set is present.
+            unsafe { (self.kernels.slots.attend_merge)(state, split) }
+        }
         for (i, query) in task.queries.clone().enumerate() {
             let start = work.start + (query * task.shape.n_heads + task.kv_head * group) * dim;
             // SAFETY: a query's heads of one key/value head belong to exactly one query tile, and a

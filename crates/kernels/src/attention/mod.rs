@@ -8,7 +8,8 @@
 //! - keys are processed in ascending order in *tiles* of 32 (at multiples of 32 in the sequence),
 //!   each one step of the online softmax; values are added key by key;
 //! - contexts are divided into *splits* of 512 keys (at multiples of 512). Each split starts with
-//!   an empty state; split results are merged in ascending order.
+//!   an empty state; split results are merged in ascending order;
+//! - a head's [sink](AttentionCall::sinks) is merged last, as a split of one key without a value.
 //!
 //! Prefill in any chunks, decode, any thread count and any instruction set are therefore
 //! bit-identical.
@@ -159,7 +160,8 @@ impl Kernels {
         out: &mut [f32],
         scratch: &mut AttentionScratch,
     ) {
-        self.attention_batch(pool, &[AttentionCall { shape: shape.clone(), kv: *kv }], q, out, scratch);
+        let call = AttentionCall { shape: shape.clone(), kv: *kv, sinks: None };
+        self.attention_batch(pool, &[call], q, out, scratch);
     }
 
     /// Computes [`attention`](Self::attention) of several sequences at once.
@@ -173,7 +175,8 @@ impl Kernels {
     /// head_dim]`.
     ///
     /// # Panics
-    /// See [`attention`](Self::attention).
+    /// See [`attention`](Self::attention); also if there are not as many
+    /// [sinks](AttentionCall::sinks) as query heads.
     #[track_caller]
     pub fn attention_batch(
         &self,
@@ -184,9 +187,9 @@ impl Kernels {
         scratch: &mut AttentionScratch,
     ) {
         let mut n_values = Some(0_usize);
-        for AttentionCall { shape, kv } in calls {
-            shape.check(kv);
-            n_values = n_values.and_then(|n| n.checked_add(shape.n_values()?));
+        for call in calls {
+            call.check();
+            n_values = n_values.and_then(|n| n.checked_add(call.shape.n_values()?));
         }
         assert!(
             n_values == Some(q.len()) && n_values == Some(out.len()),

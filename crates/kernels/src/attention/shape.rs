@@ -36,6 +36,22 @@ pub struct AttentionCall<'a> {
     pub shape: AttentionShape,
     /// Keys and values of the sequence.
     pub kv: KvView<'a>,
+    /// Attention sinks: a score per query head, `[n_heads]`, that takes part in the softmax and has
+    /// no value; finite. `None` for none. Neither scale, soft cap nor mask apply to it. Source:
+    /// gpt-oss, arXiv 2508.10925.
+    pub sinks: Option<&'a [f32]>,
+}
+
+impl AttentionCall<'_> {
+    /// Panics on inconsistent arguments.
+    #[track_caller]
+    pub(super) fn check(&self) {
+        self.shape.check(&self.kv);
+        if let Some(sinks) = self.sinks {
+            let n_heads = self.shape.n_heads;
+            assert!(sinks.len() == n_heads, "attention: {} sinks for {n_heads} query heads", sinks.len());
+        }
+    }
 }
 
 /// Keys visible to a query.

@@ -49,6 +49,17 @@ impl State {
         parts.acc.fill(Line::default());
     }
 
+    /// Makes each row the result of one key without a value, whose score is the sink of its head;
+    /// heads alternate as in a task. Requires reserved memory.
+    pub(super) fn reset_to_sinks(&mut self, rows: usize, padded_dim: usize, sinks: &[f32]) {
+        self.reset(rows, padded_dim);
+        let parts = self.parts();
+        for (largest, &sink) in parts.largest.iter_mut().zip(sinks.iter().cycle()) {
+            *largest = sink;
+        }
+        parts.sums.fill(1.0);
+    }
+
     pub(super) fn rows(&self) -> usize {
         self.rows
     }

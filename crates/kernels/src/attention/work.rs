@@ -73,7 +73,7 @@ impl WorkList {
     }
 
     /// Adds the query tiles of a call, each with all its splits.
-    fn add_tiles(&mut self, call: usize, start: usize, AttentionCall { shape, kv }: &AttentionCall<'_>) {
+    fn add_tiles(&mut self, call: usize, start: usize, AttentionCall { shape, kv, .. }: &AttentionCall<'_>) {
         if shape.n_queries == 0 || shape.head_dim == 0 || shape.n_heads == 0 {
             return;
         }
@@ -101,7 +101,7 @@ impl WorkList {
             if !is_long || tile.splits.len() < 2 {
                 continue;
             }
-            let AttentionCall { shape, kv } = &calls[tile.call];
+            let AttentionCall { shape, kv, .. } = &calls[tile.call];
             let lines = State::len(tile.rows(shape), shape.padded_dim());
             let end = lines.saturating_mul(tile.splits.len()).saturating_add(self.partials);
             if end > MAX_PARTIALS {
@@ -164,7 +164,7 @@ mod tests {
             soft_cap: None,
             alibi: None,
         };
-        AttentionCall { shape, kv: KvView::new(&[], len) }
+        AttentionCall { shape, kv: KvView::new(&[], len), sinks: None }
     }
 
     fn list(calls: &[AttentionCall<'_>], threads: usize) -> WorkList {
@@ -197,7 +197,7 @@ mod tests {
             }
             covered.sort_unstable();
             let expected: Vec<_> = (calls.iter().enumerate())
-                .flat_map(|(index, AttentionCall { shape, kv })| {
+                .flat_map(|(index, AttentionCall { shape, kv, .. })| {
                     (0..shape.n_kv_heads).flat_map(move |head| {
                         (0..shape.n_queries).flat_map(move |query| {
                             let splits = shape.keys_of_query(query, kv.len).end.div_ceil(SPLIT_KEYS);

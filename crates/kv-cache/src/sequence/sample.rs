@@ -16,6 +16,9 @@ use crate::storage::Storage;
 use crate::store::HOT;
 
 /// The query of a token in one layer, and the parameters of its attention.
+///
+/// The learned sinks of a model are not among them: they scale a head's output and its error by the
+/// same factor, so that relative errors do not depend on them.
 #[derive(Debug, Clone, Copy)]
 pub struct Probe<'a> {
     /// The layer.

@@ -195,7 +195,8 @@ impl Layer<'_> {
             let step = &segments[span.segment].step;
             let start = span.position - step.sequence().dropped_tokens();
             let shape = self.attention_shape(start, span.len);
-            AttentionCall { shape, kv: step.view(self.index, blocks).with_len(start + span.len) }
+            let kv = step.view(self.index, blocks).with_len(start + span.len);
+            AttentionCall { shape, kv, sinks: None }
         }));
         compute.kernels.attention_batch(&compute.pool, &calls, &queries[..n_rows * width], out, scratch);
         list.put_calls(calls);

@@ -38,6 +38,7 @@ fn together(kernels: Kernels, pool: &ThreadPool, cases: &[Case], scratch: &mut A
     let calls = cases.iter().zip(&blocks).map(|(Case { sequence, shape, .. }, blocks)| AttentionCall {
         shape: shape.clone(),
         kv: KvView::new(blocks, sequence.tokens()),
+        sinks: sequence.sinks.as_deref(),
     });
     let calls: Vec<_> = calls.collect();
     let q: Vec<f32> = cases.iter().flat_map(|case| case.q.iter().copied()).collect();
@@ -55,6 +56,7 @@ prop_compose! {
         is_full in prop::bool::weighted(0.2),
         soft_cap in prop::option::weighted(0.2, 1f32..60.0),
         alibi in prop::option::weighted(0.2, 1f32..9.0),
+        sink in prop::option::weighted(0.3, -9f32..9.0),
         (keys, values) in (0..KvFormat::ALL.len(), 0..KvFormat::ALL.len()),
         block_tokens in 1usize..5,
         seed in any::<u64>(),
@@ -69,6 +71,7 @@ prop_compose! {
         let sequence = Sequence::from_rows(n_kv_heads, head_dim, block_tokens, &[format], keys, values);
         let mut case = Case::new(seed, tokens, n_queries.min(tokens), group, sequence);
         case.shape.soft_cap = soft_cap;
+        case.sequence.sinks = sink.map(|sink| (0..case.shape.n_heads).map(|head| sink - head as f32).collect());
         (case.shape.mask, case.shape.alibi) =
             if is_full { (Mask::Full, None) } else { (Mask::Causal { window }, alibi) };
         case
@@ -125,7 +128,7 @@ fn an_empty_batch_has_no_output() {
 fn rows_of_too_few_calls_are_refused() {
     let case = Case::new(1, 9, 2, 1, Sequence::new(1, 9, 1, 8, KvFormat::F32));
     let blocks = case.sequence.blocks();
-    let calls = [AttentionCall { shape: case.shape, kv: KvView::new(&blocks, 9) }];
+    let calls = [AttentionCall { shape: case.shape, kv: KvView::new(&blocks, 9), sinks: None }];
     let mut scratch = AttentionScratch::new();
     best().attention_batch(&ThreadPool::single(), &calls, &[0.0; 24], &mut [0.0; 24], &mut scratch);
 }

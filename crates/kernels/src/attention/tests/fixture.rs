@@ -32,6 +32,8 @@ pub(super) struct Sequence {
     formats: Vec<[KvFormat; 2]>,
     pub(super) keys: Vec<f32>,   // [tokens, n_kv_heads, head_dim]
     pub(super) values: Vec<f32>, // [tokens, n_kv_heads, head_dim]
+    /// Scores without a value, `[n_heads]`.
+    pub(super) sinks: Option<Vec<f32>>,
     planes: Vec<[KvBuffer; 2]>,
 }
 
@@ -58,8 +60,8 @@ impl Sequence {
         values: Vec<f32>,
     ) -> Self {
         let formats = formats.to_vec();
-        let planes = Vec::new();
-        let mut sequence = Self { n_kv_heads, head_dim, block_tokens, formats, keys, values, planes };
+        let (sinks, planes) = (None, Vec::new());
+        let mut sequence = Self { n_kv_heads, head_dim, block_tokens, formats, keys, values, sinks, planes };
         let width = n_kv_heads * head_dim;
         for block in 0..sequence.tokens().div_ceil(block_tokens) {
             let tokens = block * block_tokens..((block + 1) * block_tokens).min(sequence.tokens());
@@ -143,7 +145,8 @@ impl Sequence {
         let blocks = self.blocks();
         let kv = KvView::new(&blocks, self.tokens());
         let mut out = vec![f32::NAN; q.len()];
-        kernels.attention(pool, shape, q, &kv, &mut out, scratch);
+        let call = AttentionCall { shape: shape.clone(), kv, sinks: self.sinks.as_deref() };
+        kernels.attention_batch(pool, &[call], q, &mut out, scratch);
         out
     }
 
@@ -172,9 +175,11 @@ impl Sequence {
                     s - f64::from(slope) * (position as f64 - key as f64)
                 };
                 let scores: Vec<f64> = keys.iter().map(score).collect();
-                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sink = self.sinks.as_ref().map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
+                let largest = scores.iter().copied().fold(sink, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
-                let sum: f64 = weights.iter().sum();
+                let of_sink = if self.sinks.is_some() { (sink - largest).exp() } else { 0.0 };
+                let sum: f64 = weights.iter().sum::<f64>() + of_sink;
                 for i in 0..dim {
                     let values = keys.iter().zip(&weights);
                     let total: f64 = values.map(|(&k, w)| w * f64::from(self.values[key_row(k) + i])).sum();

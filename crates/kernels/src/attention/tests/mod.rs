@@ -6,6 +6,7 @@ mod fixture;
 mod formats;
 mod nuq;
 mod property;
+mod sinks;
 mod squat;
 
 use fixture::{Random, Sequence, assert_close, assert_same_bits, best, scalar};

@@ -20,6 +20,7 @@ proptest! {
         alibi in prop::option::of(1f32..9.0),
         formats in prop::collection::vec((0..KvFormat::ALL.len(), 0..KvFormat::ALL.len()), 1..3),
         block_tokens in 1usize..5,
+        has_sinks in any::<bool>(),
         seed in any::<u64>(),
     ) {
         let tokens = before + n_queries;
@@ -32,7 +33,11 @@ proptest! {
         let mut random = Random(seed);
         let mut rows = || random.values(tokens * n_kv_heads * head_dim);
         let (keys, values) = (rows(), rows());
-        let sequence = Sequence::from_rows(n_kv_heads, head_dim, block_tokens, &formats, keys, values);
+        let mut sequence = Sequence::from_rows(n_kv_heads, head_dim, block_tokens, &formats, keys, values);
+        if has_sinks {
+            let sinks = Random(seed ^ 2).values(n_kv_heads * group);
+            sequence.sinks = Some(sinks.iter().map(|sink| 9.0 * sink).collect());
+        }
         let (mask, alibi) = if is_full { (Mask::Full, None) } else { (Mask::Causal { window }, alibi) };
         let shape =
             AttentionShape { query_start: before, n_queries, mask, soft_cap, alibi, ..sequence.shape(group) };
