@@ -182,6 +182,18 @@ def olmoe(draw):
     return "OlmoeForCausalLM", dict(fields, norm_topk_prob=maybe(draw, 0.5), attention_bias=maybe(draw, 0.3))
 
 
+def gpt_oss(draw):
+    fields = scaled(draw, sizes(draw), ["default", "yarn", "yarn"])
+    fields = dict(experts(draw, fields, "num_local_experts"), attention_bias=maybe(draw, 0.8),
+                  sliding_window=pick(draw, 1, 16, 40, 128))
+    if maybe(draw, 0.3):
+        layers = range(fields["num_hidden_layers"])
+        fields["layer_types"] = [pick(draw, "sliding_attention", "full_attention") for _ in layers]
+    if "rope_scaling" not in fields:
+        fields["rope_scaling"] = dict(rope_type="default")
+    return "GptOssForCausalLM", fields
+
+
 def smollm3(draw):
     fields = scaled(draw, sizes(draw), ["default", "llama3", "yarn"])
     return "SmolLM3ForCausalLM", dict(fields, attention_bias=maybe(draw, 0.3), mlp_bias=maybe(draw, 0.3))
@@ -238,8 +250,8 @@ def distilbert(draw):
 
 FAMILIES = dict(llama=llama, mistral=mistral, mistral3=mistral3, ministral3=ministral3, qwen2=qwen2, qwen3=qwen3, phi3=phi3,
                 gemma=gemma, gemma2=gemma2, gemma3=gemma3, mixtral=mixtral, qwen2moe=qwen2moe,
-                qwen3moe=qwen3moe, olmoe=olmoe, smollm3=smollm3, granite=granite, olmo2=olmo2, olmo3=olmo3, exaone4=exaone4,
-                bert=encoder("Bert", 0), roberta=encoder("Roberta", 1),
+                qwen3moe=qwen3moe, olmoe=olmoe, gpt_oss=gpt_oss, smollm3=smollm3, granite=granite, olmo2=olmo2, olmo3=olmo3,
+                exaone4=exaone4, bert=encoder("Bert", 0), roberta=encoder("Roberta", 1),
                 xlm_roberta=encoder("XLMRoberta", 1), distilbert=distilbert)
 
 
@@ -259,6 +271,8 @@ def fill(model, norms_plus_one, generator):
             values = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() > 1:
                 values *= (0.3 if norms_plus_one else 1.0) if "embed" in name else 1.3 / math.sqrt(parameter.shape[-1])
+            elif name.endswith("sinks"):
+                values *= 2.0
             elif "norm" in name.lower() and name.endswith("weight"):
                 values = (0.0 if norms_plus_one else 1.0) + 0.2 * values
             else:

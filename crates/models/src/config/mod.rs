@@ -98,9 +98,9 @@ impl ModelConfig {
         }
         let head_dim = read_head_dim(&keys, model_dim, n_heads)?;
         let context_length = keys.require_count("context_length", 1..=MAX_CONTEXT)?;
-        let rope = rope::read_rope(&keys, checkpoint, head_dim, context_length)?;
         let sizes = Sizes { model_dim, n_layers, n_heads, head_dim };
         let decoder = (family.decoder)(&keys, &sizes)?;
+        let rope = rope::read_rope(&keys, checkpoint, (head_dim, context_length), decoder.yarn_truncate)?;
         let ffn_dim = match &decoder.experts {
             Some(experts) => experts.shared_dim,
             None => keys.require_count("feed_forward_length", 1..=MAX_WIDTH)?,

@@ -43,15 +43,13 @@ pub(crate) const FREQUENCY_DIVISORS: &str = "rope_freqs.weight";
 pub(crate) const SHORT_FACTORS: &str = "rope_factors_short.weight";
 pub(crate) const LONG_FACTORS: &str = "rope_factors_long.weight";
 
-/// Key of a flag: round the ends of `YaRN`'s ramp to whole pairs. Usually true.
-pub(crate) const YARN_TRUNCATE: &str = "rope.scaling.yarn_truncate";
-
-/// Reads base, rotary dimension, scaling and frequency divisors.
+/// Reads base, rotary dimension, scaling and frequency divisors. `yarn_truncate` is the flag of
+/// that name.
 pub(crate) fn read_rope(
     keys: &Keys<'_>,
     checkpoint: &dyn Checkpoint,
-    head_dim: usize,
-    context_length: usize,
+    (head_dim, context_length): (usize, usize),
+    yarn_truncate: bool,
 ) -> Result<RopeConfig> {
     let rotary_dim = keys.count("rope.dimension_count", 1..=head_dim)?.unwrap_or(head_dim);
     if rotary_dim % 2 != 0 {
@@ -67,7 +65,7 @@ pub(crate) fn read_rope(
     let scaling = if long_rope {
         read_long_rope(keys, checkpoint, rotary_dim / 2, context_length)?
     } else {
-        read_scaling(keys, context_length)?
+        read_scaling(keys, context_length, yarn_truncate)?
     };
     Ok(RopeConfig { base: base.into(), rotary_dim, scaling, frequency_divisors })
 }
@@ -127,13 +125,13 @@ pub(crate) fn read_local_rope(
     Ok(layers.contains(&true).then_some(LocalRope { rope, layers }))
 }
 
-fn read_scaling(keys: &Keys<'_>, context_length: usize) -> Result<RopeScaling> {
+fn read_scaling(keys: &Keys<'_>, context_length: usize, yarn_truncate: bool) -> Result<RopeScaling> {
     let factor = read_factor(keys)?;
     match keys.text("rope.scaling.type")? {
         None if factor == 1.0 => Ok(RopeScaling::None),
         None | Some("linear") => Ok(RopeScaling::Linear { factor: factor.into() }),
         Some("none") => Ok(RopeScaling::None),
-        Some("yarn") => read_yarn(keys, factor, context_length),
+        Some("yarn") => read_yarn(keys, factor, context_length, yarn_truncate),
         Some("longrope") => Err(Error::MissingTensor { name: SHORT_FACTORS.into() }),
         Some(other) => Err(keys.invalid(
             "rope.scaling.type",
@@ -185,7 +183,7 @@ fn read_original_context(keys: &Keys<'_>) -> Result<Option<usize>> {
 
 /// `YaRN` (arXiv 2309.00071). Cosines and sines are multiplied by `0.1 ln(factor) + 1`, or by what
 /// converters write down in its place: a factor, or the `m` of a divisor `0.1 m ln(factor) + 1`.
-fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize) -> Result<RopeScaling> {
+fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize, truncate: bool) -> Result<RopeScaling> {
     let original_context = read_original_context(keys)?.unwrap_or(context_length);
     // A negative mix means "not set"; only the full mix of the paper is implemented.
     if let Some(mix) = keys.real("rope.scaling.yarn_ext_factor", Real::Finite)?
@@ -207,7 +205,7 @@ fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize) -> Result<Rope
         beta_fast: keys.real("rope.scaling.yarn_beta_fast", Real::Within(TURNS))?.unwrap_or(32.0).into(),
         beta_slow: keys.real("rope.scaling.yarn_beta_slow", Real::Within(TURNS))?.unwrap_or(1.0).into(),
         attention_factor: Some(attention_factor * f64::from(multiplier)),
-        truncate: keys.flag(YARN_TRUNCATE)?.unwrap_or(true),
+        truncate,
     })
 }
 

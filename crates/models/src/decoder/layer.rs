@@ -196,7 +196,7 @@ impl Layer<'_> {
             let start = span.position - step.sequence().dropped_tokens();
             let shape = self.attention_shape(start, span.len);
             let kv = step.view(self.index, blocks).with_len(start + span.len);
-            AttentionCall { shape, kv, sinks: None }
+            AttentionCall { shape, kv, sinks: weights.attention_sinks.as_deref() }
         }));
         compute.kernels.attention_batch(&compute.pool, &calls, &queries[..n_rows * width], out, scratch);
         list.put_calls(calls);

@@ -6,6 +6,7 @@ mod activation;
 mod exaone;
 mod experts;
 mod gemma;
+mod gpt_oss;
 mod granite;
 mod llama;
 mod olmo;
@@ -23,6 +24,10 @@ pub use self::window::Window;
 use crate::config::keys::{Keys, Real};
 use crate::error::{Error, Result};
 
+/// Key of a flag: round the ends of `YaRN`'s ramp to whole pairs. Where it is absent, the family
+/// decides.
+pub(crate) const YARN_TRUNCATE: &str = "rope.scaling.yarn_truncate";
+
 /// The families that can be loaded.
 const FAMILIES: &[Family] = &[
     llama::LLAMA,
@@ -34,6 +39,7 @@ const FAMILIES: &[Family] = &[
     qwen::QWEN3_MOE,
     olmo::OLMO2,
     olmo::OLMOE,
+    gpt_oss::GPT_OSS,
     phi::PHI3,
     gemma::GEMMA,
     gemma::GEMMA2,

@@ -5,7 +5,7 @@ use ruvllm_kernels::rope::RopeLayout;
 use super::activation::Activation;
 use super::experts::Experts;
 use super::window::{self, Window};
-use super::{Sizes, read_attention_scale};
+use super::{Sizes, YARN_TRUNCATE, read_attention_scale};
 use crate::config::keys::Keys;
 use crate::error::Result;
 
@@ -22,6 +22,11 @@ pub struct DecoderSpec {
     pub attention_temperature: Option<AttentionTemperature>,
     /// `cap` of `cap * tanh(score / cap)`, applied to the scaled products.
     pub attention_soft_cap: Option<f32>,
+    /// True if each head has a learned score that takes part in its softmax and has no value
+    /// (attention sinks).
+    pub sinks: bool,
+    /// True if the ends of `YaRN`'s ramp are rounded to whole pairs.
+    pub yarn_truncate: bool,
     /// Attention span of each layer: full or sliding window.
     pub window: Window,
     /// Activation of the gated feed-forward network.
@@ -36,6 +41,8 @@ pub struct DecoderSpec {
     pub row_norms: bool,
     /// True if the inputs of attention and of the feed-forward network are normed.
     pub input_norms: bool,
+    /// Name of the norm before the feed-forward network, between that of the layer and `.weight`.
+    pub ffn_norm_name: &'static str,
     /// True if the outputs of attention and of the feed-forward network are normed before they are
     /// added to the residual stream.
     pub post_norms: bool,
@@ -57,6 +64,7 @@ impl DecoderSpec {
             return Some(format!("a mixture of {} experts", experts.count));
         }
         let features = [
+            (self.sinks, "learned attention sinks"),
             (!self.input_norms, "no norms before attention and the feed-forward network"),
             (self.row_norms, "norms over all heads of a query or key together"),
             (self.residual_scale != 1.0, "a factor of what layers add to the residual stream"),
@@ -81,6 +89,8 @@ impl DecoderSpec {
             attention_scale: read_attention_scale(keys, sizes.head_dim)?,
             attention_temperature: None,
             attention_soft_cap: None,
+            sinks: false,
+            yarn_truncate: keys.flag(YARN_TRUNCATE)?.unwrap_or(true),
             window: Window::read(keys, sizes.n_layers, window::Usual::EVERY_LAYER)?,
             activation: Activation::SwiGlu,
             experts,
@@ -88,6 +98,7 @@ impl DecoderSpec {
             head_norms: false,
             row_norms: false,
             input_norms: true,
+            ffn_norm_name: "ffn_norm",
             post_norms: false,
             embedding_scale: 1.0,
             residual_scale: 1.0,

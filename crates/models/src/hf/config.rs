@@ -5,6 +5,7 @@ use std::path::Path;
 use gguf_rs_lite::Metadata;
 use serde_json::{Map, Value};
 
+use super::experts::StackForm;
 use super::family::{Decoder, Family, Form, SoftCaps};
 use super::fields::{self, Fields};
 use super::keys::Keys;
@@ -89,10 +90,7 @@ impl Config {
         let classes = config.list("architectures")?.unwrap_or_default();
         let classes: Vec<&str> = classes.iter().filter_map(Value::as_str).collect();
         let family = find_family(&config, &classes)?;
-        if config.get("quantization_config").is_some() {
-            let expected = "absent: folders of quantized weights cannot be read, take the unquantized model";
-            return Err(config.invalid("quantization_config", expected));
-        }
+        check_quantization(&config, family)?;
         check_activation(&config, family)?;
         let mut metadata = Metadata::new();
         metadata.insert("general.architecture", family.architecture);
@@ -148,6 +146,26 @@ fn find_family(config: &Fields<'_>, classes: &[&str]) -> Result<&'static Family>
         found: classes.first().copied().or(model_type).unwrap_or_default().to_owned(),
         supported: supported(),
     })
+}
+
+/// Checks that the weights are not quantized, or in a form that the family's tensors may have.
+fn check_quantization(config: &Fields<'_>, family: &Family) -> Result<()> {
+    const KEY: &str = "quantization_config";
+    let Some(quantization) = config.object(KEY)? else { return Ok(()) };
+    let has_mxfp4 = match &family.form {
+        Form::Decoder(decoder) => {
+            decoder.experts.is_some_and(|experts| experts.form == StackForm::Alternating)
+        }
+        Form::Encoder(_) => false,
+    };
+    if has_mxfp4 && quantization.text("quant_method")? == Some("mxfp4") {
+        return Ok(());
+    }
+    let expected = match has_mxfp4 {
+        true => "absent, or of the `quant_method` `mxfp4`: other quantized weights cannot be read",
+        false => "absent: folders of quantized weights cannot be read, take the unquantized model",
+    };
+    Err(config.invalid(KEY, expected))
 }
 
 fn check_activation(config: &Fields<'_>, family: &Family) -> Result<()> {

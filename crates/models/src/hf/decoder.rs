@@ -1,6 +1,6 @@
 //! The families of decoders.
 
-use super::experts::Experts;
+use super::experts::{Experts, StackForm};
 use super::family::{Bias, Decoder, Family, Form, Names, Part, Shape, SoftCaps, part};
 use super::window::{Rule, Window};
 
@@ -142,6 +142,17 @@ const POST_NORM: Part =
 const POST_FFN_NORM: Part =
     part("post_feedforward_layernorm", "post_ffw_norm", Shape::ModelNorm, Bias::Never);
 
+const GPT_OSS: &[Part] = &[
+    INPUT_NORM,
+    query(Bias::Maybe),
+    key(Bias::Maybe),
+    value(Bias::Maybe),
+    OUTPUT,
+    part("self_attn.sinks", "attn_sinks", Shape::Sinks, Bias::Never),
+    POST_NORM,
+    part("mlp.router", "ffn_gate_inp", Shape::Router, Bias::Always),
+];
+
 const OLMO2: &[Part] = &[
     query(Bias::Maybe),
     key(Bias::Maybe),
@@ -198,6 +209,8 @@ const USUAL: Decoder = Decoder {
     writes_rotary_dim: false,
     rope_base: None,
     window_rope_base: None,
+    yarn_truncate: true,
+    needs_scaling: false,
     has_long_rope: false,
     is_mistral3: false,
     still_every: None,
@@ -232,6 +245,8 @@ const EXPERTS: Experts = Experts {
     renormalize: Some("norm_topk_prob"),
     alias: None,
     parts: ["gate_proj", "up_proj", "down_proj"],
+    form: StackForm::Usual,
+    clamp: &[],
 };
 
 /// The families, the older ones first.
@@ -350,6 +365,36 @@ pub(super) const FAMILIES: &[Family] = &[
             ..USUAL
         }),
         layer: OLMOE,
+        ..QWEN2_FAMILY
+    },
+    Family {
+        classes: &["GptOssForCausalLM"],
+        model_types: &["gpt_oss"],
+        architecture: "gpt-oss",
+        form: Form::Decoder(Decoder {
+            head_dim: Some(64),
+            norm_eps: 1e-5,
+            rope_base: Some(150_000.0),
+            yarn_truncate: false,
+            needs_scaling: true,
+            window: Some(Window {
+                length: Some(128),
+                layers: Rule::ButEvery(2),
+                is_chosen: true,
+                is_always_written: true,
+                ..Window::EVERY_LAYER
+            }),
+            experts: Some(&Experts {
+                count: &["num_local_experts", "num_experts"],
+                ffn_dim: Some("intermediate_size"),
+                renormalize: None,
+                form: StackForm::Alternating,
+                clamp: &[("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)],
+                ..EXPERTS
+            }),
+            ..USUAL
+        }),
+        layer: GPT_OSS,
         ..QWEN2_FAMILY
     },
     OLMO2_FAMILY,

@@ -5,6 +5,9 @@ use super::keys::Keys;
 use super::sizes::{ExpertSizes, MAX_EXPERTS, MAX_WIDTH};
 use crate::error::Result;
 
+/// Stacks of GGUF: gate, up and down.
+pub(super) const STACKS: [&str; 3] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
+
 /// Mixture of experts of a family.
 #[derive(Debug)]
 pub(super) struct Experts {
@@ -21,6 +24,21 @@ pub(super) struct Experts {
     pub(super) alias: Option<&'static str>,
     /// Names of the gate, up and down matrices of an expert.
     pub(super) parts: [&'static str; 3],
+    /// Storage of the matrices.
+    pub(super) form: StackForm,
+    /// Fields of the clamped activation and the values that they must have, for which there are no
+    /// keys.
+    pub(super) clamp: &'static [(&'static str, f64)],
+}
+
+/// Storage of the matrices of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StackForm {
+    /// A matrix per expert, or those of all experts in one tensor with gate below up.
+    Usual,
+    /// All experts in one tensor in which gate and up alternate, with biases: transposed, or in
+    /// MXFP4.
+    Alternating,
 }
 
 impl Experts {
@@ -40,6 +58,11 @@ impl Experts {
         const CLIP: &str = "clip_qkv";
         if config.get(CLIP).is_some() {
             return Err(config.invalid(CLIP, "null: queries, keys and values are not clipped"));
+        }
+        for &(key, known) in self.clamp {
+            if config.real(key)?.is_some_and(|found| found != known) {
+                return Err(config.invalid(key, format!("{known}: GGUF has no key for another")));
+            }
         }
         Ok(ExpertSizes {
             count,

@@ -60,6 +60,11 @@ pub(super) struct Decoder {
     pub(super) rope_base: Option<f64>,
     /// Base in layers with a window, if different.
     pub(super) window_rope_base: Option<f64>,
+    /// Readers round the ends of `YaRN`'s ramp where no key says so.
+    pub(super) yarn_truncate: bool,
+    /// The scaling of the rotary embedding must be named: transformers has another default than
+    /// none.
+    pub(super) needs_scaling: bool,
     /// Scales long contexts by `LongRoPE`, and not by `YaRN`.
     pub(super) has_long_rope: bool,
     /// May scale queries by their position, and has a key for `YaRN`'s `mscale_all_dim`.
@@ -145,6 +150,8 @@ pub(super) enum Shape {
     QueryNorm,
     /// A norm over all key heads.
     KeyNorm,
+    /// A score for each query head; its name has no suffix.
+    Sinks,
     Query,
     Key,
     Value,

@@ -3,16 +3,19 @@
 //! Nothing is converted when a folder is opened: hyperparameters get the keys of GGUF, tensors
 //! their names and shapes. Matrices stay in the mapped files. Made anew, when they are asked for,
 //! are vectors that are not in f32, norms that GGUF stores plus one, the query and key matrices of
-//! the `llama` architecture, whose rows are in another order there, and stacks of experts.
+//! the `llama` architecture, whose rows are in another order there, and stacks of experts, of which
+//! those in MXFP4 keep their values.
 //!
 //! Source: the files as transformers 4 and 5 write them; keys, names and row orders as llama.cpp's
 //! converter.
 
+mod alternating;
 mod change;
 mod chat_template;
 mod config;
 mod decoder;
 mod encoder;
+mod expert_rows;
 mod experts;
 mod family;
 mod fields;
@@ -37,6 +40,8 @@ use ruvllm_text::tokenizer::Tokenizer;
 
 pub use self::chat_template::folder_chat_template;
 use self::config::Config;
+#[cfg(feature = "merge")]
+use self::expert_rows::{ExpertRows, RowForm};
 use self::fields::{CONFIG_BYTES, Fields, read_object};
 use self::origin::{Change, Origin, Slice, Tensor};
 use self::shards::Shards;
@@ -135,7 +140,17 @@ impl HfFolder {
         self.config.is_multimodal
     }
 
-    /// The tensors that the model takes from the weight files, as these hold them.
+    /// Name of a tensor with quantized weights, if there is one.
+    #[cfg(feature = "merge")]
+    pub(crate) fn quantized(&self) -> Option<&str> {
+        self.tensors.iter().find_map(|tensor| match &tensor.origin {
+            Origin::Experts(ExpertRows { stored, form: RowForm::Mxfp4(_), .. }) => Some(stored.name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// The tensors that the model takes from the weight files, as these hold them; without
+    /// quantized ones.
     pub fn stored_tensors(&self) -> impl Iterator<Item = StoredTensor> {
         let stored = self.tensors.iter().flat_map(|tensor| match &tensor.origin {
             Origin::Stored(stored, _) => vec![stored],
@@ -144,7 +159,8 @@ impl HfFolder {
                 let first = slices.iter().filter(|slice| slice.bytes.start == 0);
                 first.map(|slice| &slice.stored).collect()
             }
-            Origin::Generated(_) => Vec::new(),
+            Origin::Experts(rows) if rows.first == 0 => vec![&rows.stored],
+            Origin::Experts(_) | Origin::Generated(_) => Vec::new(),
         });
         stored.filter_map(|stored| {
             Some(StoredTensor {
@@ -225,6 +241,10 @@ impl Checkpoint for HfFolder {
         let (stored, change) = match &tensor.origin {
             Origin::Generated(values) => return Ok(TensorBytes::Made(change::f32_bytes(values))),
             Origin::Stacked(slices) => return self.stack(slices).ok_or_else(missing),
+            Origin::Experts(rows) => {
+                let bytes = rows.bytes(|stored| self.shards.data(stored));
+                return bytes.map(TensorBytes::Made).ok_or_else(missing);
+            }
             Origin::Stored(stored, change) => (stored, *change),
         };
         let data = self.shards.data(stored).ok_or_else(missing)?;
@@ -299,6 +319,6 @@ fn file_type(tensors: &[Tensor]) -> u32 {
             |tensor: &&Tensor| tensor.info.dims.len() > 1 && tensor.info.tensor_type == tensor_type;
         tensors.iter().filter(has_type).map(|tensor| tensor.info.elements()).sum()
     };
-    let types = [(TensorType::F32, 0), (TensorType::F16, 1), (TensorType::BF16, 32)];
+    let types = [(TensorType::F32, 0), (TensorType::F16, 1), (TensorType::BF16, 32), (TensorType::MXFP4, 38)];
     types.into_iter().max_by_key(|&(tensor_type, _)| values(tensor_type)).map_or(0, |(_, number)| number)
 }

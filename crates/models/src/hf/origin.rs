@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use gguf_rs_lite::TensorInfo;
 
+use super::expert_rows::ExpertRows;
 use super::shards::Stored;
 
 /// A tensor of the model: how it appears and where its values come from.
@@ -20,6 +21,8 @@ pub(super) enum Origin {
     Stored(Stored, Change),
     /// Parts of tensors of weight files, one behind the other.
     Stacked(Vec<Slice>),
+    /// Rows of the experts of gpt-oss.
+    Experts(ExpertRows),
     /// Values that follow from the hyperparameters.
     Generated(Vec<f32>),
 }

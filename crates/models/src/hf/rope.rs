@@ -11,10 +11,9 @@ use super::fields::Fields;
 use super::keys::Keys;
 use super::sizes::Sizes;
 use crate::config::keys::{Limits, short};
-use crate::config::rope::{
-    DIVISORS, FACTORS, FREQUENCY_DIVISORS, MAGNITUDES, MAX_BASE, TURNS, YARN_TRUNCATE,
-};
+use crate::config::rope::{DIVISORS, FACTORS, FREQUENCY_DIVISORS, MAGNITUDES, MAX_BASE, TURNS};
 use crate::error::Result;
+use crate::family::YARN_TRUNCATE;
 
 /// Largest context that a file may name; positions are counted in 32 bits.
 const MAX_CONTEXT: usize = u32::MAX as usize;
@@ -102,6 +101,10 @@ pub(super) fn write(
     keys: &mut Keys,
 ) -> Result<Vec<Generated>> {
     let rope = Rope::read(config)?;
+    if decoder.needs_scaling && rope.kind.is_none() {
+        let field = if config.get("rope_parameters").is_some() { "rope_parameters" } else { "rope_scaling" };
+        return Err(config.missing(field, "an object with the `rope_type`"));
+    }
     let rotary_dim = (sizes.head_dim as f64 * rope.partial) as usize;
     if decoder.writes_rotary_dim || rotary_dim != sizes.head_dim {
         keys.count("rope.dimension_count", rotary_dim);
@@ -172,9 +175,10 @@ fn write_yarn(rope: &Rope<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut Keys
         let scaled = (original as f64 * factor) as usize;
         keys.count("context_length", sizes.context.max(scaled));
     }
-    if fields.flag("truncate")? == Some(false) {
+    let truncate = fields.flag("truncate")?.unwrap_or(true);
+    if truncate != decoder.yarn_truncate {
         // A key that other readers do not have.
-        keys.flag(YARN_TRUNCATE, false);
+        keys.flag(YARN_TRUNCATE, truncate);
     }
     let scales = (fields.within("mscale", MAGNITUDES)?, fields.within("mscale_all_dim", MAGNITUDES)?);
     match (fields.within("attention_factor", MAGNITUDES)?, scales) {

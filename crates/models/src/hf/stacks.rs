@@ -9,14 +9,12 @@ use std::collections::BTreeMap;
 
 use gguf_rs_lite::{TensorInfo, TensorType};
 
-use super::experts::Experts;
+use super::alternating::Alternating;
+use super::experts::{Experts, STACKS, StackForm};
 use super::origin::{Origin, Slice, Tensor};
 use super::shards::Stored;
 use super::sizes::ExpertSizes;
 use crate::error::{Error, Result};
-
-/// Stacks of GGUF: gate, up and down.
-const STACKS: [&str; 3] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
 
 /// Tensors of all experts, as transformers 5 computes with them.
 const JOINT_GATE_UP: &str = "gate_up_proj";
@@ -29,6 +27,7 @@ pub(super) struct Stacks {
     single: BTreeMap<(usize, usize, usize), Stored>,
     /// By layer and stack.
     joint: BTreeMap<(usize, usize), Stored>,
+    alternating: Alternating,
 }
 
 impl Stacks {
@@ -43,6 +42,10 @@ impl Stacks {
         let Some(rest) = name.strip_prefix("mlp.experts.") else { return Ok(Some(stored)) };
         let stored_name = stored.name.clone();
         let replaced = match rest {
+            _ if experts.form == StackForm::Alternating => match self.alternating.take(layer, rest, stored) {
+                Ok(replaced) => replaced,
+                Err(stored) => return Ok(Some(stored)),
+            },
             JOINT_GATE_UP => self.joint.insert((layer, 0), stored),
             JOINT_DOWN => self.joint.insert((layer, 2), stored),
             _ => {
@@ -79,6 +82,10 @@ impl Stacks {
         let (width, inner, count) = (model_dim as u64, sizes.ffn_dim as u64, sizes.count as u64);
         let mut tensors = Vec::with_capacity(STACKS.len() * n_layers);
         for layer in 0..n_layers {
+            if experts.form == StackForm::Alternating {
+                tensors.extend(self.alternating.layer(layer, (model_dim, sizes))?);
+                continue;
+            }
             if let Some(stored) = self.joint.remove(&(layer, 0)) {
                 let half = joint(&stored, [width, 2 * inner, count])? / 2;
                 for stack in [0, 1] {
@@ -104,7 +111,8 @@ impl Stacks {
             }
         }
         // Experts, layers or forms that the configuration does not have.
-        match self.single.into_values().chain(self.joint.into_values()).next() {
+        let usual = self.single.into_values().chain(self.joint.into_values()).next();
+        match usual.or(self.alternating.left_over()) {
             None => Ok(tensors),
             Some(stored) => {
                 Err(Error::UnexpectedTensor { name: stored.name, architecture: architecture.to_owned() })

@@ -195,8 +195,15 @@ fn split_layer(name: &str, n_layers: usize) -> Option<(usize, &str)> {
 
 /// The place of a tensor that is one of `parts`, whose names in GGUF begin with `prefix`.
 fn place_part(name: &str, parts: &[Part], prefix: &str, model: &Hyperparameters) -> Option<Target> {
+    let find = |stem: &str, has_suffix: bool| {
+        parts.iter().find(|part| part.hf == stem && (part.shape != Shape::Sinks) == has_suffix)
+    };
+    if let Some(part) = find(name, false) {
+        let name = format!("{prefix}{}.weight", part.gguf);
+        return Some(Target { name, dims: dims(part.shape, model), change: Change::None });
+    }
     let (stem, suffix) = name.rsplit_once('.')?;
-    let part = parts.iter().find(|part| part.hf == stem)?;
+    let part = find(stem, true)?;
     let suffix = match suffix {
         "weight" | "bias" => suffix,
         // The first published encoders.
@@ -231,6 +238,7 @@ fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
         Shape::HeadNorm => return vec![sizes.head_dim as u64],
         Shape::QueryNorm => return vec![query as u64],
         Shape::KeyNorm => return vec![key as u64],
+        Shape::Sinks => return vec![sizes.n_heads as u64],
         Shape::Router => [width, count],
         Shape::SharedGate => [width, 1],
         Shape::SharedUp => [width, shared],
@@ -284,5 +292,6 @@ fn check_complete(model: &Hyperparameters, has: impl Fn(&str) -> bool) -> Result
 fn shown(model: &Hyperparameters, layer: Option<usize>, part: &Part, suffix: &str) -> String {
     let names = model.family.names;
     let layer = layer.map_or_else(String::new, |layer| format!("{}{layer}.", names.layers));
-    format!("{}{layer}{}.{suffix}", names.shown_prefix, part.hf)
+    let suffix = if part.shape == Shape::Sinks { String::new() } else { format!(".{suffix}") };
+    format!("{}{layer}{}{suffix}", names.shown_prefix, part.hf)
 }

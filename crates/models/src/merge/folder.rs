@@ -36,8 +36,9 @@ const MAX_COPIED_BYTES: u64 = 256 << 20;
 /// The folder appears complete or not at all.
 ///
 /// # Errors
-/// As [`Merge::new`]; [`Error::TiedMatrix`], [`Error::Multimodal`]; [`Error::WeightValue`]
-/// for weights beyond the type's range; [`Error::Cancelled`]; files that cannot be written.
+/// As [`Merge::new`]; [`Error::TiedMatrix`], [`Error::Multimodal`];
+/// [`Error::UnsupportedTensorType`] for quantized weights; [`Error::WeightValue`] for weights
+/// beyond the type's range; [`Error::Cancelled`]; files that cannot be written.
 pub fn write_folder(
     folder: &HfFolder,
     inputs: &[Input<'_>],
@@ -49,6 +50,10 @@ pub fn write_folder(
 ) -> Result<QuantizeReport> {
     if folder.is_multimodal() {
         return Err(Error::Multimodal { path: folder.path().to_owned() });
+    }
+    if let Some(name) = folder.quantized() {
+        let (name, supported) = (name.to_owned(), "F32, F16, BF16".to_owned());
+        return Err(Error::UnsupportedTensorType { name, found: "U8", supported });
     }
     let base = ModelConfig::from_checkpoint(folder)?.adapter_base();
     let merge = Merge::new(inputs, method, Some(&base), AdapterFormat::Peft)?;

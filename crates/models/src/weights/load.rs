@@ -7,7 +7,7 @@ use super::{EMBEDDING, ExpertLinears, ExpertWeights, FeedForward, LayerWeights, 
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::config::rope::{FREQUENCY_DIVISORS, LONG_FACTORS, SHORT_FACTORS};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::family::{Experts, Projections, Scoring};
 
 impl Weights {
@@ -75,6 +75,7 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
     let has_norms = decoder.head_norms || decoder.row_norms;
     let norm_dims = if decoder.row_norms { [query_dim, kv_dim] } else { [config.head_dim; 2] };
     let attention_output = linear(source, &name("attn_output"), model_dim, query_dim)?;
+    let attention_sinks = decoder.sinks.then(|| load_sinks(source, config, &name)).transpose()?;
     let mut norm = |there: bool, part: &str, len| {
         if there { source.vector(&name(part), len).map(Some) } else { Ok(None) }
     };
@@ -87,11 +88,29 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
         key_norm: norm(has_norms, "attn_k_norm.weight", norm_dims[1])?,
         attention_post_norm: norm(decoder.post_norms, "post_attention_norm.weight", model_dim)?,
         ffn_post_norm: norm(decoder.post_norms, "post_ffw_norm.weight", model_dim)?,
+        attention_sinks,
         attention_output,
-        ffn_norm: norm(decoder.input_norms, "ffn_norm.weight", model_dim)?,
+        ffn_norm: norm(decoder.input_norms, &format!("{}.weight", decoder.ffn_norm_name), model_dim)?,
         feed_forward,
         experts,
     })
+}
+
+/// A sink that is not finite would make all outputs of its head NaN, or zero.
+fn load_sinks(
+    source: &mut TensorSource<'_>,
+    config: &ModelConfig,
+    name: &dyn Fn(&str) -> String,
+) -> Result<Vec<f32>> {
+    let name = name("attn_sinks.weight");
+    let sinks = source.vector(&name, config.n_heads)?;
+    match sinks.iter().position(|sink| !sink.is_finite()) {
+        None => Ok(sinks),
+        Some(index) => {
+            let (found, expected) = (sinks[index], "a finite number".to_owned());
+            Err(Error::TensorValue { name, index, found, expected })
+        }
+    }
 }
 
 fn load_feed_forward(

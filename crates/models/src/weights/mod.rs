@@ -38,6 +38,8 @@ pub struct LayerWeights {
     pub query_norm: Option<Vec<f32>>,
     /// `[head_dim]`.
     pub key_norm: Option<Vec<f32>>,
+    /// Scores without a value that take part in each head's softmax, `[n_heads]`; finite.
+    pub attention_sinks: Option<Vec<f32>>,
     /// `[model_dim, n_heads * head_dim]`.
     pub attention_output: Linear,
     /// `[model_dim]`.

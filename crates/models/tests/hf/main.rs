@@ -6,6 +6,7 @@ mod convert;
 mod encoders;
 mod forms;
 mod goldens;
+mod gpt_oss;
 mod hostile;
 mod mixtures;
 mod refused;

@@ -48,8 +48,8 @@ fn a_configuration_that_is_no_json() {
 #[test]
 fn models_that_cannot_be_run() {
     let copy = Copy::of("qwen2");
-    copy.set("architectures", json!(["GptOssForCausalLM"]));
-    assert_mentions(&refused(&copy), &["`GptOssForCausalLM` is not supported", "Qwen2, Qwen3,"]);
+    copy.set("architectures", json!(["MambaForCausalLM"]));
+    assert_mentions(&refused(&copy), &["`MambaForCausalLM` is not supported", "Qwen2, Qwen3,"]);
     copy.edit("config.json", |config| {
         drop(config.remove("architectures"));
         drop(config.remove("model_type"));

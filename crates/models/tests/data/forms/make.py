@@ -1,12 +1,13 @@
 """Makes a folder for each form of a family that published models have but `tiny/` has not, and what transformers computes.
 
-    python3 make.py [mixtures | switches]
+    python3 make.py [mixtures | sinks | switches]
 
 Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`, 5.24 for mixtures of
-experts and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
+experts, gpt-oss (`sinks`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
 softmax, tables of rotary positions).
 """
 
+import json
 import math
 import shutil
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
+from safetensors.torch import load_file, save_file as save_torch_file
 
 HERE = Path(__file__).parent
 TOKENS, EVERY = 40, 5
@@ -105,6 +107,20 @@ SWITCHES = {
 }
 
 
+# gpt-oss; the weights of the second are MXFP4 in its folder.
+GPT_OSS = dict(hidden_size=64, intermediate_size=32, num_local_experts=6, num_experts_per_tok=3, rope_theta=None,
+               sliding_window=12, tie_word_embeddings=False, num_hidden_layers=2)
+SINKS = {
+    "gpt_oss": ("GptOssForCausalLM", dict(GPT_OSS, rope_parameters=dict(YARN, rope_theta=10000.0, truncate=False))),
+    "gpt_oss_mxfp4": ("GptOssForCausalLM", dict(
+        GPT_OSS, intermediate_size=96, num_local_experts=4, num_hidden_layers=3, rope_parameters=dict(YARN, rope_theta=150000.0),
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"])),
+}
+
+# Values of the quants of MXFP4.
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+
+
 def configuration(class_name, changes):
     fields = {key: value for key, value in (COMMON | changes).items() if value is not None or key.endswith(("window", "capping"))}
     cls = getattr(transformers, class_name).config_class
@@ -122,6 +138,11 @@ def fill(model, is_gemma, generator):
             if parameter.dim() > 1:
                 scale = (0.3 if is_gemma else 1.0) if "embed" in name else 1.3 / math.sqrt(parameter.shape[-1])
                 values = values * scale
+                if "gate_up_proj" in name and parameter.dim() == 3:
+                    # So that some gates and ups are beyond the limit of their activation.
+                    values = values * 4.0
+            elif "sinks" in name:
+                values = 2.0 * values
             elif "norm" in name:
                 values = (0.0 if is_gemma else 1.0) + 0.2 * values
             else:
@@ -129,12 +150,43 @@ def fill(model, is_gemma, generator):
             parameter.copy_(values.half().float())
 
 
+def make_mxfp4(model, generator):
+    """Gives the experts values that MXFP4 has, and returns the tensors that hold them."""
+    packed = {}
+    for name, parameter in model.named_parameters():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            continue
+        experts, columns, rows = parameter.shape
+        quants = torch.randint(0, 16, (experts, rows, columns // 32, 32), generator=generator)
+        exponents = torch.randint(121, 126, (experts, rows, columns // 32), generator=generator)
+        values = E2M1[quants] * torch.exp2(exponents - 127.0)[..., None]
+        with torch.no_grad():
+            parameter.copy_(values.reshape(experts, rows, columns).transpose(1, 2))
+        packed[f"{name}_blocks"] = (quants[..., 0::2] | quants[..., 1::2] << 4).to(torch.uint8)
+        packed[f"{name}_scales"] = exponents.to(torch.uint8)
+    return packed
+
+
+def replace_experts(folder, packed):
+    """Puts the tensors in the place of those that have their values, as published folders have them."""
+    weights = load_file(folder / "model.safetensors")
+    weights = {name: tensor for name, tensor in weights.items() if not name.endswith(("gate_up_proj", "down_proj"))}
+    save_torch_file(weights | packed, folder / "model.safetensors", metadata=dict(format="pt"))
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = dict(quant_method="mxfp4", modules_to_not_convert=[
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"])
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
 def main():
     forms = FORMS if transformers.__version__ < "5" else FORMS_5
     if sys.argv[1:] == ["mixtures"]:
         forms = MIXTURES
-    if sys.argv[1:] == ["switches"]:
+    elif sys.argv[1:] == ["switches"]:
         forms = SWITCHES
+    elif sys.argv[1:] == ["sinks"]:
+        forms = SINKS
+    torch.set_num_threads(1)
     for seed, (name, (class_name, changes)) in enumerate(forms.items()):
         generator = torch.Generator().manual_seed(seed)
         config = configuration(class_name, changes)
@@ -142,6 +194,7 @@ def main():
         config._experts_implementation = "eager"
         model = getattr(transformers, class_name)(config).eval()
         fill(model, "Gemma" in class_name, generator)
+        packed = make_mxfp4(model, generator) if name.endswith("_mxfp4") else {}
         ids = torch.randint(4, COMMON["vocab_size"], (1, TOKENS), generator=generator)
         with torch.no_grad():
             logits = model.double()(ids, use_cache=False).logits[0, ::EVERY]
@@ -149,6 +202,8 @@ def main():
         shutil.rmtree(folder, ignore_errors=True)
         # Last, since tables of rotary positions lose their precision too.
         model.half().save_pretrained(folder, **(dict(save_original_format=False) if name.endswith("_fused") else {}))
+        if packed:
+            replace_experts(folder, packed)
         (folder / "generation_config.json").unlink(missing_ok=True)
         expected = {"ids": ids[0].numpy().astype(np.int32), "logits": logits.numpy().astype(np.float64)}
         save_file(expected, folder / "expected.safetensors")
