@@ -79,12 +79,14 @@ fn a_server_on_the_gpu_answers_as_generate_does() {
     let server = Served::start(&[&device[..], &memory].concat());
     let body = json!({"prompt": PROMPT, "temperature": 0, "max_tokens": 8});
     // More clients than contexts.
+    let mut name = Value::Null;
     std::thread::scope(|scope| {
         let ask = || server.complete(&body);
         let clients: Vec<_> = (0..5).map(|_| scope.spawn(ask)).collect();
         for client in clients {
             let (status, reply) = client.join().unwrap();
             assert_eq!((status, &reply["choices"][0]["text"]), (200, &expected), "{reply}");
+            name = reply["model"].clone();
         }
     });
     for (field, value) in [("session", json!("s")), ("adapters", json!([{"name": "tone"}]))] {
@@ -94,7 +96,7 @@ fn a_server_on_the_gpu_answers_as_generate_does() {
         assert_eq!((status, reply["error"]["param"].as_str()), (400, Some(field)), "{reply}");
     }
     let of = |name: &str| server.metric(&format!("ruvllm_{name}"));
-    let model = "model=\"ruvllm-base\"";
+    let model = format!("model={name}");
     assert_eq!(of(&format!("decode_tokens_total{{{model}}}")), 5.0 * 7.0);
     let budget = of(&format!("device_memory_budget_bytes{{{model}}}"));
     let uses = ["weights", "kv_cache", "activations"];
