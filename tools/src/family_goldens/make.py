@@ -212,7 +212,8 @@ def olmo2(draw):
 
 
 def olmo3(draw):
-    fields = narrow(scaled(draw, sizes(draw), ["default", "yarn"]))
+    # transformers gives windowed layers its default of the base, whatever the others have.
+    fields = dict(narrow(scaled(draw, sizes(draw), ["default", "yarn"])), rope_theta=5e5)
     fields.update(attention_bias=maybe(draw, 0.3), sliding_window=pick(draw, 16, 40))
     if maybe(draw, 0.3):
         layers = range(fields["num_hidden_layers"])
