@@ -48,6 +48,30 @@ pub(crate) fn read_tokenizer(
     Ok(tokenizer)
 }
 
+/// Compares the vocabulary of a tokenizer with the `expected` one of `other`, in messages.
+///
+/// # Errors
+/// The first difference.
+pub(crate) fn compare_vocabularies(
+    tokenizer: &Tokenizer,
+    expected: &Tokenizer,
+    other: &str,
+) -> Result<(), String> {
+    let both = [tokenizer, expected];
+    let [found, size] = both.map(Tokenizer::text_vocab_size);
+    if found != size {
+        return Err(format!("it has {found} tokens, {other} has {size}"));
+    }
+    let differs = |id: &TokenId| tokenizer.id_to_token(*id) != expected.id_to_token(*id);
+    match (0..size as TokenId).find(differs) {
+        None => Ok(()),
+        Some(id) => {
+            let [found, expected] = both.map(|tokenizer| tokenizer.id_to_token(id).unwrap_or_default());
+            Err(format!("token {id} is {found:?} and {expected:?} in {other}'s"))
+        }
+    }
+}
+
 impl TextCodec {
     /// Reads tokenizer and chat template of a checkpoint (`name` in messages). `tokenizer`: a
     /// `tokenizer.json` in place of its own. `vocab_size`: rows of the model's embedding. An

@@ -512,6 +512,27 @@ pub enum Error {
         /// The first difference.
         reason: String,
     },
+    /// Runs of models with different vocabularies cannot be compared.
+    #[error("the candidate cannot be compared with the reference: {reason}; use models of one vocabulary")]
+    ComparedVocabulary {
+        /// The first difference.
+        reason: String,
+    },
+    /// A divergence or a perplexity is not finite because of a logit.
+    #[error(
+        "the {run} gives token {token} the logit {logit} after token {position} of the text: divergence \
+         or perplexity is not finite; check the file of the model"
+    )]
+    ComparedLogit {
+        /// `reference` or `candidate`.
+        run: &'static str,
+        /// Id of the logit.
+        token: TokenId,
+        /// Value of the logit.
+        logit: f32,
+        /// Position in the text of the token that came before, from 0.
+        position: usize,
+    },
     /// A backend could not drop the last tokens of a sequence alone.
     #[error("the backend kept {kept} of {len} tokens while it dropped later ones")]
     Truncated {

@@ -12,6 +12,7 @@
 //!                                         ├──plan────────▶ Plan: what was chosen for machine and model, and why
 //!                                         ├──load_adapter▶ Adapter: LoRA, named by requests
 //!                                         ├──perplexity──▶ Perplexity
+//!                                         ├──compare─────▶ KlDivergence: two runs over one text
 //!                                         ├──passkey─────▶ Vec<PasskeyResult>
 //!                                         ├──logits──────▶ Vec<f32>
 //!                                         ├──embed───────▶ Embeddings (also of encoders: Embedder)
@@ -135,7 +136,7 @@ pub use crate::conversation::Conversation;
 pub use crate::embed::{Embedder, Embedding, EmbeddingRequest, Embeddings};
 pub use crate::engine::Engine;
 pub use crate::error::{Error, KvShortage, Result};
-pub use crate::evaluate::{PasskeyOptions, PasskeyResult, Perplexity};
+pub use crate::evaluate::{KlDivergence, MeanNll, PasskeyOptions, PasskeyResult, Perplexity};
 pub use crate::learning::LearnedAdapter;
 #[cfg(feature = "learning")]
 pub use crate::learning::{LearningOptions, OnlineAdapter};

@@ -127,6 +127,11 @@ impl BackendSession for Session<'_> {
         Session::forward(self, tokens, LogitsRows::Last)
     }
 
+    /// All in one pass.
+    fn forward_all<'a>(&'a mut self, tokens: &[TokenId], _: &'a mut Vec<f32>) -> Result<&'a [f32]> {
+        Session::forward(self, tokens, LogitsRows::All)
+    }
+
     fn truncate(&mut self, len: usize) -> Result<usize> {
         let len = len.min(self.len());
         // Queries would see released blocks of a sliding window again.

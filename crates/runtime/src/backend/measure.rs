@@ -17,7 +17,7 @@ use crate::benchmark::{
 };
 use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
-use crate::evaluate::{LossSum, Perplexity, check_window, log_sum_exp};
+use crate::evaluate::{LossSum, Perplexity, Windows, log_sum_exp};
 use crate::request::Completion;
 
 /// See [`InferenceBackend::perplexity`].
@@ -27,28 +27,20 @@ pub(super) fn perplexity<B: InferenceBackend + ?Sized>(
     (context, limit): (usize, Option<usize>),
     progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
 ) -> Result<Perplexity> {
-    let tokens = check_window(tokens, context, limit)?;
+    let windows = Windows::new(tokens, context, limit)?;
     check_context(backend, "a perplexity window", context)?;
-    backend.codec().check_tokens(tokens)?;
-    let windows = tokens.chunks_exact(context);
-    let total = windows.len() * context;
+    backend.codec().check_tokens(windows.tokens())?;
     // The last token of a window is never an input.
     let mut session = backend.session(context - 1)?;
-    let (mut sum, mut complete) = (LossSum::default(), true);
-    'windows: for (index, window) in windows.enumerate() {
-        session.truncate(0)?;
-        for pair in window.windows(2) {
-            if progress(index * context + session.len(), total).is_break() {
-                complete = false;
-                break 'windows;
-            }
-            let logits = session.forward(&pair[..1])?;
-            sum.add(log_sum_exp(logits) - f64::from(logits[pair[1] as usize]));
+    let mut sum = LossSum::default();
+    let complete = windows.score(1, progress, &mut |pass| {
+        if pass.start == 0 {
+            session.truncate(0)?;
         }
-    }
-    if complete {
-        let _ = progress(total, total);
-    }
+        let logits = session.forward(pass.inputs)?;
+        sum.add(log_sum_exp(logits) - f64::from(logits[pass.targets[0] as usize]));
+        Ok(())
+    })?;
     let kv_bytes_per_token = kv_bytes(backend, context - 1)? as f64 / (context - 1) as f64;
     Perplexity::new(&sum, kv_bytes_per_token, complete)
 }

@@ -27,6 +27,20 @@ pub trait BackendSession: Send {
     /// computation. The sequence may be shorter afterwards, down to empty: see [`len`](Self::len).
     fn forward(&mut self, tokens: &[TokenId]) -> Result<&[f32]>;
 
+    /// Appends `tokens`, at least one, and returns the logits after each of them, `[tokens,
+    /// vocab_size]`, in memory of the sequence or in `rows`. By default the tokens are computed one
+    /// at a time, as in decode.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    fn forward_all<'a>(&'a mut self, tokens: &[TokenId], rows: &'a mut Vec<f32>) -> Result<&'a [f32]> {
+        rows.clear();
+        for token in tokens {
+            rows.extend_from_slice(self.forward(std::slice::from_ref(token))?);
+        }
+        Ok(rows)
+    }
+
     /// Drops the tokens from position `len` on, and earlier ones that the backend cannot keep.
     /// Returns the number of tokens left.
     ///

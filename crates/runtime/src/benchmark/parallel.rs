@@ -56,7 +56,7 @@ impl Default for ParallelOptions {
     }
 }
 
-/// Percentiles of a latency in milliseconds, by the nearest rank.
+/// Percentiles of measured values, by the nearest rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Percentiles {
@@ -92,7 +92,7 @@ pub struct ParallelResult {
     /// Tokens per second of decode: from the last first token of a round to the first last one,
     /// while all requests decode; the median of the rounds. Absent if they never did.
     pub decode_tokens_per_s: Option<f64>,
-    /// Time to first token.
+    /// Time to first token in milliseconds.
     pub ttft_ms: Percentiles,
     /// Inter-token latency: the time from one piece of text to the next, by its tokens. Absent for
     /// one token.

@@ -1,19 +1,26 @@
-//! Evaluation of a model: perplexity, logits of given tokens, passkey retrieval.
+//! Evaluation of a model: perplexity, divergence between two runs, logits of given tokens, passkey
+//! retrieval.
 
+mod compare;
+mod divergence;
 mod logits;
 mod passkey;
 mod perplexity;
+mod windows;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ruvllm_kv_cache::KvPolicy;
+use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 
+pub use divergence::{KlDivergence, MeanNll};
 pub use passkey::{PasskeyOptions, PasskeyResult};
 pub use perplexity::Perplexity;
-pub(crate) use perplexity::check_window;
+pub(crate) use windows::{Windows, check_window};
 
 /// Maximum bytes of logits of a measurement. With 128 k ids, all rows of a 512-token chunk would
 /// take a quarter of a gigabyte.
@@ -22,14 +29,30 @@ const LOGITS_BYTES: usize = 64 << 20;
 /// Rows of logits per task of a thread; a row of 32 k values takes about 0.1 ms.
 const ROWS_PER_TASK: usize = 4;
 
+/// Tokens per pass of a measurement, of a backend with passes of `chunk`. With tiers one block:
+/// tokens of a pass stay hot until it ends, and the measurement should read the same tiers as
+/// decode.
+fn scored_at_once(policy: &KvPolicy, block_tokens: usize, config: &ModelConfig, chunk: usize) -> usize {
+    if policy.warm.is_some() {
+        return block_tokens;
+    }
+    (LOGITS_BYTES / (4 * config.vocab_size)).clamp(16, chunk.max(16))
+}
+
+/// Rejects a measurement (`what`) that takes more tokens than the model's context.
+fn check_model_context(config: &ModelConfig, what: &str, tokens: usize) -> Result<()> {
+    let model_context = config.context_length;
+    if tokens > model_context {
+        return Err(Error::ContextTooLong { what: what.to_owned(), tokens, model_context });
+    }
+    Ok(())
+}
+
 impl Engine {
-    /// Tokens per pass of a measurement. With tiers one block: tokens of a pass stay hot until it
-    /// ends, and the measurement should read the same tiers as decode.
+    /// Tokens per pass of a measurement.
     pub(crate) fn scored_at_once(&self) -> usize {
-        if self.core().kv.policy().warm.is_some() {
-            return self.core().kv.block_tokens();
-        }
-        (LOGITS_BYTES / (4 * self.config().vocab_size)).clamp(16, self.core().prefill_chunk.max(16))
+        let core = self.core();
+        scored_at_once(core.kv.policy(), core.kv.block_tokens(), self.config(), core.prefill_chunk)
     }
 
     /// Adds `-ln p` of each of `targets` under its row of logits, `[targets, vocab_size]`.
@@ -51,11 +74,7 @@ impl Engine {
     }
 
     pub(crate) fn check_context(&self, what: &str, tokens: usize) -> Result<()> {
-        let model_context = self.config().context_length;
-        if tokens > model_context {
-            return Err(Error::ContextTooLong { what: what.to_owned(), tokens, model_context });
-        }
-        Ok(())
+        check_model_context(self.config(), what, tokens)
     }
 }
 
@@ -98,8 +117,10 @@ pub(crate) fn log_sum_exp(row: &[f32]) -> f64 {
     if !max.is_finite() {
         return f64::from(max);
     }
-    let sum: f64 = row.iter().map(|&x| f64::from(x - max).exp()).sum();
-    f64::from(max) + sum.ln()
+    // Differences in f64: rounded to f32, those of two rows would hide a divergence below 1e-6.
+    let max = f64::from(max);
+    let sum: f64 = row.iter().map(|&x| (f64::from(x) - max).exp()).sum();
+    max + sum.ln()
 }
 
 #[cfg(test)]

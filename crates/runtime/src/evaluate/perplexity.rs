@@ -8,6 +8,7 @@ use ruvllm_text::TokenId;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::evaluate::LossSum;
+use crate::evaluate::windows::Windows;
 use crate::session::Session;
 
 /// Perplexity of a model on a text.
@@ -72,46 +73,21 @@ impl Engine {
         limit: Option<usize>,
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<Perplexity> {
-        let tokens = check_window(tokens, context, limit)?;
+        let windows = Windows::new(tokens, context, limit)?;
         self.check_context("a perplexity window", context)?;
-        self.check_tokens(tokens)?;
+        self.check_tokens(windows.tokens())?;
 
-        let windows = tokens.chunks_exact(context);
-        let total = windows.len() * context;
-        let rows = self.scored_at_once();
         let mut session = Session::new(self, context)?;
-        let mut sum = LossSum::default();
-        let (mut complete, mut kv_bytes_per_token) = (true, 0.0);
-        'windows: for (index, window) in windows.enumerate() {
-            session.truncate(0)?;
-            // Position i predicts id i + 1, so the last id is never an input.
-            let (inputs, targets) = (&window[..context - 1], &window[1..]);
-            for (inputs, targets) in inputs.chunks(rows).zip(targets.chunks(rows)) {
-                if progress(index * context + session.len(), total).is_break() {
-                    complete = false;
-                    break 'windows;
-                }
-                let logits = session.forward(inputs, LogitsRows::All)?;
-                self.add_losses(&mut sum, logits, targets);
-                kv_bytes_per_token = session.kv_bytes() as f64 / session.len() as f64;
+        let (mut sum, mut kv_bytes_per_token) = (LossSum::default(), 0.0);
+        let complete = windows.score(self.scored_at_once(), progress, &mut |pass| {
+            if pass.start == 0 {
+                session.truncate(0)?;
             }
-        }
-        if complete {
-            // The measurement is complete: a `Break` changes nothing.
-            let _ = progress(total, total);
-        }
+            let logits = session.forward(pass.inputs, LogitsRows::All)?;
+            self.add_losses(&mut sum, logits, pass.targets);
+            kv_bytes_per_token = session.kv_bytes() as f64 / session.len() as f64;
+            Ok(())
+        })?;
         Perplexity::new(&sum, kv_bytes_per_token, complete)
     }
-}
-
-/// First `limit` of `tokens`; an error if they do not fill a window of `context`.
-pub(crate) fn check_window(tokens: &[TokenId], context: usize, limit: Option<usize>) -> Result<&[TokenId]> {
-    let tokens = &tokens[..tokens.len().min(limit.unwrap_or(usize::MAX))];
-    if context < 2 {
-        return Err(Error::WindowTooShort { context });
-    }
-    if tokens.len() < context {
-        return Err(Error::TextTooShort { tokens: tokens.len(), context });
-    }
-    Ok(tokens)
 }

@@ -3,10 +3,8 @@
 use ruvllm_kv_cache::{KvPolicy, KvStore};
 use ruvllm_memory::{PagePool, PoolConfig};
 use ruvllm_models::{KvFormat, Model};
-use ruvllm_text::TokenId;
-use ruvllm_text::tokenizer::Tokenizer;
 
-use crate::codec::TextCodec;
+use crate::codec::{TextCodec, compare_vocabularies};
 use crate::error::{Error, Result};
 use crate::options::{EngineOptions, ModelSource};
 
@@ -59,7 +57,7 @@ impl DraftModel {
         }
         let tokenizer =
             checkpoint.tokenizer().map_err(|source| Error::Tokenizer { name: name.clone(), source })?;
-        compare(&tokenizer, codec.tokenizer()).map_err(refused)?;
+        compare_vocabularies(&tokenizer, codec.tokenizer(), "the model").map_err(refused)?;
         let model = Model::load(&*checkpoint, &mut |_| ())
             .map_err(|source| Error::Load { name: name.clone(), source })?;
         let ids = codec.sampled_ids();
@@ -77,22 +75,5 @@ impl DraftModel {
             .kv_store(&policy, &pool)
             .map_err(|source| Error::KvPolicy { policy: policy.to_string(), source })?;
         Ok(Self { model, kv, ids })
-    }
-}
-
-/// Compares two vocabularies; the first difference.
-fn compare(draft: &Tokenizer, model: &Tokenizer) -> Result<(), String> {
-    let (found, expected) = (draft.text_vocab_size(), model.text_vocab_size());
-    if found != expected {
-        return Err(format!("it has {found} tokens, the model has {expected}"));
-    }
-    let differs = |id: &TokenId| draft.id_to_token(*id) != model.id_to_token(*id);
-    match (0..expected as TokenId).find(differs) {
-        None => Ok(()),
-        Some(id) => {
-            let [found, expected] =
-                [draft, model].map(|tokenizer| tokenizer.id_to_token(id).unwrap_or_default());
-            Err(format!("token {id} is {found:?} and {expected:?} in the model's"))
-        }
     }
 }

@@ -8,6 +8,7 @@ mod bench;
 mod calibrate;
 mod choices;
 mod common;
+mod compare;
 mod conversation;
 mod doors;
 mod embed;
