@@ -126,6 +126,7 @@ impl Cli {
                 return adapter::extract::run(&args, json);
             }
             Command::Eval(eval::EvalCommand::Perplexity(args)) => return eval::perplexity::run(&args, json),
+            Command::Eval(eval::EvalCommand::Kl(args)) => return eval::kl::run(&args, json),
             Command::Eval(eval::EvalCommand::Passkey(args)) => return eval::passkey::run(&args, json),
             Command::Eval(eval::EvalCommand::Tools(args)) => return eval::tools::run(&args, json),
             Command::Inspect(args) => inspect::run(&args, json)?,

@@ -188,6 +188,7 @@ fn engine_kind(error: &ruvllm::Error) -> &'static str {
         | E::EncodeText { .. }
         | E::EmptyText { .. }
         | E::TextTooShort { .. }
+        | E::ComparedVocabulary { .. }
         | E::CalibrationText { .. }
         | E::PositionOutOfRange { .. } => INPUT,
         error if error.kv_memory_short() => MEMORY,

@@ -30,22 +30,47 @@ struct ModelDocument {
     fingerprint: String,
 }
 
-impl Setup {
-    /// Setup of a model that was loaded with these flags.
+impl ModelDocument {
+    /// The model that was loaded with these flags.
     ///
     /// # Errors
     /// A model file that cannot be read any more.
-    pub(super) fn new(model: &ModelArgs, loaded: &Loaded) -> Result<Self> {
+    fn new(model: &ModelArgs, loaded: &Loaded) -> Result<Self> {
         let choice = ModelChoice::new(model.model.as_deref());
         let digits = match loaded.engine() {
             Some(engine) => engine.fingerprint()?,
             None => choice.source().fingerprint(None)?,
         };
         let fingerprint = digits.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { name: choice.name(), fingerprint })
+    }
+}
+
+/// Model and policy of a second run beside the one of [`EngineSetup`].
+#[derive(Serialize)]
+pub(super) struct RunSetup {
+    model: ModelDocument,
+    /// Policy of keys and values.
+    kv: String,
+}
+
+impl RunSetup {
+    /// As [`Setup::new`].
+    pub(super) fn new(model: &ModelArgs, loaded: &Loaded) -> Result<Self> {
+        Ok(Self { model: ModelDocument::new(model, loaded)?, kv: loaded.backend().kv_policy().to_string() })
+    }
+}
+
+impl Setup {
+    /// Setup of a model that was loaded with these flags.
+    ///
+    /// # Errors
+    /// A model file that cannot be read any more.
+    pub(super) fn new(model: &ModelArgs, loaded: &Loaded) -> Result<Self> {
         Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
             commit: COMMIT,
-            model: ModelDocument { name: choice.name(), fingerprint },
+            model: ModelDocument::new(model, loaded)?,
             isa: loaded.engine().map(|engine| engine.kernels().isa().name()),
         })
     }

@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::program::{command, json_document};
 
 const ENDLESS: [&str; 8] =
@@ -102,25 +104,38 @@ pub(crate) fn wait_until_it_has_worked(child: &Child, ticks: u64) {
     }
 }
 
-#[test]
-fn a_perplexity_that_is_stopped_has_the_result_so_far() {
+/// Document of a measurement of a text that Ctrl-C has stopped after some of many windows.
+fn stopped_measurement(measure: &str) -> Value {
     let text = crate::program::data("validation-prefix.txt");
-    let arguments = ["eval", "perplexity", "--json", "--context", "64", "--threads", "1", "--file"];
+    let arguments = ["eval", measure, "--json", "--context", "64", "--threads", "1", "--file"];
     let arguments = [&arguments[..], &[crate::program::argument(&text)]].concat();
     let child = command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until_it_listens(&child);
-    // A second of CPU time: some of many windows.
+    // A second of CPU time.
     wait_until_it_has_worked(&child, cpu_ticks(&child) + 100);
     interrupt(&child);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let document = json_document(std::str::from_utf8(&output.stdout).unwrap());
     assert_eq!(document["complete"], false);
-    crate::schema::check_as("eval-perplexity", &document);
+    crate::schema::check_as(&format!("eval-{measure}"), &document);
+    document
+}
+
+#[test]
+fn a_perplexity_that_is_stopped_has_the_result_so_far() {
+    let document = stopped_measurement("perplexity");
     assert!(
         document["tokens"].as_u64().unwrap() >= 16 && document["nll"].as_f64().unwrap() > 0.0,
         "{document}"
     );
+}
+
+#[test]
+fn a_comparison_that_is_stopped_has_the_result_so_far() {
+    let document = stopped_measurement("kl");
+    assert!(document["positions"].as_u64().unwrap() >= 16, "{document}");
+    assert_eq!(document["reference"]["kv"], "f16");
 }
 
 #[test]

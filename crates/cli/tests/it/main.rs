@@ -21,6 +21,7 @@ mod doctor;
 mod documents;
 mod embed;
 mod eval;
+mod eval_kl;
 mod failures;
 mod generate;
 mod golden;

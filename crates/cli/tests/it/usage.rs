@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 73] = [
+pub(crate) const COMMANDS: [&[&str]; 74] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -11,6 +11,7 @@ pub(crate) const COMMANDS: [&[&str]; 73] = [
     &["detokenize"],
     &["template"],
     &["eval", "perplexity"],
+    &["eval", "kl"],
     &["eval", "passkey"],
     &["eval", "tools"],
     &["eval", "logits"],

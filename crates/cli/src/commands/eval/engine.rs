@@ -41,6 +41,17 @@ impl EngineArgs {
         self.compute.device.load(&self.model, &self.adapters, self.compute.options(self.kv)?, defaults)
     }
 
+    /// Loads a reference for the engine on the CPU, with the same threads: another model or policy,
+    /// weights as stored, no adapters and no kernel pack.
+    pub(super) fn load_reference(&self, model: &ModelArgs, kv: KvPolicy) -> Result<Engine> {
+        let mut options = self.compute.options(Some(kv))?;
+        options.quantize = None;
+        options.row_kernels = None;
+        // A calibration without a tier for it is an error.
+        options.kv_calibration = options.kv_calibration.filter(|_| kv.needs_calibration());
+        load::engine(model, options)
+    }
+
     /// Loads the engine for a `command` that runs on the CPU alone.
     pub(super) fn load_engine(&self, command: &'static str) -> Result<Engine> {
         self.compute.device.cpu_only(command)?;

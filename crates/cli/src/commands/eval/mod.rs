@@ -2,18 +2,22 @@
 
 pub(crate) mod agents;
 mod engine;
+pub(crate) mod kl;
 pub(crate) mod logits;
 pub(crate) mod passkey;
 pub(crate) mod perplexity;
 mod routing;
+mod text;
 pub(crate) mod tools;
 
 use clap::Subcommand;
 
-/// Evaluate a model: perplexity, passkey retrieval, logits, tool calls, routing, embeddings
+/// Evaluate a model: perplexity, KL divergence, passkey retrieval, logits, tool calls, routing,
+/// embeddings
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
     Perplexity(perplexity::PerplexityArgs),
+    Kl(kl::KlArgs),
     Passkey(passkey::PasskeyArgs),
     Logits(logits::LogitsArgs),
     Tools(tools::ToolsArgs),

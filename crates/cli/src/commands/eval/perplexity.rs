@@ -1,7 +1,5 @@
 //! `ruvllm eval perplexity`: perplexity of a text.
 
-use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,12 +7,11 @@ use ruvllm::Perplexity;
 use serde::Serialize;
 
 use super::engine::EngineArgs;
-use crate::args::positive;
+use super::text::{TextArgs, measured};
 use crate::commands::load;
 use crate::commands::setup::EngineSetup;
 use crate::error::Result;
-use crate::progress::Progress;
-use crate::{input, output, signal};
+use crate::{output, signal};
 
 const HELP: &str = "\
 The file is encoded once, without BOS or other additions, and cut into consecutive windows of N tokens without
@@ -38,17 +35,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct PerplexityArgs {
-    /// The text, UTF-8; `-` reads standard input
-    #[arg(long, short, value_name = "FILE")]
-    file: PathBuf,
-
-    /// Window length in tokens
-    #[arg(long, short, value_name = "N", default_value = "512", value_parser = positive)]
-    context: usize,
-
-    /// Use only the first TOKENS tokens of the file
-    #[arg(long, value_name = "TOKENS", value_parser = positive)]
-    limit: Option<usize>,
+    #[command(flatten)]
+    text: TextArgs,
 
     #[command(flatten)]
     engine: EngineArgs,
@@ -70,23 +58,15 @@ struct Document {
 }
 
 pub(crate) fn run(args: &PerplexityArgs, json: bool) -> Result<ExitCode> {
-    let text = input::file_text(&args.file)?;
-    let model = args.engine.load(args.context)?;
+    let text = args.text.read()?;
+    let TextArgs { context, limit, .. } = args.text;
+    let model = args.engine.load(context)?;
     let tokens = load::encode_plain(model.backend(), &text)?;
-    let cancel = signal::cancel_on_interrupt();
-    let mut progress = Progress::tokens("scoring");
-    let result = model.backend().perplexity(&tokens, args.context, args.limit, &mut |done, total| {
-        progress.update(done as u64, total as u64);
-        if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    drop(progress);
-    let result = match result {
-        Err(ruvllm::Error::Cancelled) => return Ok(signal::exit_code()),
-        result => result?,
-    };
+    let measure =
+        measured("scoring", |progress| model.backend().perplexity(&tokens, context, limit, progress));
+    let Some(result) = measure? else { return Ok(signal::exit_code()) };
     let perplexity_error = result.perplexity_error();
     let Perplexity { perplexity, nll, nll_error, tokens, kv_bytes_per_token, complete, .. } = result;
-    let context = args.context;
     if json {
         output::write_json(&Document {
             setup: EngineSetup::new(&args.engine.model, &model)?,
