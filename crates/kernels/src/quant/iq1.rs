@@ -208,7 +208,7 @@ impl Codebook<32> for SGroup {
     const UNIT: f32 = UNIT;
     const REACH: [f32; 2] = [8.0, 22.0];
 
-    #[inline(always)]
+    #[inline(never)]
     fn assign(x: &[f32; 32], w: &[f32; 32], scale: f32) -> (Self::Code, [f32; 32]) {
         let (x, w) = (x.as_chunks().0, w.as_chunks().0);
         let (mut best, mut least) = (Self::Code::default(), f32::INFINITY);
@@ -238,7 +238,7 @@ impl Codebook<16> for MGroup {
     const UNIT: f32 = UNIT;
     const REACH: [f32; 2] = [8.0, 20.0];
 
-    #[inline(always)]
+    #[inline(never)]
     fn assign(x: &[f32; 16], w: &[f32; 16], scale: f32) -> (Self::Code, [f32; 16]) {
         let (x, w) = (x.as_chunks().0, w.as_chunks().0);
         let code = std::array::from_fn(|l| {

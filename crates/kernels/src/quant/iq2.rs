@@ -277,7 +277,7 @@ macro_rules! codebook {
             const UNIT: f32 = UNIT;
             const REACH: [f32; 2] = [28.0, 62.0];
 
-            #[inline(always)]
+            #[inline(never)]
             fn assign(x: &[f32; $len], w: &[f32; $len], scale: f32) -> (Self::Code, [f32; $len]) {
                 let (mut code, mut values) = (Self::Code::default(), [0.0; $len]);
                 let (x, w) = (x.as_chunks().0, w.as_chunks().0);

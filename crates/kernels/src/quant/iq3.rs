@@ -199,7 +199,7 @@ impl Codebook<32> for XxsGroup {
     const UNIT: f32 = Iq3Xxs::UNIT;
     const REACH: [f32; 2] = [46.0, 82.0];
 
-    #[inline(always)]
+    #[inline(never)]
     fn assign(x: &[f32; 32], w: &[f32; 32], scale: f32) -> (Thirty2, [f32; 32]) {
         assign(&XXS, true, x, w, scale)
     }
@@ -214,7 +214,7 @@ impl Codebook<32> for SGroup {
     const UNIT: f32 = 1.0;
     const REACH: [f32; 2] = [11.0, 19.0];
 
-    #[inline(always)]
+    #[inline(never)]
     fn assign(x: &[f32; 32], w: &[f32; 32], scale: f32) -> (Thirty2, [f32; 32]) {
         assign(&S, false, x, w, scale)
     }
