@@ -153,6 +153,7 @@ slots! { $
     activate = crate::rows::activation::activate: (activation: crate::rows::activation::Activation, x: &mut [f32]);
     gated = crate::rows::activation::gated:
         (activation: crate::rows::activation::Activation, gate: &mut [f32], up: &[f32]);
+    sigmoid_mul = crate::rows::activation::sigmoid_mul: (x: &mut [f32], gate: &[f32]);
     clamped_swiglu = crate::rows::activation::clamped_swiglu: (alpha: f32, limit: f32, gate: &mut [f32], up: &[f32]);
     gated_backward = crate::rows::backward::gated_backward: (
         activation: crate::rows::activation::Activation,
@@ -210,6 +211,12 @@ slots! { $
     );
     attend = crate::attention::attend: (task: &crate::attention::Task<'_>, worker: &mut crate::attention::Worker);
     attend_merge = crate::attention::merge: (total: &mut crate::attention::State, split: &crate::attention::State);
+
+    // Layers with a state: one token of all channels, and the tokens of one head.
+    convolve = crate::recurrence::convolve:
+        (convolution: &crate::recurrence::Convolution<'_>, token: usize, out: &mut [f32]);
+    delta_rule = crate::recurrence::delta_rule:
+        (rule: &crate::recurrence::DeltaRule<'_>, before: &[f32], after: &mut [f32], out: &mut [f32]);
 
     // Low-rank updates: one task of each dispatch.
     low_rank_shrink = crate::low_rank::shrink::shrink:

@@ -70,6 +70,19 @@ impl Kernels {
         unsafe { (self.slots.clamped_swiglu)(alpha, limit, gate, up) }
     }
 
+    /// Computes `x = x * sigmoid(gate)`, element by element (gated output of attention).
+    ///
+    /// # Numerics
+    /// Relative error as [`Activation::Silu`], with one more rounding. NaN gives NaN.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn sigmoid_mul(&self, x: &mut [f32], gate: &[f32]) {
+        assert_eq!(x.len(), gate.len(), "sigmoid_mul: the rows differ in length");
+        // SAFETY: `self` exists only where the slot's instruction set is present.
+        unsafe { (self.slots.sigmoid_mul)(x, gate) }
+    }
+
     /// [`activate`](Self::activate) with [`Activation::Silu`].
     pub fn silu(&self, x: &mut [f32]) {
         self.activate(Activation::Silu, x);
@@ -176,6 +189,25 @@ pub(crate) fn clamped_swiglu<L: Lanes>(l: L, alpha: f32, limit: f32, gate: &mut 
     }
 }
 
+#[inline(always)]
+pub(crate) fn sigmoid_mul<L: Lanes>(l: L, x: &mut [f32], gate: &[f32]) {
+    let (x_chunks, x_tail) = x.as_chunks_mut::<LANES>();
+    let (gate_chunks, gate_tail) = gate.as_chunks::<LANES>();
+    for (x, gate) in x_chunks.iter_mut().zip(gate_chunks) {
+        l.store(sigmoid_lanes(l, l.load(x), l.load(gate)), x);
+    }
+    if !x_tail.is_empty() {
+        let product = sigmoid_lanes(l, l.load_partial(x_tail), l.load_partial(gate_tail));
+        l.store_partial(product, x_tail);
+    }
+}
+
+/// `x / (1 + e^-gate)` of eight values.
+#[inline(always)]
+fn sigmoid_lanes<L: Lanes>(l: L, x: L::V, gate: L::V) -> L::V {
+    l.div(x, l.add(l.splat(1.0), exp(l, l.sub(l.zero(), gate))))
+}
+
 /// Eight values; the clamp of the gate from below is as in [`silu_lanes`].
 #[inline(always)]
 fn clamped_lanes<L: Lanes>(l: L, alpha: f32, limit: f32, gate: L::V, up: L::V) -> L::V {
@@ -247,6 +279,21 @@ mod tests {
                     "{i}: {}",
                     found[i]
                 );
+            }
+            assert!(found[10].is_nan());
+        }
+    }
+
+    #[test]
+    fn sigmoid_mul_is_its_formula() {
+        let gates =
+            [-1e30, -90.0, -2.0, -0.0, 0.5, 3.0, 40.0, 1e30, f32::NEG_INFINITY, f32::INFINITY, f32::NAN];
+        for kernels in Kernels::available() {
+            let mut found = [3.0; 11];
+            kernels.sigmoid_mul(&mut found, &gates);
+            for (found, &gate) in found.iter().zip(&gates[..10]) {
+                let exact = 3.0 / (1.0 + (-f64::from(gate)).exp());
+                assert!((f64::from(*found) - exact).abs() <= 1e-6 * exact + 1e-36, "{gate}: {found}");
             }
             assert!(found[10].is_nan());
         }

@@ -38,6 +38,20 @@ impl<'a> MatrixView<'a> {
         self.cols
     }
 
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Values of a row.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[inline(always)]
+    pub fn row(&self, row: usize) -> &'a [f32] {
+        self.part(row, 0, self.cols)
+    }
+
     /// `len` values of a row, from column `col`.
     #[inline(always)]
     fn part(&self, row: usize, col: usize, len: usize) -> &'a [f32] {

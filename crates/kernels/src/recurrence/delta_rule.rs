@@ -1,0 +1,337 @@
+//! Gated delta rule: a matrix per head that maps keys to values, corrected at each token.
+//!
+//! Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks: improving Mamba2 with delta rule",
+//! arXiv 2412.06464, equation 10, token by token.
+
+use crate::Kernels;
+use crate::lanes::{Fused, LANES, Lanes};
+use crate::rows::MatrixView;
+
+/// Vectors of a block of the state's columns: these, as many results and as many corrections are
+/// in registers.
+const BROAD: usize = 4;
+
+/// The tokens of one head of one sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct DeltaRule<'a> {
+    /// `[tokens, key_dim]`
+    pub queries: MatrixView<'a>,
+    /// `[tokens, key_dim]`
+    pub keys: MatrixView<'a>,
+    /// `[tokens, value_dim]`
+    pub values: MatrixView<'a>,
+    /// Factor of the state before each token, `[tokens]`.
+    pub decays: &'a [f32],
+    /// Share of a value's error that each token corrects, `[tokens]`.
+    pub rates: &'a [f32],
+}
+
+impl Kernels {
+    /// Sends tokens through a head: with the state `S`, `[key_dim, value_dim]`, each token computes
+    ///
+    /// ```text
+    /// S = decay * S
+    /// S = S + key ⊗ (rate * (value - Sᵀ key))
+    /// out = Sᵀ query
+    /// ```
+    ///
+    /// `before` is the state before the first token, `after` becomes the one after the last.
+    ///
+    /// # Shapes
+    /// `before`, `after`: `[key_dim, value_dim]`; `out`: `[tokens, value_dim]`.
+    ///
+    /// # Numerics
+    /// Each column of the state is its own: chains of fused multiply-adds over the rows, in their
+    /// order. Bit-identical on every instruction set, and for every cut of a text into calls.
+    ///
+    /// # Panics
+    /// If the shapes disagree, or there are no tokens.
+    pub fn delta_rule(&self, rule: &DeltaRule<'_>, before: &[f32], after: &mut [f32], out: &mut [f32]) {
+        let DeltaRule { queries, keys, values, decays, rates } = rule;
+        let (tokens, key_dim, value_dim) = (decays.len(), keys.cols(), values.cols());
+        assert!(
+            tokens > 0
+                && rates.len() == tokens
+                && [queries, keys, values].into_iter().all(|view| view.rows() == tokens)
+                && queries.cols() == key_dim
+                && out.len() == tokens * value_dim
+                && [before.len(), after.len()] == [key_dim * value_dim; 2],
+            "delta_rule: {tokens} tokens, keys of {key_dim} and values of {value_dim} in a state of {}",
+            after.len()
+        );
+        // SAFETY: `self` exists only where the slot's instruction set is present.
+        unsafe { (self.slots.delta_rule)(rule, before, after, out) }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn delta_rule<L: Lanes>(
+    l: L,
+    rule: &DeltaRule<'_>,
+    before: &[f32],
+    after: &mut [f32],
+    out: &mut [f32],
+) {
+    let value_dim = rule.values.cols();
+    let mut column = 0;
+    while column + BROAD * LANES <= value_dim {
+        columns::<L, BROAD>(l, rule, column, before, after, out);
+        column += BROAD * LANES;
+    }
+    while column + LANES <= value_dim {
+        columns::<L, 1>(l, rule, column, before, after, out);
+        column += LANES;
+    }
+    while column < value_dim {
+        single_column(rule, column, before, after, out);
+        column += 1;
+    }
+}
+
+/// All tokens for `W` vectors of columns, from `column` on.
+///
+/// One pass over the state per token: it corrects the state, reads the result, and already decays
+/// the state and reads its value for the key of the next token.
+#[inline(always)]
+fn columns<L: Lanes, const W: usize>(
+    l: L,
+    rule: &DeltaRule<'_>,
+    column: usize,
+    before: &[f32],
+    after: &mut [f32],
+    out: &mut [f32],
+) {
+    let DeltaRule { queries, keys, values, decays, rates } = rule;
+    let (tokens, width) = (decays.len(), values.cols());
+    let mut held = [l.zero(); W];
+    let decay = l.splat(decays[0]);
+    let rows = before.chunks_exact(width).zip(after.chunks_exact_mut(width));
+    for (key, (from, to)) in keys.row(0).iter().zip(rows) {
+        let (key, from, to) = (l.splat(*key), block::<W>(from, column), block_mut::<W>(to, column));
+        for i in 0..W {
+            let state = l.mul(l.load(&from[i]), decay);
+            held[i] = l.fma(state, key, held[i]);
+            l.store(state, &mut to[i]);
+        }
+    }
+    for token in 0..tokens {
+        let (rate, value) = (l.splat(rates[token]), block::<W>(values.row(token), column));
+        let mut correction = [l.zero(); W];
+        for i in 0..W {
+            correction[i] = l.mul(l.sub(l.load(&value[i]), held[i]), rate);
+        }
+        held = [l.zero(); W];
+        let mut result = [l.zero(); W];
+        let pairs = queries.row(token).iter().zip(keys.row(token));
+        if token + 1 < tokens {
+            let decay = l.splat(decays[token + 1]);
+            let rows = keys.row(token + 1).iter().zip(after.chunks_exact_mut(width));
+            for ((query, key), (next_key, state)) in pairs.zip(rows) {
+                let (query, key, next_key) = (l.splat(*query), l.splat(*key), l.splat(*next_key));
+                let state = block_mut::<W>(state, column);
+                for i in 0..W {
+                    let corrected = l.fma(correction[i], key, l.load(&state[i]));
+                    result[i] = l.fma(corrected, query, result[i]);
+                    let decayed = l.mul(corrected, decay);
+                    held[i] = l.fma(decayed, next_key, held[i]);
+                    l.store(decayed, &mut state[i]);
+                }
+            }
+        } else {
+            for ((query, key), state) in pairs.zip(after.chunks_exact_mut(width)) {
+                let (query, key, state) = (l.splat(*query), l.splat(*key), block_mut::<W>(state, column));
+                for i in 0..W {
+                    let corrected = l.fma(correction[i], key, l.load(&state[i]));
+                    result[i] = l.fma(corrected, query, result[i]);
+                    l.store(corrected, &mut state[i]);
+                }
+            }
+        }
+        let out = block_mut::<W>(&mut out[token * width..][..width], column);
+        for i in 0..W {
+            l.store(result[i], &mut out[i]);
+        }
+    }
+}
+
+/// All tokens for one column behind the last whole vector.
+#[inline(always)]
+fn single_column(rule: &DeltaRule<'_>, column: usize, before: &[f32], after: &mut [f32], out: &mut [f32]) {
+    let DeltaRule { queries, keys, values, decays, rates } = rule;
+    let width = values.cols();
+    for (from, to) in before.chunks_exact(width).zip(after.chunks_exact_mut(width)) {
+        to[column] = from[column];
+    }
+    for token in 0..decays.len() {
+        let mut held = 0.0_f32;
+        for (key, state) in keys.row(token).iter().zip(after.chunks_exact_mut(width)) {
+            state[column] *= decays[token];
+            held = state[column].fma(*key, held);
+        }
+        let correction = (values.row(token)[column] - held) * rates[token];
+        let mut result = 0.0_f32;
+        let pairs = queries.row(token).iter().zip(keys.row(token));
+        for ((query, key), state) in pairs.zip(after.chunks_exact_mut(width)) {
+            state[column] = correction.fma(*key, state[column]);
+            result = state[column].fma(*query, result);
+        }
+        out[token * width + column] = result;
+    }
+}
+
+/// `W` vectors of a row, from `column` on.
+#[inline(always)]
+fn block<const W: usize>(row: &[f32], column: usize) -> &[[f32; LANES]] {
+    row[column..][..W * LANES].as_chunks().0
+}
+
+#[inline(always)]
+fn block_mut<const W: usize>(row: &mut [f32], column: usize) -> &mut [[f32; LANES]] {
+    row[column..][..W * LANES].as_chunks_mut().0
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Isa;
+
+    /// Numbers of a head, and how they are cut.
+    #[derive(Debug, Clone)]
+    struct Head {
+        tokens: usize,
+        key_dim: usize,
+        value_dim: usize,
+        /// Rows of queries, keys and values, one behind the other: `[tokens, 2 key_dim +
+        /// value_dim]`.
+        rows: Vec<f32>,
+        decays: Vec<f32>,
+        rates: Vec<f32>,
+        state: Vec<f32>,
+    }
+
+    impl Head {
+        fn rule(&self, tokens: std::ops::Range<usize>) -> DeltaRule<'_> {
+            let (key_dim, stride) = (self.key_dim, 2 * self.key_dim + self.value_dim);
+            let rows = &self.rows[tokens.start * stride..tokens.end * stride];
+            let view = |first: usize, cols| MatrixView::new(&rows[first..], tokens.len(), cols, stride);
+            DeltaRule {
+                queries: view(0, key_dim),
+                keys: view(key_dim, key_dim),
+                values: view(2 * key_dim, self.value_dim),
+                decays: &self.decays[tokens.clone()],
+                rates: &self.rates[tokens],
+            }
+        }
+
+        /// Outputs and state behind steps that end at `ends`.
+        fn run(&self, kernels: &Kernels, ends: &[usize]) -> (Vec<f32>, Vec<f32>) {
+            let (mut out, mut state, mut start) = (Vec::new(), self.state.clone(), 0);
+            for &end in ends.iter().filter(|&&end| end > 0) {
+                if end == start {
+                    continue;
+                }
+                let mut after = vec![f32::NAN; state.len()];
+                let mut step = vec![0.0; (end - start) * self.value_dim];
+                kernels.delta_rule(&self.rule(start..end), &state, &mut after, &mut step);
+                (state, start) = (after, end);
+                out.extend(step);
+            }
+            (out, state)
+        }
+
+        /// The same in f64, as the formula says it.
+        fn naive(&self) -> (Vec<f64>, Vec<f64>) {
+            let rule = self.rule(0..self.tokens);
+            let mut state: Vec<f64> = self.state.iter().map(|&x| f64::from(x)).collect();
+            let mut out = Vec::new();
+            let wide = |row: &[f32]| row.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+            for t in 0..self.tokens {
+                let (query, key, value) =
+                    (wide(rule.queries.row(t)), wide(rule.keys.row(t)), wide(rule.values.row(t)));
+                state.iter_mut().for_each(|x| *x *= f64::from(rule.decays[t]));
+                let mapped = |state: &[f64], by: &[f64], column: usize| {
+                    by.iter().enumerate().map(|(i, by)| by * state[i * self.value_dim + column]).sum::<f64>()
+                };
+                for column in 0..self.value_dim {
+                    let error = value[column] - mapped(&state, &key, column);
+                    for (i, key) in key.iter().enumerate() {
+                        state[i * self.value_dim + column] += key * error * f64::from(rule.rates[t]);
+                    }
+                    out.push(mapped(&state, &query, column));
+                }
+            }
+            (out, state)
+        }
+    }
+
+    fn head() -> impl Strategy<Value = Head> {
+        (1usize..9, 1usize..20, 1usize..75).prop_flat_map(|(tokens, key_dim, value_dim)| {
+            let unit = prop::collection::vec(-1f32..1.0, tokens * (2 * key_dim + value_dim));
+            let state = prop::collection::vec(-1f32..1.0, key_dim * value_dim);
+            let share = || prop::collection::vec(0f32..1.0, tokens);
+            (unit, share(), share(), state).prop_map(move |(mut rows, decays, rates, state)| {
+                // Keys of unit length, as in models: longer ones let the state grow.
+                for row in rows.chunks_exact_mut(2 * key_dim + value_dim) {
+                    let key = &mut row[key_dim..2 * key_dim];
+                    let norm = key.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-3);
+                    key.iter_mut().for_each(|x| *x /= norm);
+                }
+                Head { tokens, key_dim, value_dim, rows, decays, rates, state }
+            })
+        })
+    }
+
+    fn bits(values: &[f32]) -> Vec<u32> {
+        values.iter().map(|x| x.to_bits()).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn heads_follow_the_formula_with_the_same_bits_everywhere(head in head(), cut in 0usize..9) {
+            let (out, state) = head.run(&Kernels::for_isa(Isa::Scalar).unwrap(), &[head.tokens]);
+            let (exact_out, exact_state) = head.naive();
+            for (found, exact) in out.iter().zip(&exact_out).chain(state.iter().zip(&exact_state)) {
+                prop_assert!((f64::from(*found) - exact).abs() < 1e-4, "{found}, not {exact}");
+            }
+            for kernels in Kernels::available() {
+                for ends in [vec![head.tokens], vec![cut.min(head.tokens), head.tokens], (1..=head.tokens).collect()] {
+                    let (other_out, other_state) = head.run(&kernels, &ends);
+                    prop_assert_eq!(bits(&other_out), bits(&out), "{} {:?}", kernels.isa(), &ends);
+                    prop_assert_eq!(bits(&other_state), bits(&state), "{} {:?}", kernels.isa(), &ends);
+                }
+            }
+        }
+    }
+
+    /// With the rate 1 and without decay, the last value of a key is what it reads.
+    #[test]
+    fn a_key_reads_the_value_that_was_written_last() {
+        let (key, values) = ([0.6, 0.8], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]);
+        let head = Head {
+            tokens: 2,
+            key_dim: 2,
+            value_dim: 3,
+            rows: values.iter().flat_map(|value| [&key[..], &key, value].concat()).collect(),
+            decays: vec![1.0; 2],
+            rates: vec![1.0; 2],
+            state: vec![0.0; 6],
+        };
+        for kernels in Kernels::available() {
+            let (out, _) = head.run(&kernels, &[2]);
+            assert!(out.iter().zip(values.as_flattened()).all(|(a, b)| (a - b).abs() < 1e-6), "{out:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "delta_rule: 1 tokens, keys of 2 and values of 3 in a state of 5")]
+    fn other_shapes_are_refused() {
+        let view = |cols| MatrixView::new(&[1.0; 3], 1, cols, cols);
+        let rule =
+            DeltaRule { queries: view(2), keys: view(2), values: view(3), decays: &[1.0], rates: &[1.0] };
+        Kernels::detect().unwrap().delta_rule(&rule, &[0.0; 5], &mut [0.0; 5], &mut [0.0; 3]);
+    }
+}
