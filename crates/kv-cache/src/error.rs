@@ -158,6 +158,25 @@ pub enum Error {
         released: usize,
     },
 
+    /// The state of layers that keep one cannot be that of another number of tokens.
+    #[error(
+        "cannot go to {len} tokens without computing them: the state of some layers holds {tokens} tokens \
+         and is kept for no others"
+    )]
+    StateOfAll {
+        /// Tokens wanted.
+        len: usize,
+        /// Tokens of the sequence.
+        tokens: usize,
+    },
+
+    /// No memory for the state of layers that keep one.
+    #[error("no memory for {bytes} bytes of the state of a sequence")]
+    StateMemory {
+        /// Bytes of one state.
+        bytes: usize,
+    },
+
     /// Blocks can follow whole blocks only.
     #[error("blocks cannot follow {len} tokens, which do not fill blocks of {block_tokens}")]
     NotAtBlock {

@@ -21,6 +21,7 @@
 //! | `squat.rs` | queries that weigh errors of keys |
 //! | `sample.rs` | attention by block, and the error that migrating would add |
 //! | `share.rs` | forks, shared blocks, copy-on-write |
+//! | `state.rs` | the state of layers that keep one instead of keys and values |
 //! | `handles.rs` | handles of blocks and tables, allocated some blocks in advance |
 
 mod handles;
@@ -31,6 +32,7 @@ mod room;
 mod sample;
 mod share;
 mod squat;
+mod state;
 mod step;
 
 use std::sync::Arc;
@@ -49,6 +51,7 @@ pub use migrate::Migration;
 pub use read::KvReader;
 pub use sample::{Probe, Sample, SampleScratch};
 use squat::LayerQueries;
+use state::State;
 pub use step::KvStep;
 
 /// The keys and values of one sequence in all layers.
@@ -74,6 +77,8 @@ pub struct Sequence {
     /// Recorded queries of each layer, if the policy asks for them. Forks share them until one
     /// records more.
     queries: Option<Arc<Vec<LayerQueries>>>,
+    /// Of layers that keep one instead of keys and values.
+    state: State,
     /// Storages of `blocks` that the present step reads; empty, but with its memory, outside of
     /// one.
     pinned: Vec<Arc<Storage>>,
@@ -104,6 +109,7 @@ impl Sequence {
             tail: Vec::new(),
             mass: Vec::new(),
             queries: None,
+            state: State::default(),
             pinned: Vec::new(),
             handles: Handles::default(),
             migration_scratch: MigrationScratch::default(),
@@ -138,11 +144,11 @@ impl Sequence {
         self.hot_tokens = tokens.max(self.store.policy().hot_tokens);
     }
 
-    /// Allocated bytes of keys and values, scales and padding included, and of recorded queries.
-    /// Shared blocks count in each of their sequences.
+    /// Allocated bytes of keys and values, scales and padding included, of recorded queries and of
+    /// the state of layers that keep one. Shared blocks count in each of their sequences.
     pub fn bytes(&self) -> usize {
         let tail: usize = self.tail.iter().map(|storage| storage.bytes()).sum();
-        tail + self.blocks.iter().map(Block::bytes).sum::<usize>() + self.query_bytes()
+        tail + self.blocks.iter().map(Block::bytes).sum::<usize>() + self.query_bytes() + self.state.bytes()
     }
 
     /// Context of a layer's conversions in a block that begins at `position`.
@@ -165,12 +171,15 @@ impl Sequence {
     /// are none.
     ///
     /// # Errors
-    /// [`Error::Released`] if tokens before `len` were released, unless `len` is 0. Nothing has
-    /// changed then.
+    /// Unless `len` is 0: [`Error::Released`] if tokens before `len` were released,
+    /// [`Error::StateOfAll`] if layers keep a state. Nothing has changed then.
     pub fn truncate(&mut self, len: usize) -> Result<()> {
         if len == 0 {
             self.clear();
             return Ok(());
+        }
+        if len < self.len {
+            self.check_stateless(len)?;
         }
         if len < self.released() {
             return Err(Error::Released { len, released: self.released() });
@@ -190,6 +199,7 @@ impl Sequence {
         self.blocks.clear();
         self.tail.clear();
         self.mass.clear();
+        self.state.clear();
         self.forget_queries();
     }
 

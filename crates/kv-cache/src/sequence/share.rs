@@ -32,6 +32,7 @@ impl Sequence {
             tail: Vec::new(),
             mass: self.mass.clone(),
             queries: self.queries.clone(),
+            state: self.state.fork(),
             pinned: Vec::new(),
             handles: Handles::default(),
             migration_scratch: MigrationScratch::default(),
@@ -49,7 +50,8 @@ impl Sequence {
     ///
     /// # Errors
     /// [`Error::NotAtBlock`] behind a partial block, [`Error::ForeignBlock`] if one is of another
-    /// store, [`Error::Full`] beyond the capacity. Nothing has changed then.
+    /// store, [`Error::Full`] beyond the capacity, [`Error::StateOfAll`] if layers keep a state
+    /// that blocks do not have. Nothing has changed then.
     pub fn append_shared(&mut self, blocks: &[Block]) -> Result<()> {
         let block_tokens = self.store.block_tokens();
         self.check_at_block()?;
@@ -90,6 +92,7 @@ impl Sequence {
 
     fn check_at_block(&self) -> Result<()> {
         let block_tokens = self.store.block_tokens();
+        self.check_stateless(self.len)?;
         if !self.len.is_multiple_of(block_tokens) {
             return Err(Error::NotAtBlock { len: self.len, block_tokens });
         }

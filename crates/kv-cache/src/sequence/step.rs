@@ -21,7 +21,7 @@ use crate::store::{HOT, KvStore};
 /// the tokens. A step that is dropped leaves the tokens, the blocks and the memory of its sequence
 /// as they were; only queries that [`observe_queries`](Self::observe_queries) recorded stay.
 pub struct KvStep<'a> {
-    sequence: &'a mut Sequence,
+    pub(super) sequence: &'a mut Sequence,
     n_tokens: usize,
     /// The partial block whose copy is the first storage of the tail, until the step is committed.
     copied: Option<Block>,
@@ -37,7 +37,8 @@ impl Sequence {
     ///
     /// # Errors
     /// [`Error::Full`] beyond the capacity; [`Error::Memory`], [`Error::BudgetReached`] and
-    /// [`Error::QuotaReached`] without room. The sequence is as it was then.
+    /// [`Error::QuotaReached`] without room; [`Error::StateMemory`]. The sequence is as it was
+    /// then.
     pub fn step(&mut self, kernels: &Kernels, n_tokens: usize) -> Result<KvStep<'_>> {
         self.check_room(n_tokens)?;
         // Dropped on an error, which undoes what was done.
@@ -89,6 +90,7 @@ impl KvStep<'_> {
     /// Storages for the tokens behind the tail, and a partial block that can be written.
     fn allocate(&mut self, kernels: &Kernels) -> Result<()> {
         let sequence = &mut *self.sequence;
+        sequence.state.prepare()?;
         let needed = (sequence.len + self.n_tokens).div_ceil(sequence.store.block_tokens());
         if sequence.sealed() + sequence.tail.len() < needed {
             sequence.prepare_tables(needed);
@@ -168,6 +170,7 @@ impl KvStep<'_> {
     /// Appends the tokens, which were written in every layer, to the sequence.
     pub fn commit(mut self) {
         self.copied = None;
+        self.sequence.state.advance();
         self.sequence.append(self.n_tokens);
     }
 }

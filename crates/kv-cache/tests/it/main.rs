@@ -11,6 +11,7 @@ mod probe;
 mod sequence;
 mod shared_folder;
 mod squat;
+mod state;
 mod steps;
 mod stress;
 mod tenants;
