@@ -157,6 +157,14 @@ pub enum Error {
         /// The matrix.
         name: String,
     },
+    /// A projection of attention in a model that has other layers too.
+    #[error(
+        "{name} belongs to attention of a model with layers that keep a state, which adapters cannot change; those of the feed-forward network and the logits can"
+    )]
+    Attention {
+        /// The matrix.
+        name: String,
+    },
     /// A factor of another storage type.
     #[error("{name} is of type {found}; F32, F16, BF16 and (GGUF) Q8_0 are read")]
     TensorType {

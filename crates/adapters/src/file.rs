@@ -99,6 +99,10 @@ impl LoraFile {
             if base.ffn_dim == 0 && is_feed_forward(base.site(projection)) {
                 return Err(Error::Experts { name: update.name.clone() });
             }
+            // With a state in some layers, projections of attention are not those of every layer.
+            if base.query_dim == 0 && is_attention(base.site(projection)) {
+                return Err(Error::Attention { name: update.name.clone() });
+            }
             let (found, expected) =
                 ([inputs, outputs], [base.inputs(base.site(projection)), expected_outputs]);
             if found != expected {
@@ -121,6 +125,10 @@ impl LoraFile {
         updates.sort_by_key(|update| (update.layer, update.projection));
         Ok(Self { path: path.to_owned(), updates, row_order, architecture })
     }
+}
+
+fn is_attention(site: Site) -> bool {
+    matches!(site, Site::AttentionInput | Site::AttentionOutput)
 }
 
 fn is_feed_forward(site: Site) -> bool {

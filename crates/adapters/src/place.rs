@@ -66,7 +66,8 @@ pub struct BaseModel {
     pub n_layers: usize,
     /// Width of the residual stream.
     pub model_dim: usize,
-    /// Query heads times their width.
+    /// Query heads times their width; 0 in models with layers that keep a state, whose attention
+    /// adapters do not change.
     pub query_dim: usize,
     /// Key heads times their width.
     pub kv_dim: usize,

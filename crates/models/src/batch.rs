@@ -194,6 +194,11 @@ fn check_segment(config: &ModelConfig, index: usize, segment: &Segment<'_>) -> R
             expected: expected.to_string(),
         });
     }
+    let (found, expected) = (segment.step.sequence().state_values(), config.state_values());
+    if found != expected {
+        let values = |values: usize| format!("a state of {values} values");
+        return Err(Error::CacheShape { segment: index, found: values(found), expected: values(expected) });
+    }
     let unknown = segment.tokens.iter().position(|&token| token as usize >= config.vocab_size);
     match unknown {
         None => Ok(()),

@@ -6,7 +6,7 @@ use ruvllm_kernels::low_rank::{LowRankScratch, LowRankTerm};
 use ruvllm_kernels::matmul::Activations;
 
 use crate::batch::BatchRows;
-use crate::decoder::{ExpertBuffers, Gates};
+use crate::decoder::{ExpertBuffers, Gates, RecurrentBuffers};
 use crate::error::{Error, Result};
 use crate::importance::InputSquares;
 
@@ -31,6 +31,13 @@ pub(crate) struct Buffers {
     /// Queries of one segment at later positions, if its cache wants them: `[tokens, n_heads,
     /// head_dim]`.
     pub(crate) later_queries: Vec<f32>,
+    /// Queries beside their gates as one product makes them, `[tokens, n_heads, 2, head_dim]`;
+    /// empty in models without.
+    pub(crate) gated_queries: Vec<f32>,
+    /// Gates of the output of attention, `[tokens, n_heads, head_dim]`.
+    pub(crate) query_gates: Vec<f32>,
+    /// Of layers with a state.
+    pub(crate) recurrent: RecurrentBuffers,
     /// `[tokens, n_kv_heads, head_dim]`
     pub(crate) keys: Vec<f32>,
     /// `[tokens, n_kv_heads, head_dim]`

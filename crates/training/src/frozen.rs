@@ -48,11 +48,17 @@ impl Transposed {
     pub(crate) fn new(model: &Model, format: GradientFormat, pool: &ThreadPool) -> Result<Self> {
         let weights = model.weights();
         let layers = weights.layers.iter().map(|layer| {
-            let network = layer.feed_forward.as_ref().ok_or_else(|| Error::untrainable(model.config()))?;
+            let untrainable = || Error::untrainable(model.config());
+            let network = layer.feed_forward.as_ref().ok_or_else(untrainable)?;
+            let attention = layer.mixer.attention().ok_or_else(untrainable)?;
             let of = |matrices: &[&PackedMatrix]| transpose(matrices, format, pool);
             Ok(LayerTransposed {
-                attention_input: of(&[&layer.query.weights, &layer.key.weights, &layer.value.weights])?,
-                attention_output: of(&[&layer.attention_output.weights])?,
+                attention_input: of(&[
+                    &attention.query.weights,
+                    &attention.key.weights,
+                    &attention.value.weights,
+                ])?,
+                attention_output: of(&[&attention.output.weights])?,
                 ffn_input: of(&[&network.gate.weights, &network.up.weights])?,
                 ffn_output: of(&[&network.down.weights])?,
             })

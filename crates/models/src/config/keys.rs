@@ -127,6 +127,18 @@ impl<'a> Keys<'a> {
         Ok(self.metadata.get_bool(&self.full(suffix))?)
     }
 
+    /// `len` whole numbers, if the key is present and an array.
+    pub(crate) fn counts(&self, suffix: &str, len: usize) -> Result<Option<Vec<u64>>> {
+        let key = self.full(suffix);
+        let Some(Value::Array(_)) = self.metadata.get(&key) else { return Ok(None) };
+        let counts = self.metadata.get_u64s(&key)?.unwrap_or_default();
+        if counts.len() != len {
+            let found = format!("an array of {}", counts.len());
+            return Err(Error::InvalidKey { key, found, expected: format!("an array of {len}") });
+        }
+        Ok(Some(counts))
+    }
+
     /// `len` truth values, if the key is present and an array; numbers other than 0 are true.
     pub(crate) fn flags(&self, suffix: &str, len: usize) -> Result<Option<Vec<bool>>> {
         let key = self.full(suffix);

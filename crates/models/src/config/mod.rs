@@ -12,7 +12,7 @@ use self::keys::{Keys, Real};
 pub use self::rope::LocalRope;
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
-use crate::family::{self, DecoderSpec, Sizes};
+use crate::family::{self, DecoderSpec, Recurrent, Sizes};
 use crate::weights::EMBEDDING;
 
 /// Limits beyond which a value is not taken for real. Tensors, whose sizes the file itself bounds,
@@ -91,7 +91,7 @@ impl ModelConfig {
         let model_dim = keys.require_count("embedding_length", 1..=MAX_WIDTH)?;
         let n_layers = read_layers(&keys, checkpoint)?;
         let n_heads = keys.require_count("attention.head_count", 1..=MAX_WIDTH)?;
-        let n_kv_heads = keys.count("attention.head_count_kv", 1..=MAX_WIDTH)?.unwrap_or(n_heads);
+        let n_kv_heads = read_kv_heads(&keys, n_layers)?.unwrap_or(n_heads);
         if n_heads % n_kv_heads != 0 {
             let expected = format!("a divisor of the {n_heads} attention heads");
             return Err(keys.invalid("attention.head_count_kv", n_kv_heads, expected));
@@ -133,9 +133,21 @@ impl ModelConfig {
         self.n_kv_heads * self.head_dim
     }
 
-    /// The size of a token's keys and values.
+    /// The size of a token's keys and values: those of the layers with attention.
     pub fn kv_shape(&self) -> KvShape {
-        KvShape { n_layers: self.n_layers, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim }
+        let n_layers = self.cache_layer(self.n_layers);
+        KvShape { n_layers, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim }
+    }
+
+    /// Index of a layer's keys and values: the number of layers with attention before it.
+    pub fn cache_layer(&self, layer: usize) -> usize {
+        layer - self.decoder.recurrent.as_ref().map_or(0, |recurrent| recurrent.index_of(layer))
+    }
+
+    /// Values of a sequence's state, of all layers that keep one.
+    pub fn state_values(&self) -> usize {
+        let values = |recurrent: &Recurrent| recurrent.index_of(self.n_layers) * recurrent.layer_values();
+        self.decoder.recurrent.as_ref().map_or(0, values)
     }
 
     /// Largest sliding window of all layers in tokens; `None` if a layer has none.
@@ -176,6 +188,21 @@ pub(crate) fn read_layers(keys: &Keys<'_>, checkpoint: &dyn Checkpoint) -> Resul
         return Err(keys.invalid("block_count", n_layers, expected));
     }
     Ok(n_layers)
+}
+
+/// Heads of keys and values; of a list, that of each layer with attention, where 0 is none.
+fn read_kv_heads(keys: &Keys<'_>, n_layers: usize) -> Result<Option<usize>> {
+    const KEY: &str = "attention.head_count_kv";
+    let Some(listed) = keys.counts(KEY, n_layers)? else { return keys.count(KEY, 1..=MAX_WIDTH) };
+    let mut heads = listed.iter().copied().filter(|&heads| heads > 0);
+    let first = heads.next().filter(|first| (1..=MAX_WIDTH as u64).contains(first));
+    match first {
+        Some(first) if heads.all(|other| other == first) => Ok(Some(first as usize)),
+        _ => {
+            let found = listed.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+            Err(keys.invalid(KEY, found, "one number of heads for all layers that have any"))
+        }
+    }
 }
 
 fn read_head_dim(keys: &Keys<'_>, model_dim: usize, n_heads: usize) -> Result<usize> {

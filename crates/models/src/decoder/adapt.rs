@@ -19,11 +19,12 @@ use crate::workspace::Adapted;
 
 /// Dimensions that adapters of a model must match.
 pub(super) fn base_model(config: &ModelConfig) -> BaseModel {
+    let has_states = config.decoder.recurrent.is_some();
     BaseModel {
         architecture: config.architecture.clone(),
         n_layers: config.n_layers,
         model_dim: config.model_dim,
-        query_dim: config.query_dim(),
+        query_dim: if has_states { 0 } else { config.query_dim() },
         kv_dim: config.kv_dim(),
         head_dim: config.head_dim,
         ffn_dim: config.ffn_dim,

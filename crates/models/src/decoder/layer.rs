@@ -1,5 +1,6 @@
-//! One transformer layer: attention over the cache, then the gated feed-forward network, each
-//! behind a norm and added to the residual stream. The family's switches are read here.
+//! One transformer layer: attention over the cache or what stands in its place (`recurrent`), then
+//! the gated feed-forward network, each behind a norm and added to the residual stream. The
+//! family's switches are read here.
 
 use ruvllm_adapters::Site;
 use ruvllm_kernels::attention::{AttentionCall, AttentionShape, Mask};
@@ -16,7 +17,7 @@ use crate::error::Result;
 use crate::family::Activation;
 use crate::projection::finish;
 use crate::rows;
-use crate::weights::{FeedForward, LayerWeights, Linear};
+use crate::weights::{AttentionWeights, FeedForward, LayerWeights, Linear, Mixer};
 use crate::workspace::{Adapted, Buffers};
 
 /// One layer with its configuration and compute resources.
@@ -24,16 +25,18 @@ pub(super) struct Layer<'a> {
     pub(super) config: &'a ModelConfig,
     pub(super) weights: &'a LayerWeights,
     pub(super) index: usize,
+    /// Index of its keys and values in a cache.
+    pub(super) cache_index: usize,
     pub(super) ropes: &'a RopeTables,
     pub(super) compute: &'a Compute,
 }
 
 /// Residual stream, `[tokens, model_dim]`, and scratch for its updates.
-struct Stream<'a> {
-    hidden: &'a mut [f32],
-    update: &'a mut [f32],
-    unnormed: &'a mut [f32],
-    adapted: &'a mut Adapted,
+pub(super) struct Stream<'a> {
+    pub(super) hidden: &'a mut [f32],
+    pub(super) update: &'a mut [f32],
+    pub(super) unnormed: &'a mut [f32],
+    pub(super) adapted: &'a mut Adapted,
 }
 
 impl Layer<'_> {
@@ -51,46 +54,96 @@ impl Layer<'_> {
         all: &[Span],
         wanted: &[Span],
     ) -> Result<()> {
-        self.project_attention(buffers, segments, all);
+        let n_rows = match &self.weights.mixer {
+            Mixer::Attention(weights) => self.attention(weights, buffers, segments, (all, wanted)),
+            Mixer::DeltaNet(weights) => self.delta_net(weights, buffers, segments, (all, wanted)),
+            Mixer::ShortConvolution(weights) => {
+                self.short_convolution(weights, buffers, segments, (all, wanted))
+            }
+        };
+        if wanted.is_empty() { Ok(()) } else { self.feed_forward(buffers, segments, wanted, n_rows) }
+    }
+
+    /// Attention of the rows in `wanted`, added to them at the front; returns their number.
+    fn attention(
+        &self,
+        weights: &AttentionWeights,
+        buffers: &mut Buffers,
+        segments: &mut [Segment<'_>],
+        (all, wanted): (&[Span], &[Span]),
+    ) -> usize {
+        self.project_attention(weights, buffers, segments, all);
         self.keep_queries(buffers, all);
         let (keys, values) = (&buffers.keys, &buffers.values);
         rows::for_each(&self.compute.pool, segments.iter_mut().zip(all), |(segment, span)| {
             let range = span.range(self.config.kv_dim());
-            segment.step.write(&self.compute.kernels, self.index, &keys[range.clone()], &values[range]);
+            segment.step.write(&self.compute.kernels, self.cache_index, &keys[range.clone()], &values[range]);
         });
         for (segment, &span) in segments.iter_mut().zip(all) {
-            if segment.step.sequence().wants_queries(self.index) {
+            if segment.step.sequence().wants_queries(self.cache_index) {
                 self.record_queries(buffers, segment, span);
             }
         }
         if wanted.is_empty() {
-            return Ok(());
+            return 0;
         }
         keep_rows(&mut buffers.queries, self.config.query_dim(), wanted);
+        if self.config.decoder.gated_attention {
+            keep_rows(&mut buffers.query_gates, self.config.query_dim(), wanted);
+        }
         let n_rows = keep_rows(&mut buffers.hidden, self.config.model_dim, wanted);
-        self.attend(buffers, segments, wanted, n_rows);
-        self.feed_forward(buffers, segments, wanted, n_rows)
+        self.attend(weights, buffers, segments, wanted, n_rows);
+        n_rows
     }
 
     /// Queries, keys and values of all rows, with RoPE, and Hadamard-rotated where a cache wants
     /// that.
-    fn project_attention(&self, buffers: &mut Buffers, segments: &[Segment<'_>], all: &[Span]) {
+    fn project_attention(
+        &self,
+        attention: &AttentionWeights,
+        buffers: &mut Buffers,
+        segments: &[Segment<'_>],
+        all: &[Span],
+    ) {
         let Layer { config, weights, compute, .. } = self;
         let n_rows = all.iter().map(|span| span.len).sum();
-        let Buffers { hidden, normed, queries, keys, values, unnormed, adapted, .. } = buffers;
-        let linears = [&weights.query, &weights.key, &weights.value];
+        let Buffers {
+            hidden,
+            normed,
+            queries,
+            gated_queries,
+            query_gates,
+            keys,
+            values,
+            unnormed,
+            adapted,
+            ..
+        } = buffers;
+        let linears = [&attention.query, &attention.key, &attention.value];
         let norm = weights.attention_norm.as_deref();
         normalize(compute, config, hidden, norm, normed, n_rows, read_q8(linears));
+        let is_gated = config.decoder.gated_attention;
+        let projected = if is_gated { &mut *gated_queries } else { &mut *queries };
+        let query_rows = n_rows * config.query_dim() * config.decoder.query_parts();
         let products = [
-            Product::of(&weights.query, &mut queries[..n_rows * config.query_dim()]),
-            Product::of(&weights.key, &mut keys[..n_rows * config.kv_dim()]),
-            Product::of(&weights.value, &mut values[..n_rows * config.kv_dim()]),
+            Product::of(&attention.query, &mut projected[..query_rows]),
+            Product::of(&attention.key, &mut keys[..n_rows * config.kv_dim()]),
+            Product::of(&attention.value, &mut values[..n_rows * config.kv_dim()]),
         ];
         adapted.gates.compute(compute, (segments, all), self.index, normed.values());
         let site = (self.index, Site::AttentionInput);
         project_adapted(compute, adapted, (segments, all), site, normed, products);
-        self.norm_in_place(queries, config.query_dim(), weights.query_norm.as_deref(), unnormed);
-        self.norm_in_place(keys, config.kv_dim(), weights.key_norm.as_deref(), unnormed);
+        if is_gated {
+            let heads = gated_queries[..query_rows].chunks_exact(2 * config.head_dim);
+            let parts =
+                queries.chunks_exact_mut(config.head_dim).zip(query_gates.chunks_exact_mut(config.head_dim));
+            for (head, (query, gate)) in heads.zip(parts) {
+                query.copy_from_slice(&head[..config.head_dim]);
+                gate.copy_from_slice(&head[config.head_dim..]);
+            }
+        }
+        self.norm_in_place(queries, config.query_dim(), attention.query_norm.as_deref(), unnormed);
+        self.norm_in_place(keys, config.kv_dim(), attention.key_norm.as_deref(), unnormed);
         self.place(queries, keys, values, segments, all);
     }
 
@@ -129,7 +182,7 @@ impl Layer<'_> {
         let width = self.config.query_dim();
         let slots = kept.layers.iter().zip(kept.queries.chunks_exact_mut(width));
         for ((layer, slot), span) in slots.zip(all) {
-            if *layer == Some(self.index) {
+            if *layer == Some(self.cache_index) {
                 slot.copy_from_slice(&queries[span.range(width)][(span.len - 1) * width..]);
             }
         }
@@ -173,7 +226,7 @@ impl Layer<'_> {
             let distance = spaced(span.position + index, FIRST_POSITIONS);
             self.apply_rope(row, distance, rope);
         });
-        segment.step.observe_queries(kernels, pool, self.index, config.n_heads, later_queries);
+        segment.step.observe_queries(kernels, pool, self.cache_index, config.n_heads, later_queries);
     }
 
     /// Applies the Walsh-Hadamard transform to each head of a row, so that quantization error
@@ -184,10 +237,27 @@ impl Layer<'_> {
     }
 
     /// Attention of the first `n_rows` queries, which are those of `wanted`, added to their rows.
-    fn attend(&self, buffers: &mut Buffers, segments: &[Segment<'_>], wanted: &[Span], n_rows: usize) {
-        let Layer { config, weights, compute, .. } = self;
-        let Buffers { hidden, queries, attended, update, unnormed, adapted, scratch, calls: list, .. } =
-            buffers;
+    fn attend(
+        &self,
+        attention: &AttentionWeights,
+        buffers: &mut Buffers,
+        segments: &[Segment<'_>],
+        wanted: &[Span],
+        n_rows: usize,
+    ) {
+        let Layer { config, compute, .. } = self;
+        let Buffers {
+            hidden,
+            queries,
+            query_gates,
+            attended,
+            update,
+            unnormed,
+            adapted,
+            scratch,
+            calls: list,
+            ..
+        } = buffers;
         let width = config.query_dim();
         let out = attended.resize(n_rows, width);
         let (mut calls, mut blocks) = list.take(wanted.len());
@@ -195,8 +265,8 @@ impl Layer<'_> {
             let step = &segments[span.segment].step;
             let start = span.position - step.sequence().dropped_tokens();
             let shape = self.attention_shape(start, span.len);
-            let kv = step.view(self.index, blocks).with_len(start + span.len);
-            AttentionCall { shape, kv, sinks: weights.attention_sinks.as_deref() }
+            let kv = step.view(self.cache_index, blocks).with_len(start + span.len);
+            AttentionCall { shape, kv, sinks: attention.sinks.as_deref() }
         }));
         compute.kernels.attention_batch(&compute.pool, &calls, &queries[..n_rows * width], out, scratch);
         list.put_calls(calls);
@@ -210,10 +280,12 @@ impl Layer<'_> {
                 }
             });
         }
-        let norm = weights.attention_post_norm.as_deref();
+        if config.decoder.gated_attention {
+            let rows = out.chunks_exact_mut(width).zip(query_gates.chunks_exact(width));
+            rows::for_each(&compute.pool, rows, |(row, gate)| compute.kernels.sigmoid_mul(row, gate));
+        }
         let stream = Stream { hidden, update, unnormed, adapted };
-        let rows = (segments, wanted);
-        self.add_projection(&weights.attention_output, norm, attended, stream, rows, Site::AttentionOutput);
+        self.add_mixed(&attention.output, attended, stream, (segments, wanted));
     }
 
     /// Shape of the attention of `n_queries` queries, the first of which has `query_start` keys
@@ -283,22 +355,20 @@ impl Layer<'_> {
         project_adapted(compute, adapted, rows, (self.index, Site::FeedForwardOutput), gated, products);
     }
 
-    /// Adds the projection of `input`, changed by the adapters of `rows` and normed if there are
-    /// weights for that, to the first rows of the stream.
-    fn add_projection(
+    /// Adds the mixer's projection of `input`, changed by the adapters of `rows` and normed if
+    /// there are weights for that, to the first rows of the stream.
+    pub(super) fn add_mixed(
         &self,
         linear: &Linear,
-        norm: Option<&[f32]>,
         input: &mut Activations,
         stream: Stream<'_>,
         rows: (&[Segment<'_>], &[Span]),
-        site: Site,
     ) {
         let Stream { hidden, update, unnormed, adapted } = stream;
         let update = &mut update[..input.tokens() * self.config.model_dim];
         let products = [Product::of(linear, &mut *update)];
-        project_adapted(self.compute, adapted, rows, (self.index, site), input, products);
-        self.add_update(hidden, update, norm, unnormed);
+        project_adapted(self.compute, adapted, rows, (self.index, Site::AttentionOutput), input, products);
+        self.add_update(hidden, update, self.weights.attention_post_norm.as_deref(), unnormed);
     }
 
     /// Adds `update`, `[rows, model_dim]`, normed if there are weights for that and times the
@@ -352,7 +422,7 @@ pub(super) fn activate(compute: &Compute, activation: Activation, gate: &mut [f3
 }
 
 /// True if one of the products reads 8-bit activations.
-fn read_q8<const N: usize>(linears: [&Linear; N]) -> bool {
+pub(super) fn read_q8<const N: usize>(linears: [&Linear; N]) -> bool {
     linears.iter().any(|linear| linear.weights.format().uses_q8())
 }
 
@@ -368,7 +438,7 @@ fn positions<'a>(
 }
 
 /// Moves the rows of `spans`, which ascend, to the front and returns their number.
-fn keep_rows(rows: &mut [f32], width: usize, spans: &[Span]) -> usize {
+pub(super) fn keep_rows(rows: &mut [f32], width: usize, spans: &[Span]) -> usize {
     let mut kept = 0;
     for span in spans {
         if span.row != kept {

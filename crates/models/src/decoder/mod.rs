@@ -5,9 +5,11 @@ mod adapt;
 mod experts;
 mod gates;
 mod layer;
+mod recurrent;
 mod rope;
 mod router;
 mod sorted;
+mod state_buffers;
 
 use std::sync::Arc;
 
@@ -20,6 +22,7 @@ pub(crate) use self::gates::Gates;
 use self::layer::{Layer, normalize};
 use self::rope::Ropes;
 pub(crate) use self::sorted::ExpertBuffers;
+pub(crate) use self::state_buffers::RecurrentBuffers;
 use crate::batch::{BatchRows, Segment};
 use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
@@ -169,7 +172,7 @@ impl Model {
         if capacity == 0 || capacity > context_length {
             return Err(Error::CacheCapacity { capacity, context_length });
         }
-        Ok(store.sequence(capacity))
+        Ok(store.sequence(capacity).with_state(self.config.state_values()))
     }
 
     /// Shape that adapters of this model match.
@@ -280,7 +283,11 @@ impl Model {
 
         self.embed(buffers, segments);
         let (last, others) = self.weights.layers.split_last().expect("a model has at least one layer");
-        let layer = |index, weights| Layer { config: &self.config, weights, index, ropes: &ropes, compute };
+        let config = &self.config;
+        let layer = |index, weights| {
+            let cache_index = config.cache_layer(index);
+            Layer { config, weights, index, cache_index, ropes: &ropes, compute }
+        };
         for (index, weights) in others.iter().enumerate() {
             layer(index, weights).forward(buffers, segments, &batch.all, &batch.all)?;
         }
@@ -331,6 +338,13 @@ impl Model {
         resize(&mut buffers.queries, rows(config.query_dim()), "queries")?;
         resize(&mut buffers.keys, rows(config.kv_dim()), "keys")?;
         resize(&mut buffers.values, rows(config.kv_dim()), "values")?;
+        if config.decoder.gated_attention {
+            resize(&mut buffers.gated_queries, rows(2 * config.query_dim()), "queries")?;
+            resize(&mut buffers.query_gates, rows(config.query_dim()), "queries")?;
+        }
+        if let Some(recurrent) = &config.decoder.recurrent {
+            recurrent::prepare(&mut buffers.recurrent, recurrent, n_tokens)?;
+        }
         let has_norms = config.decoder.head_norms || config.decoder.row_norms;
         let head_norms = if has_norms { config.query_dim() } else { 0 };
         let post_norms = if config.decoder.post_norms { config.model_dim } else { 0 };

@@ -50,7 +50,14 @@ fn rows_of_layers(model: &Model, compute: &Compute, tokens: &[TokenId]) -> Vec<L
     let layers = model.weights.layers.iter().enumerate();
     layers
         .map(|(layer, weights)| {
-            let pass = Layer { config: &model.config, weights, index: layer, ropes: &ropes, compute };
+            let pass = Layer {
+                config: &model.config,
+                weights,
+                index: layer,
+                cache_index: layer,
+                ropes: &ropes,
+                compute,
+            };
             pass.forward(&mut buffers, &mut segments, &batch.all, &batch.all).expect("a dense model");
             let prompt = Span { segment: 0, row: 0, position: 0, len: PROMPT };
             let mut unused = model.new_sequence(&store, 1).expect("a sequence");

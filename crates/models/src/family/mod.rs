@@ -8,10 +8,12 @@ mod experts;
 mod gemma;
 mod gpt_oss;
 mod granite;
+mod lfm;
 mod llama;
 mod olmo;
 mod phi;
 mod qwen;
+mod recurrent;
 mod spec;
 mod window;
 
@@ -19,6 +21,8 @@ use gguf_rs_lite::Metadata;
 
 pub use self::activation::Activation;
 pub use self::experts::{ExpertGroups, Experts, Router, Scoring};
+pub(crate) use self::recurrent::MAX_KEY_DIM;
+pub use self::recurrent::{DeltaNet, Recurrent, RecurrentMixer, ShortConvolution};
 pub use self::spec::{AttentionTemperature, DecoderSpec, Projections};
 pub use self::window::Window;
 use crate::config::keys::{Keys, Real};
@@ -37,6 +41,8 @@ const FAMILIES: &[Family] = &[
     qwen::QWEN3,
     qwen::QWEN2_MOE,
     qwen::QWEN3_MOE,
+    qwen::QWEN35,
+    qwen::QWEN35_MOE,
     olmo::OLMO2,
     olmo::OLMOE,
     gpt_oss::GPT_OSS,
@@ -46,6 +52,7 @@ const FAMILIES: &[Family] = &[
     gemma::GEMMA3,
     exaone::EXAONE4,
     granite::GRANITE,
+    lfm::LFM2,
 ];
 
 /// One model family.

@@ -1,8 +1,10 @@
-//! Qwen 2 and 2.5 (biases of queries, keys and values) and Qwen 3 (norms per head), dense and as
-//! mixtures of experts.
+//! Qwen 2 and 2.5 (biases of queries, keys and values), Qwen 3 (norms per head) and Qwen 3.5 (gated
+//! `DeltaNet` in most layers, gated attention in the others), dense and as mixtures of experts.
 
 use super::experts::{Experts, Shared, Usual};
-use super::{DecoderSpec, Family, LocalRopes};
+use super::{DecoderSpec, Family, LocalRopes, Recurrent, Sizes};
+use crate::config::keys::Keys;
+use crate::error::Result;
 
 pub(super) const QWEN2: Family =
     Family { architecture: "qwen2", local_rope: LocalRopes::None, decoder: DecoderSpec::usual };
@@ -32,3 +34,32 @@ pub(super) const QWEN2_MOE: Family = Family {
         DecoderSpec::mixture(keys, sizes, Some(experts))
     },
 };
+
+pub(super) const QWEN35: Family = Family {
+    architecture: "qwen35",
+    local_rope: LocalRopes::None,
+    decoder: |keys, sizes| hybrid(DecoderSpec::usual(keys, sizes)?, keys, sizes),
+};
+
+/// Qwen 3.5 with experts, and shared ones behind a sigmoid gate.
+pub(super) const QWEN35_MOE: Family = Family {
+    architecture: "qwen35moe",
+    local_rope: LocalRopes::None,
+    decoder: |keys, sizes| {
+        let usual = Usual { renormalize: true, shared: Shared::Gated, ..Usual::SOFTMAX };
+        let experts = Experts::read(keys, usual)?;
+        hybrid(DecoderSpec::mixture(keys, sizes, Some(experts))?, keys, sizes)
+    },
+};
+
+/// The switches of Qwen 3.5. Its rotary positions have three parts, which are equal for text: the
+/// usual ones.
+fn hybrid(spec: DecoderSpec, keys: &Keys<'_>, sizes: &Sizes) -> Result<DecoderSpec> {
+    Ok(DecoderSpec {
+        head_norms: true,
+        gated_attention: true,
+        recurrent: Some(Recurrent::read_delta_net(keys, sizes.n_layers)?),
+        ffn_norm_name: "post_attention_norm",
+        ..spec
+    })
+}

@@ -4,6 +4,7 @@ use ruvllm_kernels::rope::RopeLayout;
 
 use super::activation::Activation;
 use super::experts::Experts;
+use super::recurrent::Recurrent;
 use super::window::{self, Window};
 use super::{Sizes, YARN_TRUNCATE, read_attention_scale};
 use crate::config::keys::Keys;
@@ -25,6 +26,11 @@ pub struct DecoderSpec {
     /// True if each head has a learned score that takes part in its softmax and has no value
     /// (attention sinks).
     pub sinks: bool,
+    /// True if the output of attention is multiplied by the sigmoid of a projection that `attn_q`
+    /// holds: behind the rows of each head's query those of its gate.
+    pub gated_attention: bool,
+    /// Layers that keep a state instead of keys and values, if any.
+    pub recurrent: Option<Recurrent>,
     /// True if the ends of `YaRN`'s ramp are rounded to whole pairs.
     pub yarn_truncate: bool,
     /// Attention span of each layer: full or sliding window.
@@ -43,6 +49,8 @@ pub struct DecoderSpec {
     pub input_norms: bool,
     /// Name of the norm before the feed-forward network, between that of the layer and `.weight`.
     pub ffn_norm_name: &'static str,
+    /// Name of the norm before the logits, before `.weight`.
+    pub output_norm_name: &'static str,
     /// True if the outputs of attention and of the feed-forward network are normed before they are
     /// added to the residual stream.
     pub post_norms: bool,
@@ -64,12 +72,19 @@ impl DecoderSpec {
             return Some(format!("a mixture of {} experts", experts.count));
         }
         let features = [
+            (self.recurrent.is_some(), "layers with a state instead of keys and values"),
+            (self.gated_attention, "a gated output of attention"),
             (self.sinks, "learned attention sinks"),
             (!self.input_norms, "no norms before attention and the feed-forward network"),
             (self.row_norms, "norms over all heads of a query or key together"),
             (self.residual_scale != 1.0, "a factor of what layers add to the residual stream"),
         ];
         features.into_iter().find_map(|(is_there, name)| is_there.then(|| name.to_owned()))
+    }
+
+    /// Rows of `attn_q` for each dimension of a query: its own, and that of a gate.
+    pub(crate) fn query_parts(&self) -> usize {
+        1 + usize::from(self.gated_attention)
     }
 
     /// The form that most families share, with the scale and the window that the file names.
@@ -90,6 +105,8 @@ impl DecoderSpec {
             attention_temperature: None,
             attention_soft_cap: None,
             sinks: false,
+            gated_attention: false,
+            recurrent: None,
             yarn_truncate: keys.flag(YARN_TRUNCATE)?.unwrap_or(true),
             window: Window::read(keys, sizes.n_layers, window::Usual::EVERY_LAYER)?,
             activation: Activation::SwiGlu,
@@ -99,6 +116,7 @@ impl DecoderSpec {
             row_norms: false,
             input_norms: true,
             ffn_norm_name: "ffn_norm",
+            output_norm_name: "output_norm",
             post_norms: false,
             embedding_scale: 1.0,
             residual_scale: 1.0,

@@ -2,22 +2,30 @@
 
 use ruvllm_kernels::quant::WeightFormat;
 
+use super::heads::HeadOrder;
 use super::origin::Change;
 
 /// The values of a vector, changed, as little-endian f32.
 pub(super) fn vector(bytes: &[u8], format: WeightFormat, change: Change) -> Vec<u8> {
     let mut values = vec![0.0_f32; bytes.len() / format.block_bytes()];
     format.dequantize(bytes, &mut values);
-    if change == Change::PlusOne {
-        for value in &mut values {
-            *value += 1.0;
-        }
+    match change {
+        Change::PlusOne => values.iter_mut().for_each(|value| *value += 1.0),
+        Change::Decay(_) => values.iter_mut().for_each(|value| *value = -value.exp()),
+        _ => {}
     }
     let changed = f32_bytes(&values);
     match change {
         Change::Interleave(heads) => interleave(&changed, size_of::<f32>(), heads),
+        Change::HeadRows(order) | Change::Decay(order) => order.of_rows(&changed, size_of::<f32>()),
         _ => changed,
     }
+}
+
+/// The weights of a convolution, `rows` rows with the heads in order, as little-endian f32.
+pub(super) fn taps(bytes: &[u8], format: WeightFormat, order: HeadOrder, rows: usize) -> Vec<u8> {
+    let widened = vector(bytes, format, Change::None);
+    order.of_rows(&widened, widened.len() / rows.max(1))
 }
 
 /// Numbers as they stand in a file.

@@ -6,8 +6,9 @@ use gguf_rs_lite::Metadata;
 use serde_json::{Map, Value};
 
 use super::experts::StackForm;
-use super::family::{Decoder, Family, Form, SoftCaps};
+use super::family::{Decoder, Family, Form, Part, SoftCaps};
 use super::fields::{self, Fields};
+use super::heads::RecurrentSizes;
 use super::keys::Keys;
 use super::rope::{self, Generated};
 use super::sizes::{MAX_HEAD_DIM, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Sizes};
@@ -34,6 +35,20 @@ pub(super) struct Hyperparameters {
     pub(super) metadata: Metadata,
     /// Tensors that follow from the hyperparameters.
     pub(super) generated: Vec<Generated>,
+    /// Layers with a state instead of attention, `[n_layers]`; empty without.
+    recurrent_layers: Vec<bool>,
+}
+
+impl Hyperparameters {
+    /// The tensors of a layer.
+    pub(super) fn parts_of(&self, layer: usize) -> &'static [Part] {
+        match &self.family.form {
+            Form::Decoder(decoder) if self.recurrent_layers.get(layer) == Some(&true) => {
+                decoder.recurrent_layer
+            }
+            _ => self.family.layer,
+        }
+    }
 }
 
 impl Config {
@@ -108,12 +123,20 @@ impl Config {
                 // embedding.
                 let is_tied = Some(true);
                 let (metadata, generated) = (keys.metadata, Vec::new());
-                return Ok(Hyperparameters { family, sizes, is_tied, metadata, generated });
+                let recurrent_layers = Vec::new();
+                return Ok(Hyperparameters { family, sizes, is_tied, metadata, generated, recurrent_layers });
             }
         };
-        let sizes = read_sizes(&config, decoder)?;
+        let mut sizes = read_sizes(&config, decoder)?;
         write_sizes(&config, decoder, &sizes, &mut keys)?;
-        window::write(&config, decoder.window.as_ref(), &sizes, &mut keys)?;
+        let mut recurrent_layers = Vec::new();
+        match decoder.recurrent {
+            None => window::write(&config, decoder.window.as_ref(), &sizes, &mut keys)?,
+            Some(recurrent) => {
+                (sizes.recurrent, recurrent_layers) = recurrent.read(&config, sizes.n_layers)?;
+                recurrent.write(&sizes, &recurrent_layers, &mut keys);
+            }
+        }
         if let (Some(experts), Some(expert_sizes)) = (&decoder.experts, &sizes.experts) {
             experts.write(&config, expert_sizes, &mut keys)?;
         }
@@ -126,7 +149,8 @@ impl Config {
         }
         let generated = rope::write(&config, decoder, &sizes, &mut keys)?;
         let is_tied = config.flag("tie_word_embeddings")?.or(decoder.is_tied);
-        Ok(Hyperparameters { family, sizes, is_tied, metadata: keys.metadata, generated })
+        let metadata = keys.metadata;
+        Ok(Hyperparameters { family, sizes, is_tied, metadata, generated, recurrent_layers })
     }
 }
 
@@ -207,11 +231,12 @@ fn read_sizes(config: &Fields<'_>, decoder: &Decoder) -> Result<Sizes> {
         let key = if config.get("head_dim").is_some() { "head_dim" } else { "num_attention_heads" };
         return Err(config.invalid(key, format!("heads of an even width, not of {head_dim}")));
     }
-    let ffn_dim = config.require_count("intermediate_size", 1..=MAX_WIDTH)?;
+    let ffn_dim = read_ffn_dim(config, decoder)?;
     Ok(Sizes {
         model_dim,
         ffn_dim,
         experts: decoder.experts.map(|experts| experts.read(config, ffn_dim)).transpose()?,
+        recurrent: RecurrentSizes::default(),
         n_layers: config.require_count("num_hidden_layers", 1..=MAX_LAYERS)?,
         n_heads,
         n_kv_heads,
@@ -223,6 +248,35 @@ fn read_sizes(config: &Fields<'_>, decoder: &Decoder) -> Result<Sizes> {
     })
 }
 
+/// Width of the feed-forward network; of a mixture that names none, that of an expert.
+fn read_ffn_dim(config: &Fields<'_>, decoder: &Decoder) -> Result<usize> {
+    const FIELD: &str = "intermediate_size";
+    let of_experts = decoder.experts.and_then(|experts| experts.ffn_dim);
+    if !decoder.adjusts_ffn_dim {
+        return match (config.count(FIELD, 1..=MAX_WIDTH)?, of_experts) {
+            (Some(ffn_dim), _) => Ok(ffn_dim),
+            (None, Some(field)) => config.require_count(field, 1..=MAX_WIDTH),
+            (None, None) => config.require_count(FIELD, 1..=MAX_WIDTH),
+        };
+    }
+    let named = match config.count("block_ff_dim", 1..=MAX_WIDTH)? {
+        Some(named) => named,
+        None => config.require_count(FIELD, 1..=MAX_WIDTH)?,
+    };
+    if config.flag("block_auto_adjust_ff_dim")? == Some(false) {
+        return Ok(named);
+    }
+    const MULTIPLE: &str = "block_multiple_of";
+    let thirds = 2 * named / 3;
+    let Some(factor) = config.positive("block_ffn_dim_multiplier")? else { return Ok(thirds) };
+    let multiple = config.count(MULTIPLE, 1..=MAX_WIDTH)?.unwrap_or(256);
+    let ffn_dim = ((factor * thirds as f64) as usize).next_multiple_of(multiple);
+    match (1..=MAX_WIDTH).contains(&ffn_dim) {
+        true => Ok(ffn_dim),
+        false => Err(config.invalid(MULTIPLE, format!("a width of at most {MAX_WIDTH}"))),
+    }
+}
+
 fn write_sizes(config: &Fields<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
     keys.count("block_count", sizes.n_layers);
     keys.count("context_length", sizes.context);
@@ -230,7 +284,10 @@ fn write_sizes(config: &Fields<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut
     keys.count("feed_forward_length", sizes.ffn_dim);
     keys.count("attention.head_count", sizes.n_heads);
     keys.count("attention.head_count_kv", sizes.n_kv_heads);
-    let norm_eps = config.positive("rms_norm_eps")?.unwrap_or(decoder.norm_eps);
+    let norm_eps = match config.positive("rms_norm_eps")? {
+        Some(norm_eps) => norm_eps,
+        None => config.positive("norm_eps")?.unwrap_or(decoder.norm_eps),
+    };
     keys.real("attention.layer_norm_rms_epsilon", norm_eps);
     let is_implied = config.get("head_dim").is_none() && sizes.head_dim * sizes.n_heads == sizes.model_dim;
     if decoder.writes_head_dim && !is_implied {

@@ -1,185 +1,10 @@
 //! The families of decoders.
 
 use super::experts::{Experts, StackForm};
-use super::family::{Bias, Decoder, Family, Form, Names, Part, Shape, SoftCaps, part};
+use super::family::{Bias, Decoder, Family, Form, Names, Shape, SoftCaps, part};
+use super::parts::*;
+use super::recurrent::Recurrent;
 use super::window::{Rule, Window};
-
-const INPUT_NORM: Part = part("input_layernorm", "attn_norm", Shape::ModelNorm, Bias::Never);
-const FFN_NORM: Part = part("post_attention_layernorm", "ffn_norm", Shape::ModelNorm, Bias::Never);
-const OUTPUT: Part = part("self_attn.o_proj", "attn_output", Shape::AttentionOutput, Bias::Maybe);
-const GATE: Part = part("mlp.gate_proj", "ffn_gate", Shape::Up, Bias::Maybe);
-const UP: Part = part("mlp.up_proj", "ffn_up", Shape::Up, Bias::Maybe);
-const DOWN: Part = part("mlp.down_proj", "ffn_down", Shape::Down, Bias::Maybe);
-const QUERY_NORM: Part = part("self_attn.q_norm", "attn_q_norm", Shape::HeadNorm, Bias::Never);
-const KEY_NORM: Part = part("self_attn.k_norm", "attn_k_norm", Shape::HeadNorm, Bias::Never);
-
-const fn query(bias: Bias) -> Part {
-    part("self_attn.q_proj", "attn_q", Shape::Query, bias)
-}
-
-const fn key(bias: Bias) -> Part {
-    part("self_attn.k_proj", "attn_k", Shape::Key, bias)
-}
-
-const fn value(bias: Bias) -> Part {
-    part("self_attn.v_proj", "attn_v", Shape::Value, bias)
-}
-
-const LLAMA: &[Part] =
-    &[INPUT_NORM, query(Bias::Maybe), key(Bias::Maybe), value(Bias::Maybe), OUTPUT, FFN_NORM, GATE, UP, DOWN];
-
-const QWEN2: &[Part] = &[
-    INPUT_NORM,
-    query(Bias::Always),
-    key(Bias::Always),
-    value(Bias::Always),
-    OUTPUT,
-    FFN_NORM,
-    GATE,
-    UP,
-    DOWN,
-];
-
-const QWEN3: &[Part] = &[
-    INPUT_NORM,
-    query(Bias::Maybe),
-    key(Bias::Maybe),
-    value(Bias::Maybe),
-    OUTPUT,
-    QUERY_NORM,
-    KEY_NORM,
-    FFN_NORM,
-    GATE,
-    UP,
-    DOWN,
-];
-
-const PHI3: &[Part] = &[
-    INPUT_NORM,
-    part("self_attn.qkv_proj", "attn_qkv", Shape::QueryKeyValue, Bias::Never),
-    OUTPUT,
-    FFN_NORM,
-    part("mlp.gate_up_proj", "ffn_up", Shape::GateUp, Bias::Never),
-    DOWN,
-];
-
-const GEMMA2: &[Part] = &[
-    INPUT_NORM,
-    query(Bias::Maybe),
-    key(Bias::Maybe),
-    value(Bias::Maybe),
-    OUTPUT,
-    POST_NORM,
-    part("pre_feedforward_layernorm", "ffn_norm", Shape::ModelNorm, Bias::Never),
-    GATE,
-    UP,
-    DOWN,
-    POST_FFN_NORM,
-];
-
-const GEMMA3: &[Part] = &[
-    INPUT_NORM,
-    query(Bias::Maybe),
-    key(Bias::Maybe),
-    value(Bias::Maybe),
-    OUTPUT,
-    QUERY_NORM,
-    KEY_NORM,
-    POST_NORM,
-    part("pre_feedforward_layernorm", "ffn_norm", Shape::ModelNorm, Bias::Never),
-    GATE,
-    UP,
-    DOWN,
-    POST_FFN_NORM,
-];
-
-const ROUTER: Part = part("mlp.gate", "ffn_gate_inp", Shape::Router, Bias::Never);
-
-const MIXTRAL: &[Part] =
-    &[INPUT_NORM, query(Bias::Never), key(Bias::Never), value(Bias::Never), OUTPUT, FFN_NORM, ROUTER];
-
-/// Biases of queries, keys and values as `qkv_bias` says; the weights tell too.
-const QWEN2_MOE: &[Part] = &[
-    INPUT_NORM,
-    query(Bias::Maybe),
-    key(Bias::Maybe),
-    value(Bias::Maybe),
-    OUTPUT,
-    FFN_NORM,
-    ROUTER,
-    part("mlp.shared_expert_gate", "ffn_gate_inp_shexp", Shape::SharedGate, Bias::Never),
-    part("mlp.shared_expert.gate_proj", "ffn_gate_shexp", Shape::SharedUp, Bias::Never),
-    part("mlp.shared_expert.up_proj", "ffn_up_shexp", Shape::SharedUp, Bias::Never),
-    part("mlp.shared_expert.down_proj", "ffn_down_shexp", Shape::SharedDown, Bias::Never),
-];
-
-const QWEN3_MOE: &[Part] = &[
-    INPUT_NORM,
-    query(Bias::Maybe),
-    key(Bias::Maybe),
-    value(Bias::Maybe),
-    OUTPUT,
-    QUERY_NORM,
-    KEY_NORM,
-    FFN_NORM,
-    ROUTER,
-];
-
-const OLMOE: &[Part] = &[
-    INPUT_NORM,
-    query(Bias::Maybe),
-    key(Bias::Maybe),
-    value(Bias::Maybe),
-    OUTPUT,
-    part("self_attn.q_norm", "attn_q_norm", Shape::QueryNorm, Bias::Never),
-    part("self_attn.k_norm", "attn_k_norm", Shape::KeyNorm, Bias::Never),
-    FFN_NORM,
-    ROUTER,
-];
-
-const POST_NORM: Part =
-    part("post_attention_layernorm", "post_attention_norm", Shape::ModelNorm, Bias::Never);
-const POST_FFN_NORM: Part =
-    part("post_feedforward_layernorm", "post_ffw_norm", Shape::ModelNorm, Bias::Never);
-
-const GPT_OSS: &[Part] = &[
-    INPUT_NORM,
-    query(Bias::Maybe),
-    key(Bias::Maybe),
-    value(Bias::Maybe),
-    OUTPUT,
-    part("self_attn.sinks", "attn_sinks", Shape::Sinks, Bias::Never),
-    POST_NORM,
-    part("mlp.router", "ffn_gate_inp", Shape::Router, Bias::Always),
-];
-
-const OLMO2: &[Part] = &[
-    query(Bias::Maybe),
-    key(Bias::Maybe),
-    value(Bias::Maybe),
-    OUTPUT,
-    part("self_attn.q_norm", "attn_q_norm", Shape::QueryNorm, Bias::Never),
-    part("self_attn.k_norm", "attn_k_norm", Shape::KeyNorm, Bias::Never),
-    POST_NORM,
-    GATE,
-    UP,
-    DOWN,
-    POST_FFN_NORM,
-];
-
-const EXAONE4: &[Part] = &[
-    query(Bias::Never),
-    key(Bias::Never),
-    value(Bias::Never),
-    part("self_attn.o_proj", "attn_output", Shape::AttentionOutput, Bias::Never),
-    QUERY_NORM,
-    KEY_NORM,
-    POST_NORM,
-    part("mlp.gate_proj", "ffn_gate", Shape::Up, Bias::Never),
-    part("mlp.up_proj", "ffn_up", Shape::Up, Bias::Never),
-    part("mlp.down_proj", "ffn_down", Shape::Down, Bias::Never),
-    POST_FFN_NORM,
-];
 
 const SILU: &[&str] = &["silu", "swish"];
 /// Early Gemma files say `gelu` and mean the form with tanh.
@@ -218,6 +43,46 @@ const USUAL: Decoder = Decoder {
     soft_caps: SoftCaps::None,
     window: None,
     experts: None,
+    recurrent: None,
+    recurrent_layer: &[],
+    partial_rotary: 1.0,
+    rotary_sections: None,
+    adjusts_ffn_dim: false,
+};
+
+/// Qwen 3.5: prediction heads behind the last layer are left out.
+const QWEN35_NAMES: Names = Names { unused: &["mtp."], ..DECODER };
+
+const QWEN35_DECODER: Decoder = Decoder {
+    n_kv_heads: Some(4),
+    head_dim: Some(256),
+    context: Some(32_768),
+    is_tied: Some(false),
+    writes_rotary_dim: true,
+    recurrent: Some(Recurrent::DeltaNet),
+    recurrent_layer: QWEN35_STATE,
+    partial_rotary: 0.25,
+    rotary_sections: Some([11, 11, 10, 0]),
+    ..USUAL
+};
+
+const QWEN35_FAMILY: Family = Family {
+    classes: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
+    model_types: &["qwen3_5_text", "qwen3_5"],
+    architecture: "qwen35",
+    form: Form::Decoder(QWEN35_DECODER),
+    names: &QWEN35_NAMES,
+    layer: QWEN35,
+    norms_plus_one: true,
+    ..QWEN2_FAMILY
+};
+
+const LFM2_NAMES: Names = Names {
+    outside: &[
+        part("embed_tokens", "token_embd", Shape::Embedding, Bias::Never),
+        part("embedding_norm", "token_embd_norm", Shape::ModelNorm, Bias::Never),
+    ],
+    ..DECODER
 };
 
 const LLAMA_LIKE: Decoder = Decoder { writes_vocab_size: true, writes_rotary_dim: true, ..USUAL };
@@ -252,6 +117,44 @@ const EXPERTS: Experts = Experts {
 /// The families, the older ones first.
 pub(super) const FAMILIES: &[Family] = &[
     LLAMA_FAMILY,
+    QWEN35_FAMILY,
+    Family {
+        classes: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
+        model_types: &["qwen3_5_moe_text", "qwen3_5_moe"],
+        architecture: "qwen35moe",
+        form: Form::Decoder(Decoder {
+            n_kv_heads: Some(2),
+            experts: Some(&Experts {
+                shared_dim: Some("shared_expert_intermediate_size"),
+                renormalize: None,
+                ..EXPERTS
+            }),
+            recurrent_layer: QWEN35_MOE_STATE,
+            ..QWEN35_DECODER
+        }),
+        layer: QWEN35_MOE,
+        ..QWEN35_FAMILY
+    },
+    Family {
+        classes: &["Lfm2ForCausalLM"],
+        model_types: &["lfm2"],
+        architecture: "lfm2",
+        form: Form::Decoder(Decoder {
+            n_kv_heads: Some(8),
+            context: Some(128_000),
+            norm_eps: 1e-5,
+            is_tied: Some(true),
+            writes_vocab_size: true,
+            rope_base: Some(1_000_000.0),
+            recurrent: Some(Recurrent::ShortConvolution),
+            recurrent_layer: LFM2_STATE,
+            adjusts_ffn_dim: true,
+            ..USUAL
+        }),
+        names: &LFM2_NAMES,
+        layer: LFM2,
+        ..QWEN2_FAMILY
+    },
     Family {
         classes: &["MistralForCausalLM"],
         model_types: &["mistral"],

@@ -3,6 +3,7 @@
 
 use super::family::{Bias, Encoder, Family, Form, Names, Part, Shape, part};
 use super::fields::Fields;
+use super::heads::RecurrentSizes;
 use super::keys::Keys;
 use super::sizes::{MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Sizes};
 use crate::error::Result;
@@ -157,6 +158,7 @@ fn read_sizes(config: &Fields<'_>, names: &Encoder) -> Result<Sizes> {
         model_dim,
         ffn_dim: config.require_count(names.ffn_dim, 1..=MAX_WIDTH)?,
         experts: None,
+        recurrent: RecurrentSizes::default(),
         n_layers: config.require_count(names.n_layers, 1..=MAX_LAYERS)?,
         n_heads,
         n_kv_heads: n_heads,

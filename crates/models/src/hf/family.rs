@@ -3,6 +3,7 @@
 //! [`super::encoder`].
 
 use super::experts::Experts;
+use super::recurrent::Recurrent;
 use super::window::Window;
 
 /// One family.
@@ -18,7 +19,7 @@ pub(super) struct Family {
     pub(super) form: Form,
     /// Name parts of tensors.
     pub(super) names: &'static Names,
-    /// The tensors of a layer.
+    /// The tensors of a layer, of one with attention if there are others.
     pub(super) layer: &'static [Part],
     /// The rows of q and k are reordered, so that the elements of a rotated pair are neighbours.
     pub(super) interleaves_heads: bool,
@@ -78,6 +79,16 @@ pub(super) struct Decoder {
     pub(super) window: Option<Window>,
     /// `None`: no mixture of experts.
     pub(super) experts: Option<&'static Experts>,
+    /// `None`: every layer has attention.
+    pub(super) recurrent: Option<Recurrent>,
+    /// The tensors of a layer with a state.
+    pub(super) recurrent_layer: &'static [Part],
+    /// Share of a head that is rotated, unless the file names one.
+    pub(super) partial_rotary: f64,
+    /// Rotary positions of images have three parts, whose numbers of pairs other readers want.
+    pub(super) rotary_sections: Option<[i32; 4]>,
+    /// The width of the feed-forward network is computed from the field.
+    pub(super) adjusts_ffn_dim: bool,
 }
 
 /// Soft caps that a family may have.
@@ -152,6 +163,28 @@ pub(super) enum Shape {
     KeyNorm,
     /// A score for each query head; its name has no suffix.
     Sinks,
+    /// Queries, and behind each head's rows those of its gate.
+    GatedQuery,
+    /// Queries, keys and values of layers with a state.
+    StateInput,
+    /// Gate of the output of these layers.
+    StateGate,
+    /// A row for each head of these layers.
+    StateHeads,
+    /// A number for each head; its name has no suffix.
+    StateBias,
+    /// Logarithm of a decay for each head, which GGUF has as its negative; no suffix.
+    StateDecay,
+    /// Weights of a convolution of queries, keys and values.
+    StateTaps,
+    /// A norm over one head of values.
+    StateNorm,
+    StateOutput,
+    /// Two gates and the input of a short convolution.
+    ConvolutionInput,
+    /// Weights of a short convolution.
+    ConvolutionTaps,
+    ConvolutionOutput,
     Query,
     Key,
     Value,
@@ -170,6 +203,14 @@ pub(super) enum Shape {
     /// Gate or up projection of the shared experts.
     SharedUp,
     SharedDown,
+}
+
+impl Shape {
+    /// True for tensors whose names have no suffix in folders; the tables have all of their names
+    /// in GGUF.
+    pub(super) fn is_bare(self) -> bool {
+        matches!(self, Self::Sinks | Self::StateBias | Self::StateDecay)
+    }
 }
 
 /// Presence of a bias beside a matrix.

@@ -30,6 +30,10 @@ impl Keys {
         self.insert(suffix, flags);
     }
 
+    pub(super) fn array(&mut self, suffix: &str, array: gguf_rs_lite::Array) {
+        self.insert(suffix, gguf_rs_lite::Value::Array(array));
+    }
+
     fn insert(&mut self, suffix: &str, value: impl Into<gguf_rs_lite::Value>) {
         self.metadata.insert(format!("{}.{suffix}", self.architecture), value);
     }

@@ -19,8 +19,11 @@ mod expert_rows;
 mod experts;
 mod family;
 mod fields;
+mod heads;
 mod keys;
 mod origin;
+mod parts;
+mod recurrent;
 mod rope;
 mod sentence;
 mod shards;
@@ -251,6 +254,10 @@ impl Checkpoint for HfFolder {
         let same_type = stored.tensor_type == Some(tensor.info.tensor_type);
         match (change, stored.dims.as_slice()) {
             (Change::None, _) if same_type => Ok(TensorBytes::Shared(data)),
+            (Change::Taps(order), [.., rows]) => {
+                let format = stored.tensor_type.and_then(weight_format).ok_or_else(missing)?;
+                Ok(TensorBytes::Made(change::taps(data.as_bytes(), format, order, *rows as usize)))
+            }
             (Change::Widen | Change::Flatten, _) | (_, [_]) => {
                 let format = stored.tensor_type.and_then(weight_format).ok_or_else(missing)?;
                 Ok(TensorBytes::Made(change::vector(data.as_bytes(), format, change)))
@@ -258,6 +265,15 @@ impl Checkpoint for HfFolder {
             (Change::SkipRows(skipped), [_, rows]) => {
                 let row_bytes = data.len() / (*rows as usize).max(1);
                 Ok(TensorBytes::Shared(data.slice(skipped * row_bytes..data.len()).ok_or_else(missing)?))
+            }
+            (Change::HeadRows(order), [_, rows]) => {
+                let row_bytes = data.len() / (*rows as usize).max(1);
+                Ok(TensorBytes::Made(order.of_rows(data.as_bytes(), row_bytes)))
+            }
+            (Change::HeadColumns(order), [columns, rows]) => {
+                let row_bytes = data.len() / (*rows as usize).max(1);
+                let value_bytes = row_bytes / (*columns as usize).max(1);
+                Ok(TensorBytes::Made(order.of_columns(data.as_bytes(), row_bytes, value_bytes)))
             }
             (Change::Interleave(heads), [_, rows]) => {
                 let row_bytes = data.len() / (*rows as usize).max(1);

@@ -5,6 +5,7 @@ use std::ops::Range;
 use gguf_rs_lite::TensorInfo;
 
 use super::expert_rows::ExpertRows;
+use super::heads::HeadOrder;
 use super::shards::Stored;
 
 /// A tensor of the model: how it appears and where its values come from.
@@ -41,6 +42,14 @@ pub(super) enum Change {
     Widen,
     /// A matrix of one row becomes a vector.
     Flatten,
+    /// Rows of heads are ordered.
+    HeadRows(HeadOrder),
+    /// Columns of heads are ordered.
+    HeadColumns(HeadOrder),
+    /// Rows of heads are ordered, and the rows become f32.
+    Taps(HeadOrder),
+    /// Values of heads are ordered, and `x` becomes `-exp(x)`.
+    Decay(HeadOrder),
 }
 
 /// Bytes of a tensor of a weight file.

@@ -3,6 +3,7 @@
 
 use std::f32::consts::PI;
 
+use gguf_rs_lite::Array;
 use ruvllm_kernels::rope::yarn_attention_factor;
 use serde_json::Value;
 
@@ -39,7 +40,7 @@ struct Rope<'a> {
 }
 
 impl<'a> Rope<'a> {
-    fn read(config: &Fields<'a>) -> Result<Self> {
+    fn read(config: &Fields<'a>, usual_share: f64) -> Result<Self> {
         let outer = match config.object("rope_parameters")? {
             Some(parameters) => Some(parameters),
             None => config.object("rope_scaling")?,
@@ -65,7 +66,7 @@ impl<'a> Rope<'a> {
         const PARTIAL: &str = "partial_rotary_factor";
         let partial = match scaling.positive(PARTIAL)? {
             Some(partial) => partial,
-            None => config.positive(PARTIAL)?.unwrap_or(1.0),
+            None => config.positive(PARTIAL)?.unwrap_or(usual_share),
         };
         if partial > 1.0 {
             return Err(scaling.invalid(PARTIAL, "a number above 0 and at most 1"));
@@ -100,7 +101,7 @@ pub(super) fn write(
     sizes: &Sizes,
     keys: &mut Keys,
 ) -> Result<Vec<Generated>> {
-    let rope = Rope::read(config)?;
+    let rope = Rope::read(config, decoder.partial_rotary)?;
     if decoder.needs_scaling && rope.kind.is_none() {
         let field = if config.get("rope_parameters").is_some() { "rope_parameters" } else { "rope_scaling" };
         return Err(config.missing(field, "an object with the `rope_type`"));
@@ -108,6 +109,9 @@ pub(super) fn write(
     let rotary_dim = (sizes.head_dim as f64 * rope.partial) as usize;
     if decoder.writes_rotary_dim || rotary_dim != sizes.head_dim {
         keys.count("rope.dimension_count", rotary_dim);
+    }
+    if let Some(usual) = decoder.rotary_sections {
+        keys.array("rope.dimension_sections", Array::I32(read_sections(&rope.scaling, usual)?));
     }
     let base = rope.base.or(decoder.rope_base);
     if let Some(base) = base {
@@ -160,6 +164,22 @@ pub(super) fn write(
             };
             Err(rope.scaling.invalid(key, expected))
         }
+    }
+}
+
+/// Pairs of the parts of rotary positions, four of them: those of the file, or the usual ones. The
+/// parts of a text's positions are equal, so nothing here depends on them.
+fn read_sections(fields: &Fields<'_>, usual: [i32; 4]) -> Result<Vec<i32>> {
+    const SECTIONS: &str = "mrope_section";
+    let Some(listed) = fields.list(SECTIONS)? else { return Ok(usual.to_vec()) };
+    let pairs = |value: &Value| value.as_u64().and_then(|pairs| i32::try_from(pairs).ok());
+    let sections: Option<Vec<i32>> = listed.iter().map(pairs).collect();
+    match sections.filter(|sections| sections.len() <= usual.len()) {
+        Some(mut sections) => {
+            sections.resize(usual.len(), 0);
+            Ok(sections)
+        }
+        None => Err(fields.invalid(SECTIONS, "at most four whole numbers")),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The sizes of a model and their limits.
 
+use super::heads::RecurrentSizes;
+
 /// Limits beyond which a value is not taken for real; every size is checked against the tensors
 /// afterwards.
 pub(super) const MAX_WIDTH: usize = 1 << 20;
@@ -16,6 +18,8 @@ pub(super) struct Sizes {
     pub(super) ffn_dim: usize,
     /// `None`: no mixture of experts.
     pub(super) experts: Option<ExpertSizes>,
+    /// Of layers with a state; zeros without.
+    pub(super) recurrent: RecurrentSizes,
     pub(super) n_layers: usize,
     pub(super) n_heads: usize,
     pub(super) n_kv_heads: usize,

@@ -27,7 +27,9 @@ const PREFIXES: [&str; 8] = [
 ];
 
 /// Parts of a model that sees images.
-const NOT_TEXT: [&str; 5] = [
+const NOT_TEXT: [&str; 7] = [
+    "visual.",
+    "model.visual.",
     "vision_tower.",
     "vision_model.",
     "multi_modal_projector.",
@@ -124,11 +126,14 @@ impl Target {
         }
         let tensor_type = stored.supported_type()?;
         // Vectors and routers are small and used in f32.
-        let is_small = stored.dims.len() == 1 || matches!(self.change, Change::Widen | Change::Flatten);
+        let is_small = stored.dims.len() == 1
+            || matches!(self.change, Change::Widen | Change::Flatten | Change::Taps(_));
         let tensor_type = if is_small { TensorType::F32 } else { tensor_type };
         let mut dims = stored.dims.clone();
-        if self.change == Change::Flatten {
-            dims.truncate(1);
+        match self.change {
+            Change::Flatten => dims.truncate(1),
+            Change::Taps(_) => dims.retain(|&dim| dim != 1),
+            _ => {}
         }
         if let (Change::SkipRows(rows), [_, stored_rows]) = (self.change, dims.as_mut_slice()) {
             *stored_rows = stored_rows.saturating_sub(rows as u64);
@@ -182,7 +187,7 @@ fn place_in_layer(name: &str, model: &Hyperparameters) -> Option<Target> {
         Form::Decoder(Decoder { experts: Some(experts), .. }) => experts.usual_name(rest),
         _ => rest.to_owned(),
     };
-    place_part(&rest, model.family.layer, &format!("blk.{layer}."), model)
+    place_part(&rest, model.parts_of(layer), &format!("blk.{layer}."), model)
 }
 
 /// The layer at the beginning of a name, and the rest.
@@ -196,11 +201,11 @@ fn split_layer(name: &str, n_layers: usize) -> Option<(usize, &str)> {
 /// The place of a tensor that is one of `parts`, whose names in GGUF begin with `prefix`.
 fn place_part(name: &str, parts: &[Part], prefix: &str, model: &Hyperparameters) -> Option<Target> {
     let find = |stem: &str, has_suffix: bool| {
-        parts.iter().find(|part| part.hf == stem && (part.shape != Shape::Sinks) == has_suffix)
+        parts.iter().find(|part| part.hf == stem && part.shape.is_bare() != has_suffix)
     };
     if let Some(part) = find(name, false) {
-        let name = format!("{prefix}{}.weight", part.gguf);
-        return Some(Target { name, dims: dims(part.shape, model), change: Change::None });
+        let name = format!("{prefix}{}", part.gguf);
+        return Some(Target { name, dims: dims(part.shape, model), change: change(part, model) });
     }
     let (stem, suffix) = name.rsplit_once('.')?;
     let part = find(stem, true)?;
@@ -231,7 +236,7 @@ fn is_layer_norm(part: &Part) -> bool {
 fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
     let sizes = &model.sizes;
     let (query, key) = (sizes.n_heads * sizes.head_dim, sizes.n_kv_heads * sizes.head_dim);
-    let (width, inner) = (sizes.model_dim, sizes.ffn_dim);
+    let (width, inner, state) = (sizes.model_dim, sizes.ffn_dim, &sizes.recurrent);
     let (count, shared) = sizes.experts.map_or((0, 0), |experts| (experts.count, experts.shared_dim));
     let dims = match shape {
         Shape::ModelNorm => return vec![width as u64],
@@ -239,6 +244,17 @@ fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
         Shape::QueryNorm => return vec![query as u64],
         Shape::KeyNorm => return vec![key as u64],
         Shape::Sinks => return vec![sizes.n_heads as u64],
+        Shape::StateBias | Shape::StateDecay => return vec![state.value_heads as u64],
+        Shape::StateNorm => return vec![state.value_dim as u64],
+        Shape::StateTaps => return vec![state.taps as u64, 1, (2 * state.keys() + state.values()) as u64],
+        Shape::ConvolutionTaps => return vec![state.taps as u64, 1, width as u64],
+        Shape::StateInput => [width, 2 * state.keys() + state.values()],
+        Shape::StateGate => [width, state.values()],
+        Shape::StateHeads => [width, state.value_heads],
+        Shape::StateOutput => [state.values(), width],
+        Shape::ConvolutionInput => [width, 3 * width],
+        Shape::ConvolutionOutput => [width, width],
+        Shape::GatedQuery => [width, 2 * query],
         Shape::Router => [width, count],
         Shape::SharedGate => [width, 1],
         Shape::SharedUp => [width, shared],
@@ -259,7 +275,21 @@ fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
 
 fn change(part: &Part, model: &Hyperparameters) -> Change {
     let (family, sizes) = (model.family, &model.sizes);
+    let state = &sizes.recurrent;
+    let rows = |before, rows| match state.order(before, rows) {
+        order if order.is_same() => Change::None,
+        order => Change::HeadRows(order),
+    };
     match part.shape {
+        Shape::StateInput => rows(2 * state.keys(), state.value_dim),
+        Shape::StateGate => rows(0, state.value_dim),
+        Shape::StateHeads | Shape::StateBias => rows(0, 1),
+        Shape::StateDecay => Change::Decay(state.order(0, 1)),
+        Shape::StateTaps => Change::Taps(state.order(2 * state.keys(), state.value_dim)),
+        Shape::ConvolutionTaps => Change::Taps(state.order(0, 1)),
+        Shape::StateOutput if !state.order(0, 1).is_same() => {
+            Change::HeadColumns(state.order(0, state.value_dim))
+        }
         Shape::Query if family.interleaves_heads => Change::Interleave(sizes.n_heads),
         Shape::Key if family.interleaves_heads => Change::Interleave(sizes.n_kv_heads),
         Shape::ModelNorm | Shape::HeadNorm if family.norms_plus_one => Change::PlusOne,
@@ -275,7 +305,11 @@ fn check_complete(model: &Hyperparameters, has: impl Fn(&str) -> bool) -> Result
     let check = |layer: Option<usize>, part: &Part| {
         let prefix = layer.map_or_else(String::new, |layer| format!("blk.{layer}."));
         let needed: &[&str] = if part.bias == Bias::Always { &["weight", "bias"] } else { &["weight"] };
-        match needed.iter().find(|suffix| !has(&format!("{prefix}{}.{suffix}", part.gguf))) {
+        let is_missing = |suffix: &&&str| match part.shape.is_bare() {
+            true => !has(&format!("{prefix}{}", part.gguf)),
+            false => !has(&format!("{prefix}{}.{suffix}", part.gguf)),
+        };
+        match needed.iter().find(is_missing) {
             None => Ok(()),
             Some(suffix) => Err(Error::MissingTensor { name: shown(model, layer, part, suffix) }),
         }
@@ -285,13 +319,13 @@ fn check_complete(model: &Hyperparameters, has: impl Fn(&str) -> bool) -> Result
         return Err(Error::MissingTensor { name: "lm_head.weight".to_owned() });
     }
     (0..model.sizes.n_layers)
-        .try_for_each(|layer| model.family.layer.iter().try_for_each(|part| check(Some(layer), part)))
+        .try_for_each(|layer| model.parts_of(layer).iter().try_for_each(|part| check(Some(layer), part)))
 }
 
 /// The name of a tensor in a folder.
 fn shown(model: &Hyperparameters, layer: Option<usize>, part: &Part, suffix: &str) -> String {
     let names = model.family.names;
     let layer = layer.map_or_else(String::new, |layer| format!("{}{layer}.", names.layers));
-    let suffix = if part.shape == Shape::Sinks { String::new() } else { format!(".{suffix}") };
+    let suffix = if part.shape.is_bare() { String::new() } else { format!(".{suffix}") };
     format!("{}{layer}{}{suffix}", names.shown_prefix, part.hf)
 }

@@ -63,8 +63,10 @@ fn place_of(tensor: &str, output: &str) -> Option<usize> {
     let layer = usize::try_from(layer_of(tensor)?).ok()?;
     let (_, part) = tensor.strip_suffix(".weight")?.rsplit_once('.')?;
     let site = match part {
-        "attn_q" | "attn_k" | "attn_v" | "attn_qkv" => Site::AttentionInput,
-        "attn_output" => Site::AttentionOutput,
+        "attn_q" | "attn_k" | "attn_v" | "attn_qkv"
+        // Layers with a state have these in the place of attention.
+        | "attn_gate" | "ssm_alpha" | "ssm_beta" | "in_proj" => Site::AttentionInput,
+        "attn_output" | "ssm_out" | "out_proj" => Site::AttentionOutput,
         "ffn_gate" | "ffn_up" | "ffn_gate_shexp" | "ffn_up_shexp" => Site::FeedForwardInput,
         "ffn_down" | "ffn_down_shexp" => Site::FeedForwardOutput,
         "ffn_gate_exps" | "ffn_up_exps" => return Some(expert_place(layer, ExpertProduct::Input)),

@@ -286,10 +286,17 @@ fn has_more_bits(layer: u64, n_layers: u64) -> bool {
     layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2
 }
 
-/// True for matrices of products (not norms, biases, position tables and routers).
+/// True for matrices of products (not norms, biases, position tables, routers and convolutions).
 pub(super) fn is_weight_matrix(tensor: &TensorInfo) -> bool {
     let name = tensor.name.as_str();
-    let kept = ["_norm.weight", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight"];
+    let kept = [
+        "_norm.weight",
+        "ffn_gate_inp.weight",
+        "position_embd.weight",
+        "token_types.weight",
+        "conv1d.weight",
+        "shortconv.conv.weight",
+    ];
     tensor.dims.iter().skip(1).any(|&dim| dim > 1)
         && name.ends_with(".weight")
         && !kept.iter().any(|kept| name.ends_with(kept))

@@ -2,12 +2,14 @@
 
 use ruvllm_kernels::rope::RopeScaling;
 
-use super::source::{LoadProgress, MatrixRows, TensorSource};
-use super::{EMBEDDING, ExpertLinears, ExpertWeights, FeedForward, LayerWeights, Linear, Weights};
+use super::linear::{Joint, linear};
+use super::load_mixer::load_mixer;
+use super::source::{LoadProgress, TensorSource};
+use super::{EMBEDDING, ExpertLinears, ExpertWeights, FeedForward, LayerWeights, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::config::rope::{FREQUENCY_DIVISORS, LONG_FACTORS, SHORT_FACTORS};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::family::{Experts, Projections, Scoring};
 
 impl Weights {
@@ -33,7 +35,8 @@ impl Weights {
         for layer in 0..config.n_layers {
             layers.push(load_layer(&mut source, config, layer)?);
         }
-        let mut output_norm = source.vector("output_norm.weight", config.model_dim)?;
+        let output_norm = format!("{}.weight", config.decoder.output_norm_name);
+        let mut output_norm = source.vector(&output_norm, config.model_dim)?;
         // Products are linear: the factor of logits is one of what they multiply.
         output_norm.iter_mut().for_each(|weight| *weight *= config.decoder.logits_scale);
         let output = if source.has("output.weight") {
@@ -49,22 +52,11 @@ impl Weights {
 fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize) -> Result<LayerWeights> {
     let name = |part: &str| format!("blk.{layer}.{part}");
     let model_dim = config.model_dim;
-    let (query_dim, kv_dim) = (config.query_dim(), config.kv_dim());
     let decoder = &config.decoder;
     // Rotary frequencies that converters of 2023 stored per layer; they follow from the
     // configuration.
     source.skip(&name("attn_rot_embd.weight"));
-    let (query, key, value) = match decoder.projections {
-        Projections::Separate => (
-            linear(source, &name("attn_q"), query_dim, model_dim)?,
-            linear(source, &name("attn_k"), kv_dim, model_dim)?,
-            linear(source, &name("attn_v"), kv_dim, model_dim)?,
-        ),
-        Projections::Joint => {
-            let mut joint = Joint::load(source, &name("attn_qkv"), query_dim + 2 * kv_dim, model_dim)?;
-            (joint.next(query_dim)?, joint.next(kv_dim)?, joint.next(kv_dim)?)
-        }
-    };
+    let mixer = load_mixer(source, config, layer, &name)?;
     let (feed_forward, experts) = match &decoder.experts {
         None => (Some(load_feed_forward(source, config, &name)?), None),
         Some(experts) => {
@@ -72,45 +64,18 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
             (shared.transpose()?, Some(load_experts(source, experts, model_dim, &name)?))
         }
     };
-    let has_norms = decoder.head_norms || decoder.row_norms;
-    let norm_dims = if decoder.row_norms { [query_dim, kv_dim] } else { [config.head_dim; 2] };
-    let attention_output = linear(source, &name("attn_output"), model_dim, query_dim)?;
-    let attention_sinks = decoder.sinks.then(|| load_sinks(source, config, &name)).transpose()?;
     let mut norm = |there: bool, part: &str, len| {
         if there { source.vector(&name(part), len).map(Some) } else { Ok(None) }
     };
     Ok(LayerWeights {
         attention_norm: norm(decoder.input_norms, "attn_norm.weight", model_dim)?,
-        query,
-        key,
-        value,
-        query_norm: norm(has_norms, "attn_q_norm.weight", norm_dims[0])?,
-        key_norm: norm(has_norms, "attn_k_norm.weight", norm_dims[1])?,
+        mixer,
         attention_post_norm: norm(decoder.post_norms, "post_attention_norm.weight", model_dim)?,
         ffn_post_norm: norm(decoder.post_norms, "post_ffw_norm.weight", model_dim)?,
-        attention_sinks,
-        attention_output,
         ffn_norm: norm(decoder.input_norms, &format!("{}.weight", decoder.ffn_norm_name), model_dim)?,
         feed_forward,
         experts,
     })
-}
-
-/// A sink that is not finite would make all outputs of its head NaN, or zero.
-fn load_sinks(
-    source: &mut TensorSource<'_>,
-    config: &ModelConfig,
-    name: &dyn Fn(&str) -> String,
-) -> Result<Vec<f32>> {
-    let name = name("attn_sinks.weight");
-    let sinks = source.vector(&name, config.n_heads)?;
-    match sinks.iter().position(|sink| !sink.is_finite()) {
-        None => Ok(sinks),
-        Some(index) => {
-            let (found, expected) = (sinks[index], "a finite number".to_owned());
-            Err(Error::TensorValue { name, index, found, expected })
-        }
-    }
 }
 
 fn load_feed_forward(
@@ -176,32 +141,4 @@ fn load_experts(
         down,
         shared_gate: experts.shared_gate.then(|| source.vector(&shared_gate, model_dim)).transpose()?,
     })
-}
-
-fn linear(source: &mut TensorSource<'_>, name: &str, rows: usize, cols: usize) -> Result<Linear> {
-    Ok(Linear {
-        weights: source.matrix(&format!("{name}.weight"), rows, cols)?,
-        bias: source.optional_vector(&format!("{name}.bias"), rows)?,
-    })
-}
-
-/// Several projections of one input in one tensor, the outputs of one below those of the other.
-struct Joint {
-    weights: MatrixRows,
-    bias: Option<Vec<f32>>,
-}
-
-impl Joint {
-    fn load(source: &mut TensorSource<'_>, name: &str, rows: usize, cols: usize) -> Result<Self> {
-        Ok(Self {
-            weights: source.matrix_rows(&format!("{name}.weight"), rows, cols)?,
-            bias: source.optional_vector(&format!("{name}.bias"), rows)?,
-        })
-    }
-
-    /// The projection to the next `rows` outputs.
-    fn next(&mut self, rows: usize) -> Result<Linear> {
-        let bias = self.bias.as_mut().map(|bias| bias.drain(..rows).collect());
-        Ok(Linear { weights: self.weights.next(rows)?, bias })
-    }
 }

@@ -1,11 +1,15 @@
 //! Weights, and those of a decoder: matrices that stay in the mapped file and small private
 //! vectors.
 
+mod linear;
 mod load;
+mod load_mixer;
+mod mixer;
 mod source;
 
 use ruvllm_kernels::quant::PackedMatrix;
 
+pub use self::mixer::{AttentionWeights, ConvolutionWeights, DeltaNetWeights, Mixer};
 pub use self::source::{LoadProgress, WeightBytes, weight_format};
 pub(crate) use self::source::{TensorSource, format_of, read_vector};
 
@@ -26,22 +30,10 @@ pub struct Linear {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct LayerWeights {
-    /// `[model_dim]`; norm of the input of attention.
+    /// `[model_dim]`; norm of the input of the mixer.
     pub attention_norm: Option<Vec<f32>>,
-    /// `[n_heads * head_dim, model_dim]`.
-    pub query: Linear,
-    /// `[n_kv_heads * head_dim, model_dim]`.
-    pub key: Linear,
-    /// `[n_kv_heads * head_dim, model_dim]`.
-    pub value: Linear,
-    /// `[head_dim]`.
-    pub query_norm: Option<Vec<f32>>,
-    /// `[head_dim]`.
-    pub key_norm: Option<Vec<f32>>,
-    /// Scores without a value that take part in each head's softmax, `[n_heads]`; finite.
-    pub attention_sinks: Option<Vec<f32>>,
-    /// `[model_dim, n_heads * head_dim]`.
-    pub attention_output: Linear,
+    /// Its computation across tokens: attention, or with a state.
+    pub mixer: Mixer,
     /// `[model_dim]`.
     pub attention_post_norm: Option<Vec<f32>>,
     /// `[model_dim]`; norm of the input of the feed-forward network.

@@ -171,7 +171,7 @@ impl Layer<'_> {
 
     /// Derivatives of norms of heads, RoPE and attention temperature of a token's query and key.
     fn place_backward(&self, row: usize, saved: &Saved, query: &mut [f32], key: &mut [f32]) {
-        let Layer { config, weights, compute, .. } = self;
+        let Layer { config, attention, compute, .. } = self;
         let (sequence, position) = self.rows.place(row);
         self.rope(Direction::Backward, query, config.n_heads, position, sequence.len());
         if let Some(factor) = self.temperature(position) {
@@ -179,7 +179,7 @@ impl Layer<'_> {
         }
         self.rope(Direction::Backward, key, config.n_kv_heads, position, sequence.len());
         let rows =
-            [(query, &saved.raw_queries, &weights.query_norm), (key, &saved.raw_keys, &weights.key_norm)];
+            [(query, &saved.raw_queries, &attention.query_norm), (key, &saved.raw_keys, &attention.key_norm)];
         for (gradient, raw, norm) in rows {
             if let Some(weight) = norm {
                 let raw = &raw[row * gradient.len()..][..gradient.len()];

@@ -30,9 +30,9 @@ impl Layer<'_> {
     }
 
     fn attend(&self, hidden: &mut [f32], saved: &mut Saved, buffers: &mut Buffers) {
-        let Layer { config, weights, compute, rows, .. } = self;
+        let Layer { config, weights, attention, compute, rows, .. } = self;
         let (n, query_dim, kv_dim) = (rows.len(), config.query_dim(), config.kv_dim());
-        let linears = [&weights.query, &weights.key, &weights.value];
+        let linears = [&attention.query, &attention.key, &attention.value];
         self.norm(hidden, self.attention_norm, &linears, &mut buffers.normed);
         saved.queries.resize(n * query_dim, 0.0);
         saved.keys.resize(n * kv_dim, 0.0);
@@ -62,14 +62,14 @@ impl Layer<'_> {
             let inputs = self.attention_inputs(inputs, &rows.sequences()[sequence]);
             with_scratch(|scratch| shape.forward(&compute.kernels, inputs, head, out, scratch));
         });
-        let q8 = weights.attention_output.weights.format().uses_q8();
+        let q8 = attention.output.weights.format().uses_q8();
         let heads = &buffers.heads;
         fill(compute, &mut saved.attended, (n, query_dim), q8, &|row, out| self.gather(heads, row, out));
 
         buffers.update.resize(n * config.model_dim, 0.0);
         let factors = self.factors.attention_output.as_ref();
         let components = &mut saved.components[1];
-        let linears = [&weights.attention_output];
+        let linears = [&attention.output];
         project(compute, &mut saved.attended, linears, [&mut buffers.update], factors, components);
         let norm = weights.attention_post_norm.as_deref();
         self.add_update(hidden, &buffers.update, norm, &mut saved.attention_update);
@@ -106,9 +106,9 @@ impl Layer<'_> {
 
     /// Norms of heads, RoPE and attention temperature of a token's query and key.
     fn place(&self, row: usize, query: &mut [f32], key: &mut [f32]) {
-        let Layer { config, weights, compute, .. } = self;
+        let Layer { config, attention, compute, .. } = self;
         let (sequence, position) = self.rows.place(row);
-        for (row, norm) in [(&mut *query, &weights.query_norm), (&mut *key, &weights.key_norm)] {
+        for (row, norm) in [(&mut *query, &attention.query_norm), (&mut *key, &attention.key_norm)] {
             if let Some(weight) = norm {
                 let unnormed = row.to_vec();
                 compute.kernels.rms_norm(&unnormed, weight, config.norm_eps, row);

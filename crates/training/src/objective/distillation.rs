@@ -71,18 +71,15 @@ impl<'t> Teacher<'t> {
         sample.add_rows(&weights.embedding);
         weights.output.iter().for_each(|output| sample.add_linear(output));
         for layer in &weights.layers {
-            let norms = [
-                &layer.attention_norm,
-                &layer.ffn_norm,
-                &layer.query_norm,
-                &layer.key_norm,
-                &layer.attention_post_norm,
-                &layer.ffn_post_norm,
-            ];
-            norms.into_iter().flatten().for_each(|norm| sample.add(norm));
-            let attention = [&layer.query, &layer.key, &layer.value, &layer.attention_output];
+            // Models with other mixers were refused before.
+            let attention = layer.mixer.attention();
+            let head_norms = attention.into_iter().flat_map(|of| [&of.query_norm, &of.key_norm]);
+            let norms = [&layer.attention_norm, &layer.ffn_norm].into_iter().chain(head_norms);
+            let norms = norms.chain([&layer.attention_post_norm, &layer.ffn_post_norm]);
+            norms.flatten().for_each(|norm| sample.add(norm));
+            let attention = attention.into_iter().flat_map(|of| [&of.query, &of.key, &of.value, &of.output]);
             let network = layer.feed_forward.iter().flat_map(|ffn| [&ffn.gate, &ffn.up, &ffn.down]);
-            attention.into_iter().chain(network).for_each(|linear| sample.add_linear(linear));
+            attention.chain(network).for_each(|linear| sample.add_linear(linear));
         }
         if let Some(lora) = self.lora {
             sample.add(&[lora.scale()]);

@@ -1,9 +1,9 @@
 """Makes a folder for each form of a family that published models have but `tiny/` has not, and what transformers computes.
 
-    python3 make.py [mixtures | sinks | switches]
+    python3 make.py [hybrids | mixtures | sinks | switches]
 
 Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`, 5.24 for mixtures of
-experts, gpt-oss (`sinks`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
+experts, gpt-oss (`sinks`), layers with a state (`hybrids`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
 softmax, tables of rotary positions).
 """
 
@@ -117,6 +117,23 @@ SINKS = {
         layer_types=["full_attention", "sliding_attention", "sliding_attention"])),
 }
 
+# Layers with a state beside those with attention.
+QWEN35 = dict(
+    rope_theta=None, tie_word_embeddings=False, linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=8,
+    linear_value_head_dim=16, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5,
+                                                   mrope_section=[1, 1, 0], mrope_interleaved=True))
+HYBRIDS = {
+    "qwen35": ("Qwen3_5ForCausalLM", dict(
+        QWEN35, num_hidden_layers=4, layer_types=["linear_attention", "full_attention", "linear_attention", "linear_attention"])),
+    "qwen35moe": ("Qwen3_5MoeForCausalLM", dict(
+        QWEN35, num_hidden_layers=2, intermediate_size=None, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+        linear_num_value_heads=2, shared_expert_intermediate_size=40, layer_types=["linear_attention", "full_attention"])),
+    "lfm2": ("Lfm2ForCausalLM", dict(
+        num_hidden_layers=4, head_dim=None, rms_norm_eps=None, norm_eps=1e-5, rope_theta=None, block_multiple_of=16,
+        block_ffn_dim_multiplier=1.25, rope_parameters=dict(rope_type="default", rope_theta=50000.0),
+        layer_types=["conv", "full_attention", "conv", "conv"])),
+}
+
 # Values of the quants of MXFP4.
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 
@@ -184,6 +201,8 @@ def main():
         forms = MIXTURES
     elif sys.argv[1:] == ["switches"]:
         forms = SWITCHES
+    elif sys.argv[1:] == ["hybrids"]:
+        forms = HYBRIDS
     elif sys.argv[1:] == ["sinks"]:
         forms = SINKS
     torch.set_num_threads(1)

@@ -165,15 +165,16 @@ impl<'m> Uploader<'_, 'm> {
         let network = layer.feed_forward.as_ref();
         let network = network.ok_or_else(|| missing("feed-forward network for every token"))?;
         let input_norm = |norm: &'m Option<Vec<f32>>| norm.as_deref().ok_or_else(|| missing("input norm"));
-        let head_norms = match (&layer.query_norm, &layer.key_norm) {
+        let attention = layer.mixer.attention().ok_or_else(|| missing("attention"))?;
+        let head_norms = match (&attention.query_norm, &attention.key_norm) {
             (Some(query), Some(key)) => Some(self.vector(&[query.as_slice(), key].concat())?),
             _ => None,
         };
         Ok(DeviceLayer {
             attention_norm: self.vector(input_norm(&layer.attention_norm)?)?,
-            qkv: self.projection(&[(&q, &layer.query), (&k, &layer.key), (&v, &layer.value)])?,
+            qkv: self.projection(&[(&q, &attention.query), (&k, &attention.key), (&v, &attention.value)])?,
             head_norms,
-            attention_output: self.projection(&[(&output, &layer.attention_output)])?,
+            attention_output: self.projection(&[(&output, &attention.output)])?,
             attention_post_norm: self.optional(layer.attention_post_norm.as_deref())?,
             ffn_norm: self.vector(input_norm(&layer.ffn_norm)?)?,
             gate_up: self.projection(&[(&gate, &network.gate), (&up, &network.up)])?,

@@ -1,0 +1,155 @@
+//! Layers that keep a state instead of keys and values, as data.
+
+use crate::config::keys::Keys;
+use crate::error::Result;
+
+/// Largest width and number of heads that a file may name.
+const MAX_WIDTH: usize = 1 << 20;
+
+/// Largest width of a query or key of a layer with a state.
+pub(crate) const MAX_KEY_DIM: usize = 1 << 10;
+
+/// Layers that keep a state instead of keys and values; the others have attention.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Recurrent {
+    /// True for layers with a state, `[n_layers]`; false for at least one.
+    pub layers: Vec<bool>,
+    /// Their computation in the place of attention.
+    pub mixer: RecurrentMixer,
+}
+
+/// Computation of a layer with a state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecurrentMixer {
+    /// Gated delta rule behind a short convolution.
+    DeltaNet(DeltaNet),
+    /// Short convolution between two gates.
+    ShortConvolution(ShortConvolution),
+}
+
+/// Gated `DeltaNet`. Source: arXiv 2412.06464, as Qwen 3.5 has it. Value head `h` reads the key
+/// head `h % key_heads`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeltaNet {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values, each with a state; a multiple of `key_heads`.
+    pub value_heads: usize,
+    /// Width of a query or key.
+    pub key_dim: usize,
+    /// Width of a value.
+    pub value_dim: usize,
+    /// Tokens that the convolution of queries, keys and values sees.
+    pub taps: usize,
+}
+
+/// Short convolution. Source: LFM2, arXiv 2511.23404.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShortConvolution {
+    /// Channels, each with its own weights; the width of the model.
+    pub channels: usize,
+    /// Tokens that an output sees.
+    pub taps: usize,
+}
+
+impl DeltaNet {
+    /// Width of all queries, or all keys, of a token.
+    pub fn keys_dim(&self) -> usize {
+        self.key_heads * self.key_dim
+    }
+
+    /// Width of all values of a token.
+    pub fn values_dim(&self) -> usize {
+        self.value_heads * self.value_dim
+    }
+
+    /// Channels of the convolution: queries, keys and values.
+    pub fn channels(&self) -> usize {
+        2 * self.keys_dim() + self.values_dim()
+    }
+
+    /// Values of the state behind the inputs of the convolution, `[value_heads, key_dim,
+    /// value_dim]`.
+    pub fn matrix_values(&self) -> usize {
+        self.values_dim() * self.key_dim
+    }
+
+    fn read(keys: &Keys<'_>) -> Result<Self> {
+        const VALUE_HEADS: &str = "ssm.time_step_rank";
+        const VALUES: &str = "ssm.inner_size";
+        let key_heads = keys.require_count("ssm.group_count", 1..=MAX_WIDTH)?;
+        let value_heads = keys.require_count(VALUE_HEADS, 1..=MAX_WIDTH)?;
+        if !value_heads.is_multiple_of(key_heads) {
+            let expected = format!("a multiple of the {key_heads} heads of keys");
+            return Err(keys.invalid(VALUE_HEADS, value_heads, expected));
+        }
+        let values_dim = keys.require_count(VALUES, 1..=MAX_WIDTH)?;
+        if !values_dim.is_multiple_of(value_heads) {
+            return Err(keys.invalid(VALUES, values_dim, format!("a multiple of the {value_heads} heads")));
+        }
+        let key_dim = keys.require_count("ssm.state_size", 1..=MAX_KEY_DIM)?;
+        let taps = read_taps(keys, "ssm.conv_kernel")?;
+        Ok(Self { key_heads, value_heads, key_dim, value_dim: values_dim / value_heads, taps })
+    }
+}
+
+impl Recurrent {
+    /// Layers with gated `DeltaNet`: as the file lists them, or all but the last of every four.
+    pub(super) fn read_delta_net(keys: &Keys<'_>, n_layers: usize) -> Result<Self> {
+        const LISTED: &str = "attention.recurrent_layers";
+        const INTERVAL: &str = "full_attention_interval";
+        let mixer = RecurrentMixer::DeltaNet(DeltaNet::read(keys)?);
+        let layers = match keys.flags(LISTED, n_layers)? {
+            Some(layers) => layers,
+            None => {
+                let interval = keys.count(INTERVAL, 1..=MAX_WIDTH)?.unwrap_or(4);
+                (1..=n_layers).map(|layer| !layer.is_multiple_of(interval)).collect()
+            }
+        };
+        Self::with_attention(keys, layers, mixer)
+    }
+
+    /// Layers with a short convolution: those without heads of keys and values.
+    pub(super) fn read_convolution(keys: &Keys<'_>, (channels, n_layers): (usize, usize)) -> Result<Self> {
+        const HEADS: &str = "attention.head_count_kv";
+        let layers = match keys.flags(HEADS, n_layers)? {
+            Some(has_heads) => has_heads.into_iter().map(|has_heads| !has_heads).collect(),
+            None => vec![false; n_layers],
+        };
+        let convolution = ShortConvolution { channels, taps: read_taps(keys, "shortconv.l_cache")? };
+        Self::with_attention(keys, layers, RecurrentMixer::ShortConvolution(convolution))
+    }
+
+    /// A cache needs a layer with keys and values.
+    fn with_attention(keys: &Keys<'_>, layers: Vec<bool>, mixer: RecurrentMixer) -> Result<Self> {
+        if layers.iter().all(|&is_recurrent| is_recurrent) {
+            return Err(keys.invalid(
+                "block_count",
+                layers.len(),
+                "layers of which at least one has attention",
+            ));
+        }
+        Ok(Self { layers, mixer })
+    }
+
+    /// Values of the state of one layer.
+    pub fn layer_values(&self) -> usize {
+        match &self.mixer {
+            RecurrentMixer::DeltaNet(net) => (net.taps - 1) * net.channels() + net.matrix_values(),
+            RecurrentMixer::ShortConvolution(convolution) => (convolution.taps - 1) * convolution.channels,
+        }
+    }
+
+    /// Number of layers with a state before `layer`.
+    pub fn index_of(&self, layer: usize) -> usize {
+        self.layers[..layer].iter().filter(|&&is_recurrent| is_recurrent).count()
+    }
+}
+
+fn read_taps(keys: &Keys<'_>, suffix: &str) -> Result<usize> {
+    keys.require_count(suffix, 2..=ruvllm_kernels::recurrence::MAX_TAPS)
+}

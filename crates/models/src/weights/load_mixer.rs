@@ -1,0 +1,119 @@
+//! Loading of token mixers.
+
+use super::linear::{Joint, linear};
+use super::source::TensorSource;
+use super::{AttentionWeights, ConvolutionWeights, DeltaNetWeights, Mixer};
+use crate::config::ModelConfig;
+use crate::error::{Error, Result};
+use crate::family::{DeltaNet, Projections, RecurrentMixer, ShortConvolution};
+
+/// Loads what a layer computes across tokens.
+pub(super) fn load_mixer(
+    source: &mut TensorSource<'_>,
+    config: &ModelConfig,
+    layer: usize,
+    name: &dyn Fn(&str) -> String,
+) -> Result<Mixer> {
+    let recurrent = config.decoder.recurrent.as_ref().filter(|recurrent| recurrent.layers[layer]);
+    Ok(match recurrent.map(|recurrent| &recurrent.mixer) {
+        None => Mixer::Attention(load_attention(source, config, name)?),
+        Some(RecurrentMixer::DeltaNet(net)) => {
+            Mixer::DeltaNet(load_delta_net(source, net, config.model_dim, name)?)
+        }
+        Some(RecurrentMixer::ShortConvolution(convolution)) => {
+            Mixer::ShortConvolution(load_convolution(source, convolution, name)?)
+        }
+    })
+}
+
+fn load_attention(
+    source: &mut TensorSource<'_>,
+    config: &ModelConfig,
+    name: &dyn Fn(&str) -> String,
+) -> Result<AttentionWeights> {
+    let (model_dim, query_dim, kv_dim) = (config.model_dim, config.query_dim(), config.kv_dim());
+    let decoder = &config.decoder;
+    let (query, key, value) = match decoder.projections {
+        Projections::Separate => (
+            linear(source, &name("attn_q"), query_dim * decoder.query_parts(), model_dim)?,
+            linear(source, &name("attn_k"), kv_dim, model_dim)?,
+            linear(source, &name("attn_v"), kv_dim, model_dim)?,
+        ),
+        Projections::Joint => {
+            let mut joint = Joint::load(source, &name("attn_qkv"), query_dim + 2 * kv_dim, model_dim)?;
+            (joint.next(query_dim)?, joint.next(kv_dim)?, joint.next(kv_dim)?)
+        }
+    };
+    let has_norms = decoder.head_norms || decoder.row_norms;
+    let norm_dims = if decoder.row_norms { [query_dim, kv_dim] } else { [config.head_dim; 2] };
+    let mut norm = |part: &str, len| has_norms.then(|| source.vector(&name(part), len)).transpose();
+    Ok(AttentionWeights {
+        query,
+        key,
+        value,
+        query_norm: norm("attn_q_norm.weight", norm_dims[0])?,
+        key_norm: norm("attn_k_norm.weight", norm_dims[1])?,
+        sinks: decoder.sinks.then(|| load_sinks(source, config, name)).transpose()?,
+        output: linear(source, &name("attn_output"), model_dim, query_dim)?,
+    })
+}
+
+/// A sink that is not finite would make all outputs of its head NaN, or zero.
+fn load_sinks(
+    source: &mut TensorSource<'_>,
+    config: &ModelConfig,
+    name: &dyn Fn(&str) -> String,
+) -> Result<Vec<f32>> {
+    let name = name("attn_sinks.weight");
+    let sinks = source.vector(&name, config.n_heads)?;
+    match sinks.iter().position(|sink| !sink.is_finite()) {
+        None => Ok(sinks),
+        Some(index) => {
+            let (found, expected) = (sinks[index], "a finite number".to_owned());
+            Err(Error::TensorValue { name, index, found, expected })
+        }
+    }
+}
+
+fn load_delta_net(
+    source: &mut TensorSource<'_>,
+    net: &DeltaNet,
+    model_dim: usize,
+    name: &dyn Fn(&str) -> String,
+) -> Result<DeltaNetWeights> {
+    let (channels, values_dim, heads) = (net.channels(), net.values_dim(), net.value_heads);
+    // The norm divides by the root of the mean, which is the sum by the width.
+    let width = net.key_dim as f32;
+    Ok(DeltaNetWeights {
+        input: linear(source, &name("attn_qkv"), channels, model_dim)?,
+        gate: linear(source, &name("attn_gate"), values_dim, model_dim)?,
+        decay: linear(source, &name("ssm_alpha"), heads, model_dim)?,
+        decay_bias: source.vector(&name("ssm_dt.bias"), heads)?,
+        decay_factor: source.vector(&name("ssm_a"), heads)?,
+        rate: linear(source, &name("ssm_beta"), heads, model_dim)?,
+        convolution: load_taps(source, &name("ssm_conv1d.weight"), net.taps, channels)?,
+        scaled: vec![width.recip(); net.key_dim],
+        unit: vec![width.sqrt().recip(); net.key_dim],
+        norm: source.vector(&name("ssm_norm.weight"), net.value_dim)?,
+        output: linear(source, &name("ssm_out"), model_dim, values_dim)?,
+    })
+}
+
+fn load_convolution(
+    source: &mut TensorSource<'_>,
+    &ShortConvolution { channels, taps }: &ShortConvolution,
+    name: &dyn Fn(&str) -> String,
+) -> Result<ConvolutionWeights> {
+    Ok(ConvolutionWeights {
+        input: linear(source, &name("shortconv.in_proj"), 3 * channels, channels)?,
+        convolution: load_taps(source, &name("shortconv.conv.weight"), taps, channels)?,
+        output: linear(source, &name("shortconv.out_proj"), channels, channels)?,
+    })
+}
+
+/// Weights of a convolution, `[taps, channels]`; files have those of a channel side by side.
+fn load_taps(source: &mut TensorSource<'_>, name: &str, taps: usize, channels: usize) -> Result<Vec<f32>> {
+    let by_channel = source.values(name, &[taps, channels])?;
+    let by_tap = (0..taps).flat_map(|tap| by_channel.iter().skip(tap).step_by(taps));
+    Ok(by_tap.copied().collect())
+}
