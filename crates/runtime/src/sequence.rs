@@ -95,13 +95,16 @@ impl NativeSequence {
         let mut cache = store
             .and_then(|store| core.model.new_sequence(&store, capacity))
             .map_err(|source| Error::Cache { tokens: capacity, source })?;
-        let n_layers = core.model.config().n_layers;
+        let n_layers = core.model.config().kv_shape().n_layers;
+        // The state of a layer that keeps one is in no block.
+        let caches_prefix = spec.caches_prefix && cache.state_values() == 0;
+        let spec = SequenceSpec { caches_prefix, ..spec.clone() };
         let watch = Watch::new(&mut cache, n_layers, learned);
         Ok(Self {
             cache,
             tokens: Vec::new(),
-            spec: spec.clone(),
             kv_digest: kv_digest(&spec.adapters),
+            spec,
             settled: 0,
             n_layers,
             forked: 0,
@@ -176,16 +179,21 @@ impl NativeSequence {
     pub(crate) fn adopt(&mut self, spec: &SequenceSpec) {
         self.spec.adapters = Arc::clone(&spec.adapters);
         self.spec.pressure = spec.pressure;
-        self.spec.caches_prefix = spec.caches_prefix;
+        self.spec.caches_prefix = spec.caches_prefix && self.cache.state_values() == 0;
         self.spec.shared_tokens = spec.shared_tokens;
     }
 
     /// Number of tokens of `prompt` that the sequence can go on from; at least the last token is
-    /// left to compute. 0 without a common prefix, or if a sliding window has released blocks that
-    /// would be seen again.
+    /// left to compute. 0 without a common prefix, if a sliding window has released blocks that
+    /// would be seen again, and if layers keep a state of the other tokens too.
     pub(crate) fn reusable(&self, prompt: &[TokenId]) -> usize {
         let common = common_prefix_len(&self.tokens, prompt);
-        if common < self.cache.len() && self.cache.released() > 0 { 0 } else { common }
+        if common < self.cache.len() && !self.can_go_back() { 0 } else { common }
+    }
+
+    /// True if the sequence can be cut back to any length.
+    pub(crate) fn can_go_back(&self) -> bool {
+        self.cache.released() == 0 && self.cache.state_values() == 0
     }
 
     /// Begins the empty sequence with the part of `prompt` that the prefix cache has; returns the
@@ -265,10 +273,10 @@ impl NativeSequence {
     /// Where work between passes may change what attention reads (tiers, quality samples, windows,
     /// dropped tokens), a pass with a draft ends before the last token of a block: that work is
     /// done when a block is full, at the same lengths as without drafts. `SQuat` learns from every
-    /// query that is computed, so drafts are left out.
+    /// query that is computed, and the state of a layer holds every token, so drafts are left out.
     pub(crate) fn draft_room(&self, tokens: usize) -> usize {
         let store = self.cache.store();
-        if store.policy().squat {
+        if store.policy().squat || self.cache.state_values() > 0 {
             return 0;
         }
         let room = self.cache.capacity().saturating_sub(self.cache.len() + tokens);
@@ -284,12 +292,15 @@ impl NativeSequence {
     }
 
     /// Appends copies of the whole blocks in their order as long as they end at `len` or before;
-    /// their token ids are repeated as well.
+    /// their token ids are repeated as well. Nothing, if layers keep a state.
     ///
     /// # Errors
     /// [`Error::Cache`] without memory.
     pub(crate) fn repeat_until(&mut self, model: &Model, compute: &Compute, len: usize) -> Result<()> {
         let block_tokens = self.cache.store().block_tokens();
+        if self.cache.state_values() > 0 {
+            return Ok(());
+        }
         let source = self.cache.fork();
         let ids = self.tokens.clone();
         let blocks = source.blocks().iter().zip(ids.chunks_exact(block_tokens));

@@ -134,8 +134,7 @@ impl BackendSession for Session<'_> {
 
     fn truncate(&mut self, len: usize) -> Result<usize> {
         let len = len.min(self.len());
-        // Queries would see released blocks of a sliding window again.
-        let kept = if len < self.len() && self.sequence.cache().released() > 0 { 0 } else { len };
+        let kept = if len < self.len() && !self.sequence.can_go_back() { 0 } else { len };
         Session::truncate(self, kept)?;
         Ok(kept)
     }

@@ -24,10 +24,11 @@ and with the commands that run the model. The plan is that of `generate` and `ch
 JSON: {version, cpu: {model, features, features_used, cores, physical_cores}, memory: {total_bytes, limit_bytes,
 available_bytes, huge_pages}, isa: {chosen, chosen_by, available}, threads, model: {name, origin, architecture,
 parameters, active_parameters, weights_bytes, context}, plan: {threads, context, kv, kv_budget: {value, reason} each, repacked,
-sequence_bytes, slack_bytes, warnings}, adapters: {hot_adapters, warm_adapters, store, stored, stored_bytes, damaged},
+sequence_bytes, slack_bytes, state_bytes, warnings}, adapters: {hot_adapters, warm_adapters, store, stored, stored_bytes, damaged},
 settings: {file, values: [{name, value, source}]}}; source is flag,
 environment, file or default; what the system does not tell is absent. sequence_bytes is what keys and values of a full
-context take, slack_bytes what is added for pages that are not full.
+context take, slack_bytes what is added for pages that are not full, state_bytes what a sequence of any length takes
+beside them for layers that keep a state instead of keys and values.
 
 --gpu (a build with the feature `gpu`) reports on the GPUs instead; --device gpu:N chooses one of them for --self-test
 and --dump-kernels. JSON: {version, platform, adapters: [{index, name, backend, kind, driver, f16, subgroup, timestamps,
@@ -169,6 +170,7 @@ struct PlanDocument {
     repacked: Chosen<bool>,
     sequence_bytes: u64,
     slack_bytes: u64,
+    state_bytes: u64,
     warnings: Vec<String>,
 }
 
@@ -236,6 +238,7 @@ impl PlanDocument {
             repacked: Chosen { value: false, reason: reason.to_owned() },
             sequence_bytes: plan.sequence_bytes,
             slack_bytes: plan.slack_bytes,
+            state_bytes: plan.state_bytes,
             warnings: (plan.warnings.iter())
                 .chain(&plan.narrow_budget())
                 .chain(&plan.shortage(machine))
@@ -384,6 +387,10 @@ fn human(document: &Document) -> String {
     let chosen =
         output::table(&chosen.map(|(name, value, reason)| vec![name.to_owned(), value, reason.clone()]), &[]);
     let [full, slack] = [plan.sequence_bytes, plan.slack_bytes].map(output::bytes);
+    let state = match plan.state_bytes {
+        0 => String::new(),
+        bytes => format!("; {} of state for a sequence of any length", output::bytes(bytes)),
+    };
     let line = |warning: &String| output::wrapped(&format!("warning: {warning}\n"), console::columns());
     let warnings: String = plan.warnings.iter().map(line).collect();
     let ways = [
@@ -396,7 +403,7 @@ fn human(document: &Document) -> String {
     ];
     let ways = output::table(&ways.map(|(way, effect)| vec![format!("  {way}"), effect.to_owned()]), &[]);
     format!(
-        "{table}\nchosen for this model (full context: {full} and {slack} of slack in its pages)\n\
+        "{table}\nchosen for this model (full context: {full} and {slack} of slack in its pages{state})\n\
          {chosen}{warnings}\nother ways to change it\n{ways}\n{}",
         config::table(settings)
     )

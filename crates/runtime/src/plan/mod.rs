@@ -31,6 +31,8 @@ pub struct ModelSize {
     pub window: Option<usize>,
     /// Shape of one token's keys and values.
     pub kv_shape: KvShape,
+    /// Bytes of the states of a sequence, of layers that keep one instead of keys and values.
+    pub state_bytes: u64,
 }
 
 impl ModelSize {
@@ -41,6 +43,8 @@ impl ModelSize {
             context_length: config.context_length,
             window: config.longest_window(),
             kv_shape: config.kv_shape(),
+            // A step reads one and writes the other.
+            state_bytes: (2 * size_of::<f32>()).saturating_mul(config.state_values()) as u64,
         }
     }
 }
@@ -165,6 +169,9 @@ pub struct Plan {
     /// Additional bytes of such a sequence. Blocks do not fill pages to the last byte, and each
     /// tier has partly filled pages.
     pub slack_bytes: u64,
+    /// Bytes of the states of a sequence of any length, beside the KV budget; 0 for models all of
+    /// whose layers have keys and values.
+    pub state_bytes: u64,
     /// Resources that the model exceeds on this machine.
     pub warnings: Vec<Warning>,
     model: ModelSize,
@@ -194,8 +201,11 @@ impl Plan {
     /// as 1.
     pub fn new(machine: &Machine, model: &ModelSize, options: &EngineOptions) -> Self {
         let memory_bytes = machine.memory_bytes().unwrap_or(ASSUMED_MEMORY);
-        let left_bytes =
-            memory_bytes.saturating_sub(memory_bytes / SYSTEM_SHARE).saturating_sub(model.weights_bytes);
+        let state_bytes = model.state_bytes.saturating_mul(Self::SEQUENCES as u64);
+        let left_bytes = memory_bytes
+            .saturating_sub(memory_bytes / SYSTEM_SHARE)
+            .saturating_sub(model.weights_bytes)
+            .saturating_sub(state_bytes);
         // A quarter is left to other processes. A sequence gets two thirds of the rest: pages are
         // not full to the last byte, and the prefix cache needs room too.
         let budget_bytes = left_bytes / 4 * 3;
@@ -215,7 +225,18 @@ impl Plan {
             warnings.push(Warning::Context { tokens, kv_bytes: sequence_bytes, left_bytes });
         }
         let slack_bytes = with_slack(sequence_bytes) - sequence_bytes;
-        Self { threads, context, kv, kv_budget, sequence_bytes, slack_bytes, warnings, model: *model }
+        let state_bytes = model.state_bytes;
+        Self {
+            threads,
+            context,
+            kv,
+            kv_budget,
+            sequence_bytes,
+            slack_bytes,
+            state_bytes,
+            warnings,
+            model: *model,
+        }
     }
 
     /// Warning if the currently free memory is too small for weights and a full context.

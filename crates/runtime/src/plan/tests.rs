@@ -21,6 +21,7 @@ fn large() -> ModelSize {
         context_length: 131_072,
         window: None,
         kv_shape: KvShape { n_layers: 32, n_kv_heads: 8, head_dim: 128 },
+        state_bytes: 0,
     }
 }
 
@@ -35,7 +36,8 @@ fn policy(text: &str) -> KvPolicy {
 #[test]
 fn a_small_model_gets_all_that_it_was_made_for() {
     let kv_shape = KvShape { n_layers: 6, n_kv_heads: 4, head_dim: 64 };
-    let small = ModelSize { weights_bytes: 31 << 20, context_length: 4096, window: None, kv_shape };
+    let small =
+        ModelSize { weights_bytes: 31 << 20, context_length: 4096, window: None, kv_shape, state_bytes: 0 };
     let plan = plan(&machine(24 * GIB, 2), &small);
     assert_eq!(plan.context, Choice { value: 4096, reason: Reason::Model });
     assert_eq!((plan.kv.value, plan.kv.reason), (policy("f16"), Reason::HalfPrecision { tokens: 4096 }));
@@ -133,6 +135,16 @@ fn a_window_bounds_what_is_kept() {
     assert_eq!(plan.sequence_bytes, 4096 * 131_072);
 }
 
+/// States of several sequences are left out of the memory for keys and values.
+#[test]
+fn states_take_memory_from_keys_and_values() {
+    let machine = machine(8 * GIB, 8);
+    let hybrid = ModelSize { state_bytes: 100 << 20, ..large() };
+    let (without, with) = (plan(&machine, &large()), plan(&machine, &hybrid));
+    assert_eq!((without.state_bytes, with.state_bytes), (0, 100 << 20));
+    assert!(with.context.value < without.context.value && with.kv_budget.value < without.kv_budget.value);
+}
+
 #[test]
 fn processors_of_one_core_get_one_thread() {
     let shared = Machine { cores: Some(4), ..machine(16 * GIB, 8) };
@@ -167,6 +179,7 @@ fn models() -> impl Strategy<Value = ModelSize> {
             context_length,
             window,
             kv_shape: KvShape { n_layers, n_kv_heads, head_dim },
+            state_bytes: 0,
         },
     )
 }

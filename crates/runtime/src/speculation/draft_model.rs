@@ -67,7 +67,8 @@ impl DraftModel {
         }
         let policy = KvPolicy::uniform(KvFormat::F16.into());
         let capacity = model.config().context_length.min(CAPACITY);
-        let token_bytes = 4 * model.config().kv_shape().width() * model.config().n_layers;
+        let shape = model.config().kv_shape();
+        let token_bytes = 4 * shape.width() * shape.n_layers;
         let budget = (SEQUENCES * capacity * token_bytes).max(4 * PAGE).next_multiple_of(PAGE);
         let pool = PagePool::new(PoolConfig { page_bytes: PAGE, ..PoolConfig::new(budget) })
             .map_err(|source| Error::KvBudget { budget, source })?;

@@ -15,6 +15,7 @@ mod embed;
 mod evaluate;
 mod fields;
 mod generate;
+mod hybrid;
 mod learning;
 mod load;
 mod logprobs;
