@@ -233,6 +233,15 @@ pub enum Error {
         expected: String,
     },
 
+    /// A part of a quantized matrix does not fit the others, or no matrix.
+    #[error("tensor `{name}` {reason}")]
+    QuantizedTensor {
+        /// Name of the tensor.
+        name: String,
+        /// Disagreement, and the expected value.
+        reason: String,
+    },
+
     /// A weight is not a finite number, or too large for the type that it was to be stored in.
     #[error("tensor `{name}` holds {found} in row {row}, which cannot be stored as {format}")]
     WeightValue {

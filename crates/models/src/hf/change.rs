@@ -7,7 +7,7 @@ use super::origin::Change;
 
 /// The values of a vector, changed, as little-endian f32.
 pub(super) fn vector(bytes: &[u8], format: WeightFormat, change: Change) -> Vec<u8> {
-    let mut values = vec![0.0_f32; bytes.len() / format.block_bytes()];
+    let mut values = vec![0.0_f32; bytes.len() / format.block_bytes() * format.block_len()];
     format.dequantize(bytes, &mut values);
     match change {
         Change::PlusOne => values.iter_mut().for_each(|value| *value += 1.0),

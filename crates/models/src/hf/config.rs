@@ -10,6 +10,7 @@ use super::family::{Decoder, Family, Form, Part, SoftCaps};
 use super::fields::{self, Fields};
 use super::heads::RecurrentSizes;
 use super::keys::Keys;
+use super::packed::Scheme;
 use super::rope::{self, Generated};
 use super::sizes::{MAX_HEAD_DIM, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Sizes};
 use super::{decoder, encoder, window};
@@ -33,6 +34,8 @@ pub(super) struct Hyperparameters {
     /// The embedding makes the logits; `None` if the file leaves it to the weights.
     pub(super) is_tied: Option<bool>,
     pub(super) metadata: Metadata,
+    /// Quantization of the weights.
+    pub(super) scheme: Option<Scheme>,
     /// Tensors that follow from the hyperparameters.
     pub(super) generated: Vec<Generated>,
     /// Layers with a state instead of attention, `[n_layers]`; empty without.
@@ -105,12 +108,15 @@ impl Config {
         let classes = config.list("architectures")?.unwrap_or_default();
         let classes: Vec<&str> = classes.iter().filter_map(Value::as_str).collect();
         let family = find_family(&config, &classes)?;
-        check_quantization(&config, family)?;
+        let scheme = read_scheme(&config, family)?;
         check_activation(&config, family)?;
         let mut metadata = Metadata::new();
         metadata.insert("general.architecture", family.architecture);
         metadata.insert("general.type", "model");
         metadata.insert("general.name", name);
+        if let Some(scheme) = &scheme {
+            metadata.insert("general.source.quantization", scheme.shown.as_str());
+        }
         let mut keys = Keys { architecture: family.architecture, metadata };
         let decoder = match &family.form {
             Form::Decoder(decoder) => decoder,
@@ -124,7 +130,15 @@ impl Config {
                 let is_tied = Some(true);
                 let (metadata, generated) = (keys.metadata, Vec::new());
                 let recurrent_layers = Vec::new();
-                return Ok(Hyperparameters { family, sizes, is_tied, metadata, generated, recurrent_layers });
+                return Ok(Hyperparameters {
+                    family,
+                    sizes,
+                    is_tied,
+                    metadata,
+                    scheme,
+                    generated,
+                    recurrent_layers,
+                });
             }
         };
         let mut sizes = read_sizes(&config, decoder)?;
@@ -150,7 +164,7 @@ impl Config {
         let generated = rope::write(&config, decoder, &sizes, &mut keys)?;
         let is_tied = config.flag("tie_word_embeddings")?.or(decoder.is_tied);
         let metadata = keys.metadata;
-        Ok(Hyperparameters { family, sizes, is_tied, metadata, generated, recurrent_layers })
+        Ok(Hyperparameters { family, sizes, is_tied, metadata, scheme, generated, recurrent_layers })
     }
 }
 
@@ -172,24 +186,15 @@ fn find_family(config: &Fields<'_>, classes: &[&str]) -> Result<&'static Family>
     })
 }
 
-/// Checks that the weights are not quantized, or in a form that the family's tensors may have.
-fn check_quantization(config: &Fields<'_>, family: &Family) -> Result<()> {
-    const KEY: &str = "quantization_config";
-    let Some(quantization) = config.object(KEY)? else { return Ok(()) };
+/// The quantization of the weights, in a form that the family's tensors may have.
+fn read_scheme(config: &Fields<'_>, family: &Family) -> Result<Option<Scheme>> {
     let has_mxfp4 = match &family.form {
         Form::Decoder(decoder) => {
             decoder.experts.is_some_and(|experts| experts.form == StackForm::Alternating)
         }
         Form::Encoder(_) => false,
     };
-    if has_mxfp4 && quantization.text("quant_method")? == Some("mxfp4") {
-        return Ok(());
-    }
-    let expected = match has_mxfp4 {
-        true => "absent, or of the `quant_method` `mxfp4`: other quantized weights cannot be read",
-        false => "absent: folders of quantized weights cannot be read, take the unquantized model",
-    };
-    Err(config.invalid(KEY, expected))
+    Scheme::read(config, has_mxfp4)
 }
 
 fn check_activation(config: &Fields<'_>, family: &Family) -> Result<()> {

@@ -138,6 +138,7 @@ mod tests {
             tensor_type: Some(TensorType::F16),
             type_name: "F16",
             dims: dims.to_vec(),
+            packed: None,
         };
         ExpertRows { stored, form, first, step }
     }

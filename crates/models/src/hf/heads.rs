@@ -1,5 +1,7 @@
 //! Heads of layers with a state: their sizes, and their order in files.
 
+use gguf_rs_lite::TensorType;
+
 /// Sizes of layers with a state; without heads for a convolution alone.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RecurrentSizes {
@@ -58,9 +60,16 @@ impl HeadOrder {
         out
     }
 
-    /// The same for columns of `value_bytes` bytes in each row of `row_bytes` bytes.
-    pub(super) fn of_columns(self, bytes: &[u8], row_bytes: usize, value_bytes: usize) -> Vec<u8> {
-        bytes.chunks(row_bytes.max(1)).flat_map(|row| self.of_rows(row, value_bytes)).collect()
+    /// The same for columns, in each row of `row_bytes` bytes; heads begin and end with blocks.
+    pub(super) fn of_columns(self, bytes: &[u8], row_bytes: usize) -> Vec<u8> {
+        let head_bytes = row_bytes / (self.key_heads * self.per_key).max(1);
+        let heads = Self { rows: 1, ..self };
+        bytes.chunks(row_bytes.max(1)).flat_map(|row| heads.of_rows(row, head_bytes)).collect()
+    }
+
+    /// True if the columns of a head are whole blocks of a type.
+    pub(super) fn fits(self, tensor_type: TensorType) -> bool {
+        tensor_type.row_bytes(self.rows as u64).is_some()
     }
 }
 
@@ -75,8 +84,8 @@ mod tests {
         let order = sizes.order(2, 2);
         assert_eq!(order.of_rows(&rows, 1), [0, 1, 2, 3, 8, 9, 4, 5, 10, 11, 6, 7, 12, 13]);
         let order = sizes.order(0, 1);
-        assert_eq!(order.of_columns(&rows[..12], 6, 1), [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]);
-        assert!(!order.is_same());
+        assert_eq!(order.of_columns(&rows[..12], 6), [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]);
+        assert!(!order.is_same() && order.fits(TensorType::F16) && !order.fits(TensorType::Q8_0));
         assert!(RecurrentSizes::default().order(0, 1).is_same());
     }
 }

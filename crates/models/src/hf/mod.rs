@@ -3,8 +3,8 @@
 //! Nothing is converted when a folder is opened: hyperparameters get the keys of GGUF, tensors
 //! their names and shapes. Matrices stay in the mapped files. Made anew, when they are asked for,
 //! are vectors that are not in f32, norms that GGUF stores plus one, the query and key matrices of
-//! the `llama` architecture, whose rows are in another order there, and stacks of experts, of which
-//! those in MXFP4 keep their values.
+//! the `llama` architecture, whose rows are in another order there, stacks of experts, of which
+//! those in MXFP4 keep their values, and the matrices of quantized folders ([`packed`]).
 //!
 //! Source: the files as transformers 4 and 5 write them; keys, names and row orders as llama.cpp's
 //! converter.
@@ -22,6 +22,7 @@ mod fields;
 mod heads;
 mod keys;
 mod origin;
+mod packed;
 mod parts;
 mod recurrent;
 mod rope;
@@ -43,7 +44,6 @@ use ruvllm_text::tokenizer::Tokenizer;
 
 pub use self::chat_template::folder_chat_template;
 use self::config::Config;
-#[cfg(feature = "merge")]
 use self::expert_rows::{ExpertRows, RowForm};
 use self::fields::{CONFIG_BYTES, Fields, read_object};
 use self::origin::{Change, Origin, Slice, Tensor};
@@ -112,7 +112,10 @@ impl HfFolder {
         let path = path.as_ref();
         let config = Config::read(path)?;
         let model = config.hyperparameters(&model_name(path, &config))?;
-        let (shards, stored) = Shards::open(path, memory)?;
+        let (shards, mut stored) = Shards::open(path, memory)?;
+        if let Some(scheme) = &model.scheme {
+            stored = packed::collect(scheme, stored, &shards)?;
+        }
         let tensors = tensors::list(&model, config.is_multimodal, stored)?;
         let mut metadata = model.metadata;
         metadata.insert("general.file_type", file_type(&tensors));
@@ -144,10 +147,14 @@ impl HfFolder {
     }
 
     /// Name of a tensor with quantized weights, if there is one.
-    #[cfg(feature = "merge")]
-    pub(crate) fn quantized(&self) -> Option<&str> {
+    pub fn quantized(&self) -> Option<&str> {
         self.tensors.iter().find_map(|tensor| match &tensor.origin {
             Origin::Experts(ExpertRows { stored, form: RowForm::Mxfp4(_), .. }) => Some(stored.name.as_str()),
+            Origin::Stored(stored, _) if stored.packed.is_some() => Some(stored.name.as_str()),
+            Origin::Stacked(slices) => {
+                let mut stored = slices.iter().map(|slice| &slice.stored);
+                stored.find(|stored| stored.packed.is_some()).map(|stored| stored.name.as_str())
+            }
             _ => None,
         })
     }
@@ -165,12 +172,12 @@ impl HfFolder {
             Origin::Experts(rows) if rows.first == 0 => vec![&rows.stored],
             Origin::Experts(_) | Origin::Generated(_) => Vec::new(),
         });
-        stored.filter_map(|stored| {
+        stored.filter(|stored| stored.packed.is_none()).filter_map(|stored| {
             Some(StoredTensor {
                 name: tensors::text_name(&stored.name),
                 tensor_type: stored.tensor_type?,
                 shape: stored.dims.iter().rev().map(|&dim| dim as usize).collect(),
-                data: self.shards.data(stored)?,
+                data: self.shards.data(stored).ok()?,
             })
         })
     }
@@ -179,17 +186,22 @@ impl HfFolder {
         self.by_name.get(name).map(|&i| &self.tensors[i])
     }
 
-    /// Slices one behind the other; a single one is not copied.
-    fn stack(&self, slices: &[Slice]) -> Option<TensorBytes> {
-        let data = |slice: &Slice| self.shards.data(&slice.stored)?.slice(slice.bytes.clone());
-        if let [only] = slices {
+    /// Slices one behind the other; a single one of a file is not copied.
+    fn stack(&self, slices: &[Slice]) -> Result<TensorBytes> {
+        let data = |slice: &Slice| {
+            let data = self.shards.data(&slice.stored)?.slice(slice.bytes.clone());
+            data.ok_or_else(|| Error::MissingTensor { name: slice.stored.name.clone() })
+        };
+        if let [only] = slices
+            && only.stored.packed.is_none()
+        {
             return data(only).map(TensorBytes::Shared);
         }
         let mut bytes = Vec::with_capacity(slices.iter().map(|slice| slice.bytes.len()).sum());
         for slice in slices {
             bytes.extend_from_slice(data(slice)?.as_bytes());
         }
-        Some(TensorBytes::Made(bytes))
+        Ok(TensorBytes::Made(bytes))
     }
 
     /// Rows of the embedding.
@@ -243,43 +255,48 @@ impl Checkpoint for HfFolder {
         let tensor = self.find(&tensor.name).ok_or_else(missing)?;
         let (stored, change) = match &tensor.origin {
             Origin::Generated(values) => return Ok(TensorBytes::Made(change::f32_bytes(values))),
-            Origin::Stacked(slices) => return self.stack(slices).ok_or_else(missing),
+            Origin::Stacked(slices) => return self.stack(slices),
             Origin::Experts(rows) => {
-                let bytes = rows.bytes(|stored| self.shards.data(stored));
+                let bytes = rows.bytes(|stored| self.shards.data(stored).ok());
                 return bytes.map(TensorBytes::Made).ok_or_else(missing);
             }
             Origin::Stored(stored, change) => (stored, *change),
         };
-        let data = self.shards.data(stored).ok_or_else(missing)?;
+        let data = self.shards.bytes(stored)?;
         let same_type = stored.tensor_type == Some(tensor.info.tensor_type);
         match (change, stored.dims.as_slice()) {
-            (Change::None, _) if same_type => Ok(TensorBytes::Shared(data)),
+            (Change::None, _) if same_type => Ok(data),
             (Change::Taps(order), [.., rows]) => {
                 let format = stored.tensor_type.and_then(weight_format).ok_or_else(missing)?;
-                Ok(TensorBytes::Made(change::taps(data.as_bytes(), format, order, *rows as usize)))
+                Ok(TensorBytes::Made(change::taps(data.as_ref(), format, order, *rows as usize)))
             }
             (Change::Widen | Change::Flatten, _) | (_, [_]) => {
                 let format = stored.tensor_type.and_then(weight_format).ok_or_else(missing)?;
-                Ok(TensorBytes::Made(change::vector(data.as_bytes(), format, change)))
+                Ok(TensorBytes::Made(change::vector(data.as_ref(), format, change)))
             }
             (Change::SkipRows(skipped), [_, rows]) => {
-                let row_bytes = data.len() / (*rows as usize).max(1);
-                Ok(TensorBytes::Shared(data.slice(skipped * row_bytes..data.len()).ok_or_else(missing)?))
+                let len = data.as_ref().len();
+                let kept = skipped * (len / (*rows as usize).max(1))..len;
+                Ok(match data {
+                    TensorBytes::Shared(data) => TensorBytes::Shared(data.slice(kept).ok_or_else(missing)?),
+                    TensorBytes::Made(bytes) => {
+                        TensorBytes::Made(bytes.get(kept).ok_or_else(missing)?.to_vec())
+                    }
+                })
             }
             (Change::HeadRows(order), [_, rows]) => {
-                let row_bytes = data.len() / (*rows as usize).max(1);
-                Ok(TensorBytes::Made(order.of_rows(data.as_bytes(), row_bytes)))
+                let row_bytes = data.as_ref().len() / (*rows as usize).max(1);
+                Ok(TensorBytes::Made(order.of_rows(data.as_ref(), row_bytes)))
             }
-            (Change::HeadColumns(order), [columns, rows]) => {
-                let row_bytes = data.len() / (*rows as usize).max(1);
-                let value_bytes = row_bytes / (*columns as usize).max(1);
-                Ok(TensorBytes::Made(order.of_columns(data.as_bytes(), row_bytes, value_bytes)))
+            (Change::HeadColumns(order), [_, rows]) => {
+                let row_bytes = data.as_ref().len() / (*rows as usize).max(1);
+                Ok(TensorBytes::Made(order.of_columns(data.as_ref(), row_bytes)))
             }
             (Change::Interleave(heads), [_, rows]) => {
-                let row_bytes = data.len() / (*rows as usize).max(1);
-                Ok(TensorBytes::Made(change::interleave(data.as_bytes(), row_bytes, heads)))
+                let row_bytes = data.as_ref().len() / (*rows as usize).max(1);
+                Ok(TensorBytes::Made(change::interleave(data.as_ref(), row_bytes, heads)))
             }
-            _ => Ok(TensorBytes::Shared(data)),
+            _ => Ok(data),
         }
     }
 
@@ -335,6 +352,14 @@ fn file_type(tensors: &[Tensor]) -> u32 {
             |tensor: &&Tensor| tensor.info.dims.len() > 1 && tensor.info.tensor_type == tensor_type;
         tensors.iter().filter(has_type).map(|tensor| tensor.info.elements()).sum()
     };
-    let types = [(TensorType::F32, 0), (TensorType::F16, 1), (TensorType::BF16, 32), (TensorType::MXFP4, 38)];
+    let types = [
+        (TensorType::F32, 0),
+        (TensorType::F16, 1),
+        (TensorType::Q4_0, 2),
+        (TensorType::Q4_1, 3),
+        (TensorType::Q8_0, 7),
+        (TensorType::BF16, 32),
+        (TensorType::MXFP4, 38),
+    ];
     types.into_iter().max_by_key(|&(tensor_type, _)| values(tensor_type)).map_or(0, |(_, number)| number)
 }

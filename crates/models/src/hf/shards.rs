@@ -3,26 +3,29 @@
 //! mapped files.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::ops::Range;
 use std::path::{Component, Path};
+use std::sync::Arc;
 
 use gguf_rs_lite::{FileMemory, TensorData, TensorType};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
 use super::fields::{self, Fields};
+use crate::checkpoint::TensorBytes;
 use crate::error::{Error, Result};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// A tensor as its file describes it.
+/// A tensor as its file describes it, or a quantized matrix that several tensors hold.
 #[derive(Debug, Clone)]
 pub(super) struct Stored {
     pub(super) name: String,
-    /// Index of its file.
+    /// Index of its file; of a quantized matrix, that of its quants.
     pub(super) shard: usize,
-    /// Byte range in the file.
+    /// Byte range in the file; of a quantized matrix, that of its quants.
     pub(super) range: Range<usize>,
     /// The type, if GGUF has it.
     pub(super) tensor_type: Option<TensorType>,
@@ -30,9 +33,28 @@ pub(super) struct Stored {
     pub(super) type_name: &'static str,
     /// Dimensions, fastest-varying first.
     pub(super) dims: Vec<u64>,
+    /// The quantized matrix that its data are made of.
+    pub(super) packed: Option<Arc<dyn Repack>>,
+}
+
+/// A matrix whose bytes are made of several stored tensors.
+pub(super) trait Repack: fmt::Debug + Send + Sync {
+    /// Number of bytes that are made.
+    fn byte_len(&self) -> usize;
+
+    /// The bytes. `data` has those of stored tensors.
+    ///
+    /// # Errors
+    /// [`Error::TensorValue`] for scales and values that are not finite or too large for the type.
+    fn bytes(&self, data: &dyn Fn(&Stored) -> Result<TensorData>) -> Result<Vec<u8>>;
 }
 
 impl Stored {
+    /// Number of bytes of its data.
+    pub(super) fn byte_len(&self) -> usize {
+        self.packed.as_ref().map_or(self.range.len(), |packed| packed.byte_len())
+    }
+
     /// The type, which must be one that GGUF has.
     pub(super) fn supported_type(&self) -> Result<TensorType> {
         self.tensor_type.ok_or_else(|| Error::UnsupportedTensorType {
@@ -81,9 +103,25 @@ impl Shards {
         Ok((shards, tensors))
     }
 
-    /// The bytes of a tensor.
-    pub(super) fn data(&self, tensor: &Stored) -> Option<TensorData> {
-        self.files.get(tensor.shard)?.slice(tensor.range.clone())
+    /// The bytes of a tensor: those in the mapped file, or those that a quantized matrix is made
+    /// into now.
+    ///
+    /// # Errors
+    /// [`Error::TensorValue`] for values that the type of a quantized matrix does not have.
+    pub(super) fn bytes(&self, tensor: &Stored) -> Result<TensorBytes> {
+        if let Some(packed) = &tensor.packed {
+            return packed.bytes(&|part| self.data(part)).map(TensorBytes::Made);
+        }
+        let data = self.files.get(tensor.shard).and_then(|file| file.slice(tensor.range.clone()));
+        data.map(TensorBytes::Shared).ok_or_else(|| Error::MissingTensor { name: tensor.name.clone() })
+    }
+
+    /// As [`Self::bytes`].
+    pub(super) fn data(&self, tensor: &Stored) -> Result<TensorData> {
+        Ok(match self.bytes(tensor)? {
+            TensorBytes::Shared(data) => data,
+            TensorBytes::Made(bytes) => TensorData::from_owner(bytes),
+        })
     }
 
     /// Number of files.
@@ -132,6 +170,7 @@ pub(super) fn read_header(path: &Path, bytes: &[u8], shard: usize) -> Result<Vec
             tensor_type: tensor_type(info.dtype),
             type_name: type_name(info.dtype),
             dims: info.shape.iter().rev().map(|&dim| dim as u64).collect(),
+            packed: None,
         })
         .collect();
     tensors.sort_by(|a, b| (a.range.start, &a.name).cmp(&(b.range.start, &b.name)));
@@ -182,6 +221,7 @@ fn type_name(dtype: Dtype) -> &'static str {
         Dtype::I64 => "I64",
         Dtype::F8_E4M3 => "F8_E4M3",
         Dtype::F8_E5M2 => "F8_E5M2",
+        Dtype::F8_E8M0 => "F8_E8M0",
         _ => "one without kernels",
     }
 }

@@ -102,7 +102,7 @@ impl Stacks {
                 let stored = self.joint.remove(&(layer, 2)).ok_or_else(missing)?;
                 let dims = [inner, width, count];
                 joint(&stored, dims)?;
-                let whole = Slice { bytes: 0..stored.range.len(), stored: stored.clone() };
+                let whole = Slice { bytes: 0..stored.byte_len(), stored: stored.clone() };
                 tensors.push(stacked(layer, 2, dims, &stored, Origin::Stacked(vec![whole]))?);
                 continue;
             }
@@ -142,7 +142,7 @@ impl Stacks {
                 let supported = format!("{type_of_stack}, as the other experts of the layer");
                 return Err(Error::UnsupportedTensorType { name, found, supported });
             }
-            slices.push(Slice { bytes: 0..stored.range.len(), stored });
+            slices.push(Slice { bytes: 0..stored.byte_len(), stored });
         }
         let first = slices.first().map(|slice| slice.stored.clone());
         let first = first.ok_or_else(|| Error::MissingTensor { name: experts.shown(layer, 0, stack) })?;
@@ -156,7 +156,7 @@ fn joint(stored: &Stored, dims: [u64; 3]) -> Result<usize> {
         let (name, found) = (stored.name.clone(), stored.dims.clone());
         return Err(Error::TensorShape { name, expected: dims.to_vec(), found });
     }
-    Ok(stored.range.len() / (dims[2] as usize).max(1))
+    Ok(stored.byte_len() / (dims[2] as usize).max(1))
 }
 
 fn stacked(layer: usize, stack: usize, dims: [u64; 3], stored: &Stored, origin: Origin) -> Result<Tensor> {

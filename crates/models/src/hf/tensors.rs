@@ -125,6 +125,13 @@ impl Target {
             return Err(Error::TensorShape { name: stored.name, expected: self.dims, found: stored.dims });
         }
         let tensor_type = stored.supported_type()?;
+        if let Change::HeadColumns(order) = self.change
+            && !order.fits(tensor_type)
+        {
+            let (found, supported) =
+                (tensor_type.name(), "F32, F16 and BF16 for heads of this width".to_owned());
+            return Err(Error::UnsupportedTensorType { name: stored.name, found, supported });
+        }
         // Vectors and routers are small and used in f32.
         let is_small = stored.dims.len() == 1
             || matches!(self.change, Change::Widen | Change::Flatten | Change::Taps(_));

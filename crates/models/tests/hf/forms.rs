@@ -30,8 +30,8 @@ fn open(name: &str) -> HfFolder {
 }
 
 /// The prompt, and the logits at every fifth position.
-fn expected(name: &str) -> (Vec<u32>, Vec<f64>) {
-    let bytes = fs::read(form(name).join("expected.safetensors")).expect("the logits");
+fn expected(folder: &Path) -> (Vec<u32>, Vec<f64>) {
+    let bytes = fs::read(folder.join("expected.safetensors")).expect("the logits");
     let file = SafeTensors::deserialize(&bytes).expect("a valid file");
     let data = |name| file.tensor(name).expect("the tensor").data();
     let ids = data("ids").as_chunks::<4>().0.iter().map(|&bytes| u32::from_le_bytes(bytes)).collect();
@@ -39,9 +39,9 @@ fn expected(name: &str) -> (Vec<u32>, Vec<f64>) {
     (ids, logits)
 }
 
-/// Largest error of a logit when the prompt is put in `chunk` tokens at a time.
-fn error(checkpoint: &dyn Checkpoint, name: &str, chunk: usize) -> f64 {
-    let (ids, expected) = expected(name);
+/// Largest error of a logit when the prompt of a folder is put in `chunk` tokens at a time.
+pub(crate) fn error(checkpoint: &dyn Checkpoint, folder: &Path, chunk: usize) -> f64 {
+    let (ids, expected) = expected(folder);
     let model = Model::load(checkpoint, &mut |_| ()).expect("it loads");
     let compute = Compute::new(1).expect("kernels");
     let pool = PagePool::new(ruvllm_memory::PoolConfig::new(32 << 20)).expect("a pool");
@@ -54,7 +54,7 @@ fn error(checkpoint: &dyn Checkpoint, name: &str, chunk: usize) -> f64 {
         found.extend_from_slice(model.forward(&compute, &mut workspace, [segment]).expect("a step"));
     }
     let rows = found.chunks_exact(model.config().vocab_size).step_by(EVERY).flatten();
-    assert_eq!(rows.clone().count(), expected.len(), "{name}");
+    assert_eq!(rows.clone().count(), expected.len(), "{}", folder.display());
     let errors = rows.zip(&expected).map(|(&found, &expected)| (f64::from(found) - expected).abs());
     errors.fold(0.0, |max, error| if error.is_nan() { f64::INFINITY } else { max.max(error) })
 }
@@ -75,7 +75,7 @@ fn logits_are_those_of_the_reference() {
         });
         let checkpoint = dequantized.as_ref().map_or(&folder as &dyn Checkpoint, |dequantized| dequantized);
         for chunk in [EVERY * 8, 7, 1] {
-            let error = error(checkpoint, &name, chunk);
+            let error = error(checkpoint, &form(&name), chunk);
             println!("{name} by {chunk}: {error:.1e}");
             assert!(error <= TOLERANCE, "{name} by {chunk}: logits differ by {error}");
         }

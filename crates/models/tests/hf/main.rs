@@ -9,6 +9,7 @@ mod goldens;
 mod gpt_oss;
 mod hostile;
 mod mixtures;
+mod quantized;
 mod refused;
 mod styles;
 mod support;

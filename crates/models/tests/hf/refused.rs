@@ -57,7 +57,7 @@ fn models_that_cannot_be_run() {
     assert_mentions(&refused(&copy), &["`architectures` is missing", "LlamaForCausalLM"]);
 
     for (model, key, value, pieces) in [
-        ("qwen2", "quantization_config", json!({"quant_method": "gptq"}), ["quantization_config", "gptq"]),
+        ("qwen2", "quantization_config", json!({"quant_method": "hqq"}), ["quantization_config", "hqq"]),
         ("qwen2", "hidden_act", json!("relu"), ["hidden_act", "silu"]),
         ("llama", "rope_scaling", json!({"rope_type": "mrope", "factor": 2.0}), ["rope_type", "mrope"]),
         ("gemma2", "layer_types", json!(["full_attention"]), ["layer_types", "each of 4 layers"]),

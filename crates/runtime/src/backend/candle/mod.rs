@@ -105,6 +105,9 @@ impl CandleBackend {
             return Err(refused("it reads Hugging Face folders, and this is a file".to_owned()));
         }
         let folder = HfFolder::open(path).map_err(|source| Error::Open { name: name.clone(), source })?;
+        if let Some(tensor) = folder.quantized() {
+            return Err(refused(format!("it reads unquantized folders, and `{tensor}` is quantized")));
+        }
         let config = ModelConfig::from_checkpoint(&folder)
             .map_err(|source| Error::Load { name: name.clone(), source })?;
         let family = Family::of(&config, folder.config()).map_err(refused)?;
