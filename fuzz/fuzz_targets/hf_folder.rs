@@ -10,7 +10,7 @@ use std::hint::black_box;
 
 use libfuzzer_sys::fuzz_target;
 use ruvllm_fuzz::{FOLDER, config_and_weights};
-use ruvllm_models::{Checkpoint, HfFolder, Model};
+use ruvllm_models::{Checkpoint, Error, HfFolder, Model};
 
 fuzz_target!(|input: &[u8]| {
     let Some((config, weights)) = config_and_weights(input) else { return };
@@ -18,7 +18,12 @@ fuzz_target!(|input: &[u8]| {
     fs::write(FOLDER.join("model.safetensors"), weights).expect("written");
     let Ok(folder) = HfFolder::open(&*FOLDER) else { return };
     for tensor in folder.tensors() {
-        let data = folder.data(tensor).expect("a listed tensor has data");
+        let data = match folder.data(tensor) {
+            Ok(data) => data,
+            // Values of quantized matrices are looked at when they are asked for.
+            Err(Error::TensorValue { .. }) if folder.quantized().is_some() => continue,
+            Err(error) => panic!("a listed tensor has data: {error}"),
+        };
         assert_eq!(data.as_ref().len() as u64, tensor.bytes());
     }
     let _ = black_box(Model::load(&folder, &mut |_| ()));

@@ -191,6 +191,23 @@ fn scales_of_activations_are_left_out() {
     }
 }
 
+/// As transformers 5 stores them on request.
+#[test]
+fn experts_in_one_tensor_are_refused_by_name() {
+    let copy = changed("fp8", |weights| {
+        weights.retain(|weight| !weight.name.contains(".experts."));
+        let name = "model.layers.0.mlp.experts.gate_up_proj".to_owned();
+        weights.push(Weight {
+            name,
+            dtype: Dtype::F8_E4M3,
+            shape: vec![3, 80, 64],
+            data: vec![0; 3 * 80 * 64],
+        });
+    });
+    let error = refused(&copy);
+    assert!(error.contains("experts.gate_up_proj` has type F8_E4M3, which is not supported"), "{error}");
+}
+
 fn refused(copy: &Copy) -> String {
     copy.open().map(|_| ()).expect_err("refused").to_string()
 }

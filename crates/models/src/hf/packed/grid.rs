@@ -88,6 +88,12 @@ impl Grid {
         let i = row / self.cells.rows * self.groups + group;
         (self.scales[i], self.zeros.get(i).copied().unwrap_or(self.middle))
     }
+
+    /// True if so many columns from one on, at least one, are known to be of one group.
+    pub(super) fn is_one_group(&self, left: usize, width: usize) -> bool {
+        let group = |column: usize| column / self.cells.columns;
+        self.order.is_empty() && group(left) == group(left + width - 1)
+    }
 }
 
 /// Groups of columns as they are stored, each below `groups`.

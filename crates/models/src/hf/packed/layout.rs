@@ -139,13 +139,23 @@ impl Layout {
     }
 }
 
-/// The value of a number of 8 bits with an exponent of 4 (OCP 8-bit floating point, E4M3).
-pub(super) fn float8(byte: u8) -> f32 {
+/// Values of numbers of 8 bits with an exponent of 4 (OCP 8-bit floating point, E4M3).
+pub(super) static FLOAT8: [f32; 256] = {
+    let mut values = [0.0; 256];
+    let mut byte = 0;
+    while byte < values.len() {
+        values[byte] = float8(byte as u8);
+        byte += 1;
+    }
+    values
+};
+
+const fn float8(byte: u8) -> f32 {
     let (exponent, mantissa) = (byte >> 3 & 15, byte & 7);
     let magnitude = match (exponent, mantissa) {
         (15, 7) => f32::NAN,
-        (0, _) => f32::from(mantissa) * f32::from_bits((127 - 9) << 23),
-        _ => f32::from_bits((u32::from(exponent) + 127 - 7) << 23 | u32::from(mantissa) << 20),
+        (0, _) => mantissa as f32 * f32::from_bits((127 - 9) << 23),
+        _ => f32::from_bits((exponent as u32 + 127 - 7) << 23 | (mantissa as u32) << 20),
     };
     if byte & 0x80 == 0 { magnitude } else { -magnitude }
 }

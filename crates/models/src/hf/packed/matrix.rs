@@ -5,7 +5,7 @@ use ruvllm_kernels::quant::WeightFormat;
 
 use super::super::shards::{Repack, Shards, Stored};
 use super::grid::{Cells, Grid, GridBytes, check_scale_type, read_order};
-use super::layout::{BLOCK, Layout, TILE_ROWS, Tile, float8, per_word};
+use super::layout::{BLOCK, FLOAT8, Layout, TILE_ROWS, Tile, per_word};
 use super::parts::{
     G_IDX, Parts, QWEIGHT, QZEROS, SCALES, WEIGHT, WEIGHT_G_IDX, WEIGHT_PACKED, WEIGHT_SCALE,
     WEIGHT_SCALE_INV, WEIGHT_SHAPE, WEIGHT_ZERO_POINT,
@@ -334,10 +334,12 @@ impl Packed {
         out: &mut [u8],
     ) -> Result<()> {
         let mut values = [0.0; BLOCK];
+        let first = grid.at(row, left);
+        let is_one_group = grid.is_one_group(left, quants.len());
         for (i, (value, &quant)) in values.iter_mut().zip(quants).enumerate() {
-            let (scale, zero) = grid.at(row, left + i);
+            let (scale, zero) = if is_one_group { first } else { grid.at(row, left + i) };
             *value = match self.layout {
-                Layout::Float8 => scale * float8(quant),
+                Layout::Float8 => scale * FLOAT8[usize::from(quant)],
                 _ => scale * (f32::from(quant) - f32::from(zero)),
             };
         }

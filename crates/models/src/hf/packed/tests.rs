@@ -10,6 +10,7 @@ use ruvllm_kernels::quant::WeightFormat;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
+use super::layout::FLOAT8;
 use super::scheme::Method;
 use super::*;
 use crate::weights::weight_format;
@@ -348,10 +349,10 @@ fn the_numbers_of_8_bits_are_those_of_the_specification() {
         (0x7e, 448.0),
         (0xfe, -448.0),
     ] {
-        assert_eq!(layout::float8(byte), value, "{byte:#x}");
+        assert_eq!(FLOAT8[byte], value, "{byte:#x}");
     }
-    assert!(layout::float8(0x7f).is_nan() && layout::float8(0xff).is_nan());
-    assert!(layout::float8(0x80) == 0.0 && layout::float8(0x80).is_sign_negative());
+    assert!(FLOAT8[0x7f].is_nan() && FLOAT8[0xff].is_nan());
+    assert!(FLOAT8[0x80] == 0.0 && FLOAT8[0x80].is_sign_negative());
 }
 
 /// Root mean square of differences, relative to that of the values.
@@ -421,7 +422,7 @@ fn four_bits_cost_little(weights: &[f64], (rows, columns, side): (usize, usize, 
 fn numbers_of_8_bits_cost_little(weights: &[f64], (rows, columns, side): (usize, usize, usize)) {
     let groups = columns / side;
     let mut values = vec![0.0; rows * columns];
-    let magnitudes: Vec<f64> = (0..=0x7e).map(|byte| f64::from(layout::float8(byte))).collect();
+    let magnitudes: Vec<f64> = (0..=0x7e_usize).map(|byte| f64::from(FLOAT8[byte])).collect();
     let (mut quants, mut scales) = (vec![0; rows * columns], Vec::new());
     for tile in 0..rows / side * groups {
         let (top, left) = (tile / groups * side, tile % groups * side);
