@@ -3,10 +3,10 @@
 //! **Scope:** a [`Tokenizer`](tokenizer::Tokenizer) from the metadata of a GGUF file or from a
 //! `tokenizer.json`, with the ids of the tokenizer that the model was published with; a
 //! [`TokenStream`](tokenizer::TokenStream) that detokenizes token by token into whole characters; a
-//! [`ChatTemplate`](chat::ChatTemplate) that renders a conversation as Jinja2 does in transformers.
+//! [`ChatTemplate`](chat::ChatTemplate) that renders a conversation as Jinja2 does in transformers;
+//! an [`AnswerParser`](reasoning::AnswerParser) that tells thinking, text and tool calls apart.
 //!
-//! **Out of scope:** training of tokenizers, reading weights, parsing answers (tool calls are text
-//! here).
+//! **Out of scope:** training of tokenizers, reading weights.
 //!
 //! # Example
 //! ```
@@ -55,6 +55,8 @@
 #[cfg(feature = "templates")]
 pub mod chat;
 mod error;
+#[cfg(feature = "templates")]
+pub mod reasoning;
 mod token;
 pub mod tokenizer;
 #[cfg(feature = "templates")]

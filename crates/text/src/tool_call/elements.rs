@@ -217,7 +217,7 @@ pub(super) fn is_space(c: char) -> bool {
 }
 
 /// Bytes of the longest suffix of `held` that is a proper prefix of `marker`.
-pub(super) fn open_suffix(held: &str, marker: &str) -> usize {
+pub(crate) fn open_suffix(held: &str, marker: &str) -> usize {
     let longest = held.len().min(marker.len().saturating_sub(1));
     (1..=longest).rev().find(|&n| held.as_bytes().ends_with(&marker.as_bytes()[..n])).unwrap_or(0)
 }

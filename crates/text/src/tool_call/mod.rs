@@ -16,6 +16,7 @@ mod types;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::elements::open_suffix;
 pub use self::format::{ToolCallFormat, UnknownToolCallFormat};
 pub use self::parser::{ParsedOutput, ToolCall, ToolCallEvent, ToolCallParser};
 pub use self::types::{ArgumentType, ArgumentTypes};
