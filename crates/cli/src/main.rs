@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod adapter_store;
+mod answer_filter;
 mod args;
 mod cli;
 mod command_line;

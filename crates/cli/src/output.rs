@@ -10,8 +10,10 @@ use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::ops::ControlFlow;
 
+use clap::builder::styling::Style;
 use serde::Serialize;
 
+use crate::answer_filter::Voice;
 use crate::console;
 use crate::error::{Error, Result};
 pub(crate) use crate::units::{ago, bytes, counted, rounded};
@@ -51,12 +53,20 @@ pub(crate) struct TextSink {
     ends_line: bool,
     /// Wrapping at the edge of a terminal.
     wrap: Option<Wrap>,
+    voice: Voice,
 }
 
 impl TextSink {
     /// Creates a sink to standard output.
     pub(crate) fn stdout() -> Self {
-        Self { streams: true, failure: None, reader: Reader::Listening, ends_line: true, wrap: None }
+        Self {
+            streams: true,
+            failure: None,
+            reader: Reader::Listening,
+            ends_line: true,
+            wrap: None,
+            voice: Voice::Answer,
+        }
     }
 
     /// Creates a sink to a terminal of `width` columns, wrapped between words. Without a width, as
@@ -84,6 +94,19 @@ impl TextSink {
         }
     }
 
+    /// Writes a piece of an answer or of its thinking, which is dimmed at a terminal; a blank line
+    /// is between them.
+    pub(crate) fn speak(&mut self, voice: Voice, text: &str) -> ControlFlow<()> {
+        if voice != self.voice && self.streams {
+            self.start_line();
+            if self.voice == Voice::Thinking {
+                self.push("\n")?;
+            }
+            self.voice = voice;
+        }
+        self.push(text)
+    }
+
     /// Begins a line, unless one has just begun.
     pub(crate) fn start_line(&mut self) {
         if !self.ends_line {
@@ -97,7 +120,14 @@ impl TextSink {
             return ControlFlow::Continue(());
         }
         self.ends_line = text.ends_with('\n');
-        match write_text(text) {
+        let written = match self.voice {
+            Voice::Thinking if console::colors_stdout() => {
+                let style = Style::new().dimmed();
+                write_exactly(&format!("{style}{}{style:#}", harmless(text)))
+            }
+            _ => write_text(text),
+        };
+        match written {
             Ok(Reader::Listening) => return ControlFlow::Continue(()),
             Ok(Reader::Gone) => self.reader = Reader::Gone,
             Err(error) => self.failure = Some(error),

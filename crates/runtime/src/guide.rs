@@ -1,122 +1,264 @@
-//! The constraint of one generation, if its request has one.
+//! Rules of one generation's tokens: the constraint of its request, and the budget of its thinking.
+//!
+//! A constraint holds for the answer. Where the model may think first, the logits pass until the
+//! token that ends the thinking; only tokens that end the output are excluded there.
 
-use std::time::Duration;
-#[cfg(feature = "structured-output")]
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ruvllm_text::TokenId;
+use ruvllm_text::reasoning::Phase;
 
+use self::language::Language;
 use crate::codec::TextCodec;
-#[cfg(feature = "structured-output")]
-use crate::constraint::ConstraintState;
-#[cfg(feature = "structured-output")]
-use crate::error::Error;
 use crate::error::Result;
 use crate::request::GenerateRequest;
+use crate::thinking::Thinking;
 use crate::tools::RequestTools;
 
-/// Masks the logits of a generation; without a constraint they pass unchanged.
+/// Masks the logits of a generation; without a rule they pass unchanged.
 pub(crate) struct Guide {
-    #[cfg(feature = "structured-output")]
-    state: Option<ConstraintState>,
+    thinking: Option<Thinking>,
+    language: Option<Language>,
+    gate: Gate,
+    /// Tokens that end the output.
+    ends: Vec<TokenId>,
     /// Logits of the allowed ids, `-inf` elsewhere `[sampled_ids]`.
-    #[cfg(feature = "structured-output")]
     masked: Vec<f32>,
-    /// Number of masks and their time, until they are taken.
-    #[cfg(feature = "structured-output")]
+    /// Number of the constraint's masks and their time, until they are taken.
     masks: (u64, Duration),
 }
 
-#[cfg(feature = "structured-output")]
+/// Place of the output relative to the text that the constraint holds for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    /// The first token decides: it begins thinking, or the answer.
+    Start,
+    /// Before the answer.
+    Waiting,
+    /// Within the answer.
+    Passed,
+}
+
 impl Guide {
     /// The guide of a request with these tools.
     ///
     /// # Errors
-    /// [`Error::Constraint`] if the constraint does not compile.
+    /// [`Error::Constraint`](crate::Error::Constraint) if the constraint does not compile.
     pub(crate) fn new(
         codec: &TextCodec,
         request: &GenerateRequest,
         tools: Option<&RequestTools>,
     ) -> Result<Self> {
-        let start = |constraint| codec.constraints()?.start(constraint);
-        let constraint = tools.and_then(|tools| tools.constraint.as_ref()).or(request.constraint.as_ref());
-        let state = constraint.map(start).transpose().map_err(Error::Constraint)?;
-        Ok(Self { state, masked: Vec::new(), masks: Default::default() })
+        let language = Language::new(codec, request, tools)?;
+        let ends = codec.tokenizer().end_of_generation().to_vec();
+        let (masked, masks) = (Vec::new(), Default::default());
+        Ok(Self { thinking: None, language, gate: Gate::Passed, ends, masked, masks })
     }
 
-    /// The logits to sample from: those given, with `-inf` for ids that the constraint excludes.
+    /// The guide of a model that thinks.
+    pub(crate) fn with_thinking(self, thinking: Option<Thinking>) -> Self {
+        let gate = match &thinking {
+            Some(thinking) if thinking.has_borders() => match thinking.phase() {
+                Phase::Start => Gate::Start,
+                Phase::Thinking => Gate::Waiting,
+                Phase::Answer => Gate::Passed,
+            },
+            _ => Gate::Passed,
+        };
+        Self { thinking, gate, ..self }
+    }
+
+    /// Number of tokens of the thinking so far.
+    pub(crate) fn thinking_tokens(&self) -> usize {
+        self.thinking.as_ref().map_or(0, Thinking::tokens)
+    }
+
+    /// The logits to sample from: those given, with `-inf` for ids that are excluded.
     ///
     /// # Errors
-    /// [`Error::Constraint`] if the step exceeds a limit.
+    /// [`Error::Constraint`](crate::Error::Constraint) if the step exceeds a limit.
     pub(crate) fn mask<'l>(&'l mut self, logits: &'l [f32]) -> Result<&'l [f32]> {
-        let Some(state) = &mut self.state else { return Ok(logits) };
+        let thinking = self.thinking.as_ref();
+        let open = thinking.and_then(Thinking::open).map(|id| id as usize).filter(|&id| id < logits.len());
+        let excluded = thinking.and_then(Thinking::excluded);
+        let needs_opening = thinking.is_some_and(Thinking::needs_opening);
+        let Some(language) = &mut self.language else {
+            let Some(excluded) = excluded else { return Ok(logits) };
+            return Ok(without(&mut self.masked, logits, &[excluded]));
+        };
+        match (self.gate, open) {
+            (Gate::Waiting, _) => return Ok(without(&mut self.masked, logits, &self.ends)),
+            (Gate::Start, Some(open)) if needs_opening => {
+                self.masked.clear();
+                self.masked.resize(logits.len(), f32::NEG_INFINITY);
+                self.masked[open] = logits[open];
+                return Ok(&self.masked);
+            }
+            _ => {}
+        }
         let started = Instant::now();
-        state.mask().map_err(Error::Constraint)?.apply(logits, &mut self.masked);
+        language.mask(logits, &mut self.masked)?;
         self.masks = (self.masks.0 + 1, self.masks.1 + started.elapsed());
+        if let (Gate::Start, Some(open)) = (self.gate, open) {
+            self.masked[open] = logits[open];
+        }
         Ok(&self.masked)
     }
 
-    /// Number and time of the masks since the last call.
+    /// Number and time of the constraint's masks since the last call.
     pub(crate) fn take_mask_time(&mut self) -> (u64, Duration) {
         std::mem::take(&mut self.masks)
     }
 
-    /// Moves past a token of the output.
+    /// Reads the text that the next token makes certain, before [`accept`](Self::accept).
+    pub(crate) fn read(&mut self, text: &str) {
+        if let Some(thinking) = &mut self.thinking {
+            thinking.read(text);
+        }
+    }
+
+    /// Moves past a token of the output, whose text was read.
     ///
     /// # Errors
-    /// [`Error::Constraint`] if the step exceeds a limit.
+    /// [`Error::Constraint`](crate::Error::Constraint) if the step exceeds a limit.
     pub(crate) fn accept(&mut self, token: TokenId) -> Result<()> {
-        let Some(state) = &mut self.state else { return Ok(()) };
-        state.accept(token).map_err(Error::Constraint)
+        let Some(language) = &mut self.language else { return Ok(()) };
+        let (open, phase) = match &self.thinking {
+            Some(thinking) => (thinking.open(), thinking.phase()),
+            None => (None, Phase::Answer),
+        };
+        match self.gate {
+            Gate::Start if open == Some(token) => self.gate = Gate::Waiting,
+            Gate::Waiting if phase == Phase::Answer => self.gate = Gate::Passed,
+            Gate::Waiting => {}
+            Gate::Start | Gate::Passed => {
+                self.gate = Gate::Passed;
+                language.accept(token)?;
+            }
+        }
+        Ok(())
     }
 
     /// Tokens that must follow, whatever is sampled; often none.
     pub(crate) fn forced(&mut self) -> Vec<TokenId> {
-        self.state.as_mut().map(ConstraintState::forced).unwrap_or_default()
+        if let Some(thinking) = &mut self.thinking {
+            let closing = thinking.closing();
+            if !closing.is_empty() {
+                return closing.to_vec();
+            }
+        }
+        match &mut self.language {
+            Some(language) if self.gate == Gate::Passed => language.forced(),
+            _ => Vec::new(),
+        }
     }
 
     /// Number of `tokens` from the first on that may come next, one after the other. The position
     /// stays.
     pub(crate) fn accepted_prefix(&mut self, tokens: &[TokenId]) -> usize {
-        let Some(state) = &mut self.state else { return tokens.len() };
-        // A step that fails here fails again when the mask is taken.
-        state.accepted_prefix(tokens).unwrap_or(0)
+        match &mut self.language {
+            Some(language) if self.gate != Gate::Waiting => language.accepted_prefix(tokens),
+            _ => tokens.len(),
+        }
     }
 
     /// True if the output is complete and nothing can follow.
     pub(crate) fn is_ended(&self) -> bool {
-        self.state.as_ref().is_some_and(ConstraintState::is_ended)
+        self.gate == Gate::Passed && self.language.as_ref().is_some_and(Language::is_ended)
+    }
+}
+
+/// The logits with `-inf` for some ids.
+fn without<'m>(masked: &'m mut Vec<f32>, logits: &[f32], ids: &[TokenId]) -> &'m [f32] {
+    masked.clear();
+    masked.extend_from_slice(logits);
+    for &id in ids {
+        if let Some(logit) = masked.get_mut(id as usize) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+    masked
+}
+
+/// Position in a constraint.
+#[cfg(feature = "structured-output")]
+mod language {
+    use super::{GenerateRequest, RequestTools, Result, TextCodec, TokenId};
+    use crate::constraint::ConstraintState;
+    use crate::error::Error;
+
+    pub(super) struct Language(ConstraintState);
+
+    impl Language {
+        pub(super) fn new(
+            codec: &TextCodec,
+            request: &GenerateRequest,
+            tools: Option<&RequestTools>,
+        ) -> Result<Option<Self>> {
+            let start = |constraint| codec.constraints()?.start(constraint);
+            let constraint =
+                tools.and_then(|tools| tools.constraint.as_ref()).or(request.constraint.as_ref());
+            Ok(constraint.map(start).transpose().map_err(Error::Constraint)?.map(Self))
+        }
+
+        pub(super) fn mask(&mut self, logits: &[f32], masked: &mut Vec<f32>) -> Result<()> {
+            self.0.mask().map_err(Error::Constraint)?.apply(logits, masked);
+            Ok(())
+        }
+
+        pub(super) fn accept(&mut self, token: TokenId) -> Result<()> {
+            self.0.accept(token).map_err(Error::Constraint)
+        }
+
+        pub(super) fn forced(&mut self) -> Vec<TokenId> {
+            self.0.forced()
+        }
+
+        pub(super) fn accepted_prefix(&mut self, tokens: &[TokenId]) -> usize {
+            // A step that fails here fails again when the mask is taken.
+            self.0.accepted_prefix(tokens).unwrap_or(0)
+        }
+
+        pub(super) fn is_ended(&self) -> bool {
+            self.0.is_ended()
+        }
     }
 }
 
 /// A build without constraints.
 #[cfg(not(feature = "structured-output"))]
-impl Guide {
-    pub(crate) fn new(_: &TextCodec, _: &GenerateRequest, _: Option<&RequestTools>) -> Result<Self> {
-        Ok(Self {})
-    }
+mod language {
+    use super::{GenerateRequest, RequestTools, Result, TextCodec, TokenId};
 
-    pub(crate) fn mask<'l>(&mut self, logits: &'l [f32]) -> Result<&'l [f32]> {
-        Ok(logits)
-    }
+    pub(super) enum Language {}
 
-    pub(crate) fn take_mask_time(&mut self) -> (u64, Duration) {
-        (0, Duration::ZERO)
-    }
+    impl Language {
+        pub(super) fn new(
+            _: &TextCodec,
+            _: &GenerateRequest,
+            _: Option<&RequestTools>,
+        ) -> Result<Option<Self>> {
+            Ok(None)
+        }
 
-    pub(crate) fn accept(&mut self, _: TokenId) -> Result<()> {
-        Ok(())
-    }
+        pub(super) fn mask(&mut self, _: &[f32], _: &mut Vec<f32>) -> Result<()> {
+            match *self {}
+        }
 
-    pub(crate) fn forced(&mut self) -> Vec<TokenId> {
-        Vec::new()
-    }
+        pub(super) fn accept(&mut self, _: TokenId) -> Result<()> {
+            match *self {}
+        }
 
-    pub(crate) fn accepted_prefix(&mut self, tokens: &[TokenId]) -> usize {
-        tokens.len()
-    }
+        pub(super) fn forced(&mut self) -> Vec<TokenId> {
+            match *self {}
+        }
 
-    pub(crate) fn is_ended(&self) -> bool {
-        false
+        pub(super) fn accepted_prefix(&mut self, _: &[TokenId]) -> usize {
+            match *self {}
+        }
+
+        pub(super) fn is_ended(&self) -> bool {
+            match *self {}
+        }
     }
 }

@@ -35,6 +35,8 @@
 
 mod adapter;
 mod adapter_choice;
+mod answer;
+mod answer_parser;
 mod backend;
 mod benchmark;
 mod calibrate;
@@ -72,6 +74,7 @@ mod setters;
 mod speculation;
 mod step;
 mod stop;
+mod thinking;
 mod tool_loop;
 mod tools;
 mod transfer;
@@ -108,6 +111,7 @@ pub use ruvllm_models::{
 pub use ruvllm_scheduler::{Config as SchedulerConfig, Refusal};
 pub use ruvllm_text::TokenId;
 pub use ruvllm_text::chat::{ChatTemplate, Message};
+pub use ruvllm_text::reasoning::{AnswerEvent, AnswerParser, ReasoningFormat};
 pub use ruvllm_text::tokenizer::Tokenizer;
 pub use ruvllm_text::tool_call::{ToolCall, ToolCallEvent, ToolCallFormat, ToolCallParser};
 

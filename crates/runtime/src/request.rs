@@ -8,16 +8,18 @@ use ruvllm_kv_cache::KvPolicy;
 use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_text::TokenId;
 use ruvllm_text::chat::Message;
+use ruvllm_text::reasoning::ReasoningFormat;
 use ruvllm_text::tool_call::{ToolCall, ToolCallFormat};
 
 use crate::adapter_choice::{AdapterChoice, ServedAdapter};
+use crate::answer::{OutputParser, ParsedText};
 #[cfg(feature = "structured-output")]
 use crate::constraint::Constraint;
 use crate::error::{Error, Result};
 use crate::sampler::{Logprobs, SamplingParams};
 use crate::setters::setters;
 use crate::speculation::Speculation;
-use crate::tools::{OutputParser, ParsedText, ToolChoice};
+use crate::tools::ToolChoice;
 
 /// Input of a generation.
 #[derive(Debug, Clone)]
@@ -151,8 +153,18 @@ pub struct GenerateRequest {
     /// Speculative decoding: drafts of the next tokens, which change speed, never output. Default:
     /// the engine's.
     pub speculation: Option<Speculation>,
-    /// Language of the output: a schema, a grammar, a regular expression, choices. Default: any
-    /// text.
+    /// Most tokens of thinking before the answer: after as many, the tokens that end it are forced,
+    /// and the answer follows. 0 = no thinking: then the switches of the chat template for it
+    /// (`enable_thinking`, `thinking`) are false, unless
+    /// [`template_variables`](Self::template_variables) sets them, and thinking that the prompt
+    /// opens is closed. No effect on models that do not think. Default: no limit.
+    pub thinking_budget: Option<usize>,
+    /// Format of the thinking. Default: in a conversation that of the chat template,
+    /// [`ReasoningFormat::of_template`]; else none, and all of the output is text.
+    pub reasoning_format: Option<ReasoningFormat>,
+    /// Language of the answer: a schema, a grammar, a regular expression, choices. Thinking before
+    /// it is free where the vocabulary has tokens for its markers; elsewhere there is none.
+    /// Default: any text.
     #[cfg(feature = "structured-output")]
     pub constraint: Option<Constraint>,
     /// Tools of the prompt that the answer may call. Default: [`ToolChoice::Auto`], the model
@@ -193,6 +205,8 @@ impl GenerateRequest {
             priority: 0,
             deadline: None,
             speculation: None,
+            thinking_budget: None,
+            reasoning_format: None,
             #[cfg(feature = "structured-output")]
             constraint: None,
             tool_choice: ToolChoice::Auto,
@@ -233,6 +247,8 @@ setters! {
         set with_constrain_tools(constrain_tools: bool);
         some with_tool_format(tool_format: ToolCallFormat);
         some with_speculation(speculation: Speculation);
+        some with_thinking_budget(thinking_budget: usize);
+        some with_reasoning_format(reasoning_format: ReasoningFormat);
     }
 }
 
@@ -416,8 +432,8 @@ pub struct KvQuality {
 pub struct Completion {
     /// [`GenerateRequest::id`].
     pub id: Option<String>,
-    /// Generated text: the pieces that the callback got, joined. Tool calls are part of it:
-    /// [`content`](Self::content) is the text without them.
+    /// Generated text: the pieces that the callback got, joined. Thinking and tool calls are part
+    /// of it: [`content`](Self::content) is the text without them.
     pub text: String,
     /// Generated token ids, without EOS. After a stop sequence: up to and including the token that
     /// completed it.
@@ -459,14 +475,26 @@ pub struct Completion {
     pub(crate) sequence: Option<SequenceSize>,
     /// Tool calls of the answer, in their order; complete ones only.
     pub tool_calls: Vec<ToolCall>,
-    /// Text outside of the calls; `None` if the request had no tools to call.
+    /// Number of [`tokens`](Self::tokens) that are thinking, without its markers.
+    pub reasoning_tokens: usize,
+    /// Text outside of the calls; `None` if all of the output is text.
     pub(crate) parsed: Option<ParsedText>,
 }
 
 impl Completion {
-    /// Generated text without tool calls.
+    /// Generated text without thinking and tool calls.
     pub fn content(&self) -> &str {
         self.parsed.as_ref().map_or(&self.text, |parsed| &parsed.content)
+    }
+
+    /// Text of the thinking before the answer; `None` if there is none.
+    pub fn reasoning(&self) -> Option<&str> {
+        self.parsed.as_ref()?.reasoning.as_deref()
+    }
+
+    /// True if the output ended within the thinking: there is no answer then.
+    pub fn is_thinking(&self) -> bool {
+        self.parsed.as_ref().is_some_and(|parsed| parsed.is_thinking)
     }
 
     /// Calls that began and are not valid, because the output was cut or not constrained: function
@@ -475,16 +503,21 @@ impl Completion {
         self.parsed.as_ref().map_or(&[], |parsed| &parsed.invalid)
     }
 
-    /// The answer as a message of the conversation, for the next prompt.
+    /// The answer as a message of the conversation, for the next prompt. Its thinking is in
+    /// `reasoning_content`: the chat template decides where it is sent again.
     pub fn message(&self) -> Message {
-        if self.tool_calls.is_empty() {
-            return Message::assistant(self.content());
+        let mut message = match self.tool_calls.is_empty() {
+            true => Message::assistant(self.content()),
+            false => Message::assistant_with_calls(self.content(), &self.tool_calls),
+        };
+        if let Some(reasoning) = self.reasoning() {
+            message.extra.insert("reasoning_content".to_owned(), reasoning.into());
         }
-        Message::assistant_with_calls(self.content(), &self.tool_calls)
+        message
     }
 
-    /// Finds the tool calls in the text.
-    pub(crate) fn parse(&mut self, parser: OutputParser) {
+    /// Finds thinking and tool calls in the text.
+    pub(crate) fn parse(&mut self, parser: &OutputParser) {
         let (calls, parsed) = parser.parse(&self.text);
         (self.tool_calls, self.parsed) = (calls, Some(parsed));
         if self.finish_reason == FinishReason::Stop && !self.tool_calls.is_empty() {

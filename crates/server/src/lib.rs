@@ -32,6 +32,8 @@ mod telemetry;
 mod tenant;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod thinking_tests;
 mod web;
 mod witness;
 

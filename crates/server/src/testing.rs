@@ -58,6 +58,24 @@ pub(crate) fn app() -> App {
     App::new(ModelSet::new(vec![entry], None), RequestLimits::default())
 }
 
+/// A router with the built-in model under a template whose prompt opens its thinking.
+pub(crate) fn thinking_router() -> Router {
+    static ROUTER: OnceLock<Router> = OnceLock::new();
+    const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n\
+        {% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}<|im_end|>\n\
+        {% endfor %}<|im_start|>assistant\n<think>\n";
+    let make = || {
+        let bytes = ruvllm_testkit::with_chat_template(ruvllm_default_model::gguf(), TEMPLATE);
+        let source = ModelSource::Static { name: "base".to_owned(), bytes: bytes.leak() };
+        let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
+        router_of(App::new(
+            ModelSet::new(vec![ModelEntry::new("base", source, options)], None),
+            RequestLimits::default(),
+        ))
+    };
+    ROUTER.get_or_init(make).clone()
+}
+
 /// The router of a state, for a caller without a key.
 pub(crate) fn router_of(app: App) -> Router {
     serve(&Arc::new(app))

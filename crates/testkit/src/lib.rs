@@ -2,9 +2,11 @@
 #![deny(unsafe_code)]
 
 pub mod allocator;
+mod chat_template;
 mod data;
 mod random;
 
+pub use chat_template::with_chat_template;
 pub use data::{builtin_model, model_data, workspace};
 pub use random::Random;
 

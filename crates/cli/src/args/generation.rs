@@ -11,6 +11,7 @@ use super::output::OutputArgs;
 use super::prefix_place::PrefixPlace;
 use super::sampling::SamplingArgs;
 use super::speculation::SpeculationArgs;
+use super::thinking::ThinkingArgs;
 use super::tools::ToolArgs;
 use super::values::{self, OrDefault};
 use crate::error::Result;
@@ -50,6 +51,9 @@ pub(crate) struct GenerationArgs {
 
     #[command(flatten)]
     pub(crate) tools: ToolArgs,
+
+    #[command(flatten)]
+    pub(crate) thinking: ThinkingArgs,
 
     #[command(flatten)]
     prefixes: PrefixArgs,

@@ -11,6 +11,7 @@ mod output;
 mod prefix_place;
 mod sampling;
 mod speculation;
+mod thinking;
 mod tools;
 mod values;
 
@@ -22,9 +23,11 @@ pub(crate) use output::OutputLanguage;
 pub(crate) use prefix_place::PrefixPlaceError;
 pub(crate) use sampling::with_breakers;
 pub(crate) use speculation::{MeasuredSpeculationArgs, SpeculationArgs};
+pub(crate) use thinking::{ThinkingArgs, ThinkingView};
 pub(crate) use tools::choice as tool_choice;
 pub(crate) use values::{
     ALL_SAMPLERS, KV_HELP, OrDefault, above_zero, at_least_one, breaker, bytes, choices, context, count,
     duration, finite, fraction, isa, kv_policy, logit_bias, logprobs, mirostat, non_negative, positive,
-    recent_or_all, recipe, samplers, sigmas, some_tokens_or_all, tokens_or_all, type_override, whole_number,
+    recent_or_all, recipe, samplers, sigmas, some_tokens_or_all, tokens_or_all, type_override, variable,
+    whole_number,
 };

@@ -7,6 +7,7 @@ use gguf_rs_lite::TensorType;
 use ruvllm::{DryBreakers, FolderKey, Isa, KvCalibration, KvPolicy, SamplerOrder};
 use ruvllm_models::quantize::{Recipe, TypeOverride};
 use ruvllm_models::weight_format;
+use serde_json::Value;
 
 use crate::one_line::one_line;
 
@@ -255,6 +256,17 @@ pub(crate) fn type_override(text: &str) -> Result<TypeOverride, String> {
     Ok(TypeOverride { pattern: pattern.to_owned(), tensor_type })
 }
 
+/// Parses `NAME=VALUE`; a value that is not JSON is a string.
+pub(crate) fn variable(text: &str) -> Result<(String, Value), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => {
+            let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+            Ok((name.to_owned(), value))
+        }
+        _ => Err("expected NAME=VALUE, e.g. enable_thinking=false".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -333,5 +345,14 @@ mod tests {
         for text in ["42", "=1", "a=1", "1=", "1=nan", "1=inf", "-1=2"] {
             assert!(logit_bias(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn variables_are_json_or_text() {
+        let value = |text: &str| variable(text).map(|(_, value)| value);
+        assert_eq!(value("a=false"), Ok(Value::Bool(false)));
+        assert_eq!(value("a=x=y"), Ok(Value::from("x=y")));
+        assert_eq!(value("a="), Ok(Value::from("")));
+        assert!(variable("a").is_err() && variable("=1").is_err());
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::load;
-use crate::args::ModelArgs;
+use crate::args::{self, ModelArgs};
 use crate::error::{Error, Result, one_line};
 use crate::{input, output};
 
@@ -52,7 +52,7 @@ pub(crate) struct TemplateArgs {
     style: Option<ChatStyle>,
 
     /// A variable that the template knows: JSON, or else text
-    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = args::variable)]
     set: Vec<(String, Value)>,
 
     /// End after the last message instead of where the answer begins
@@ -164,29 +164,4 @@ fn json_file(path: &Path) -> Result<Value> {
 
 fn style(name: &str) -> Result<ChatStyle, String> {
     name.parse().map_err(|error: ruvllm_text::Error| error.to_string())
-}
-
-/// Parses `NAME=VALUE`; a value that is not JSON is a string.
-fn variable(text: &str) -> Result<(String, Value), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => {
-            let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
-            Ok((name.to_owned(), value))
-        }
-        _ => Err("expected NAME=VALUE, e.g. enable_thinking=false".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn variables_are_json_or_text() {
-        let value = |text: &str| variable(text).map(|(_, value)| value);
-        assert_eq!(value("a=false"), Ok(Value::Bool(false)));
-        assert_eq!(value("a=x=y"), Ok(Value::from("x=y")));
-        assert_eq!(value("a="), Ok(Value::from("")));
-        assert!(variable("a").is_err() && variable("=1").is_err());
-    }
 }

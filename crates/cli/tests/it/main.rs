@@ -58,6 +58,7 @@ mod sona_reward;
 mod store;
 mod template;
 mod terminal_output;
+mod thinking;
 mod tokens;
 mod tools;
 mod usage;

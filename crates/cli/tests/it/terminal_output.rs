@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::program::{argument, command, ids, run};
 
 /// Runs the program with a pseudo-terminal as standard output; returns the terminal's bytes.
-fn at_terminal(arguments: &[&str]) -> String {
+pub(crate) fn at_terminal(arguments: &[&str]) -> String {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = openpt(flags).unwrap();
     grantpt(&master).unwrap();

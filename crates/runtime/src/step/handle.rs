@@ -6,14 +6,14 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use ruvllm_text::TokenId;
-use ruvllm_text::tool_call::ToolCallParser;
+use ruvllm_text::reasoning::AnswerParser;
 
 use super::inbox::{Inbox, Pieces};
+use crate::answer::OutputParser;
 use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::request::{Completion, FinishReason};
 use crate::sampler::Logprobs;
-use crate::tools::OutputParser;
 
 /// A piece of generated text.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,7 +57,7 @@ pub struct RequestHandle {
 }
 
 impl RequestHandle {
-    /// The handle of a request with a prompt of so many tokens, whose tool calls `parser` finds.
+    /// The handle of a request with a prompt of so many tokens, which `parser` divides.
     pub(crate) fn new(
         inbox: Arc<Inbox>,
         cancel: CancelToken,
@@ -73,14 +73,14 @@ impl RequestHandle {
         self.prompt_tokens
     }
 
-    /// A parser that divides the pieces of text into content and tool calls, with the identifiers
-    /// of [`Completion::tool_calls`]; `None` if the answer cannot have calls.
+    /// A parser that divides the pieces of text into thinking, content and tool calls, with the
+    /// identifiers of [`Completion::tool_calls`]; `None` if all of the text is content.
     ///
     /// ```no_run
     /// # let engine = ruvllm::Engine::open("model.gguf")?;
     /// # let request = ruvllm::GenerateRequest::new("");
     /// let mut handle = engine.submit(request)?;
-    /// let mut parser = handle.tool_call_parser();
+    /// let mut parser = handle.answer_parser();
     /// let mut events = Vec::new();
     /// for chunk in &mut handle {
     ///     if let Some(parser) = &mut parser {
@@ -92,8 +92,8 @@ impl RequestHandle {
     /// }
     /// # Ok::<(), ruvllm::Error>(())
     /// ```
-    /// [`ToolCallParser::finish`] gives what is held back at the end.
-    pub fn tool_call_parser(&self) -> Option<ToolCallParser> {
+    /// [`AnswerParser::finish`] gives what is held back at the end.
+    pub fn answer_parser(&self) -> Option<AnswerParser> {
         self.parser.as_ref().map(OutputParser::start)
     }
 
@@ -167,10 +167,11 @@ impl RequestHandle {
         completion.text.truncate(text);
         completion.tokens.truncate(tokens);
         completion.logprobs.truncate(tokens);
+        completion.reasoning_tokens = completion.reasoning_tokens.min(tokens);
         completion.finish_reason = FinishReason::Cancelled;
         completion.stop_sequence = None;
         if let Some(parser) = self.parser.take() {
-            completion.parse(parser);
+            completion.parse(&parser);
         }
         Ok(completion)
     }

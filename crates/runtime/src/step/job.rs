@@ -8,6 +8,7 @@ use ruvllm_text::TokenId;
 
 use super::adapters::RequestAdapters;
 use super::inbox::Inbox;
+use crate::answer::OutputParser;
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
@@ -19,7 +20,8 @@ use crate::sequence::SequenceSpec;
 use crate::session_table::{Record, SessionId};
 use crate::speculation::Speculation;
 use crate::stop::StopMatcher;
-use crate::tools::{OutputParser, RequestTools, prompt_of};
+use crate::thinking::{Thinking, variables_of};
+use crate::tools::{RequestTools, is_constrained, prompt_of};
 
 /// Properties of a backend that a generation depends on.
 pub(crate) struct Facts<'b> {
@@ -45,8 +47,10 @@ pub(crate) struct Prepared {
     pub(super) continues: bool,
     pub(super) limit: Limit,
     pub(super) ignore_eos: bool,
-    /// Finds tool calls in the output; `None` if there can be none.
+    /// Finds thinking and tool calls in the output; `None` if there can be none.
     pub(super) parser: Option<OutputParser>,
+    /// Thinking at the beginning of the output, for further choices.
+    thinking: Option<Thinking>,
     pub(super) speculation: Option<Speculation>,
     pub(super) temperature: f32,
 }
@@ -90,13 +94,15 @@ impl Prepared {
         let started = Instant::now();
         // Checked before the prompt is encoded, which may take long.
         let rules = Rules::new(facts, request, &request.sampling)?;
-        let variables = &request.template_variables;
-        let prompt = facts.codec.encode(&prompt_of(request), variables, cancel)?;
+        let variables = variables_of(request);
+        let mut prompt = facts.codec.encode(&prompt_of(request), &variables, cancel)?;
+        let is_constrained = is_constrained(request, rules.tools.as_ref());
+        let thinking = Thinking::new(facts.codec, request, &mut prompt, is_constrained)?;
         let (context, model_context) = (facts.context, facts.model_context);
         if prompt.len() > context {
             return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });
         }
-        Ok(Self::with_prompt(started, facts, request, prompt, rules))
+        Ok(Self::with_prompt(started, facts, request, (prompt, thinking), rules))
     }
 
     /// As [`new`](Self::new), for `n` choices, at least one: the seed of each is one above that of
@@ -130,14 +136,15 @@ impl Prepared {
         sampling: &SamplingParams,
     ) -> Result<Self> {
         let rules = Rules::new(facts, request, sampling)?;
-        Ok(Self::with_prompt(self.started, facts, request, self.prompt.clone(), rules))
+        let prompt = (self.prompt.clone(), self.thinking.clone());
+        Ok(Self::with_prompt(self.started, facts, request, prompt, rules))
     }
 
     fn with_prompt(
         started: Instant,
         facts: &Facts<'_>,
         request: &GenerateRequest,
-        prompt: Vec<TokenId>,
+        (prompt, thinking): (Vec<TokenId>, Option<Thinking>),
         rules: Rules,
     ) -> Self {
         let Rules { mut sampler, guide, matcher, tools } = rules;
@@ -147,9 +154,13 @@ impl Prepared {
             sampler,
             logprobs: request.logprobs,
             prompt_logprobs: request.prompt_logprobs,
-            guide,
+            guide: guide.with_thinking(thinking.clone()),
             matcher,
-            parser: tools.map(|tools| tools.parser(&prompt)),
+            parser: OutputParser::of(
+                thinking.as_ref().map(Thinking::start),
+                tools.map(|tools| tools.parser(&prompt)),
+            ),
+            thinking,
             prompt,
             continues: TextCodec::continues(&request.prompt),
             limit: Limit { tokens: request.max_tokens.unwrap_or(usize::MAX), context: facts.context },
@@ -169,7 +180,7 @@ impl Prepared {
         self.prompt.len()
     }
 
-    /// Parameters of the parser of tool calls.
+    /// Parameters of the parser of the output.
     pub(crate) fn parser(&self) -> Option<OutputParser> {
         self.parser.clone()
     }

@@ -15,6 +15,7 @@ use super::executor::{SequenceId, SequenceReport};
 use super::job::{Job, Limit, Outlet, Prepared};
 use super::prompt_logprobs::PromptLogprobs;
 use super::reader::Reader;
+use crate::answer::OutputParser;
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
@@ -25,7 +26,6 @@ use crate::sequence::SequenceSpec;
 use crate::session_table::{Record, SessionId};
 use crate::speculation::{Ask, Speculation};
 use crate::stop::StopMatcher;
-use crate::tools::OutputParser;
 
 /// Temperature from which on output is hard to foresee: drafts begin shorter.
 const VARIED: f32 = 0.5;
@@ -309,8 +309,8 @@ impl<'c> Request<'c> {
         Ok(Sampled { end, tokens: appended, kept, is_first: start == self.prompt_tokens })
     }
 
-    /// Samples the next token, and appends those that the constraint then forces: they are computed
-    /// in one pass. The reason if the output has ended.
+    /// Samples the next token, and appends those that the guide then forces: they are computed in
+    /// one pass. The reason if the output has ended.
     fn sample_row(&mut self, logits: &[f32]) -> Result<Option<FinishReason>> {
         let position = self.tokens.len();
         let logits = &logits[..self.codec.sampled_ids()];
@@ -348,7 +348,7 @@ impl<'c> Request<'c> {
         }
         self.tokens.push(token);
         self.sampler.accept(token);
-        let stopped = self.output.push(token)?;
+        let stopped = self.output.push(token, &mut self.guide)?;
         self.deliver();
         self.guide.accept(token)?;
         // The last token of a full context is sampled and never computed.
@@ -418,10 +418,11 @@ impl<'c> Request<'c> {
             logprobs: self.logprobs,
             prompt_logprobs,
             tool_calls: Vec::new(),
+            reasoning_tokens: self.guide.thinking_tokens(),
             parsed: None,
         };
         if let Some(parser) = &self.parser {
-            completion.parse(parser.clone());
+            completion.parse(parser);
         }
         self.outlet.end(Ok(completion));
     }
@@ -441,10 +442,12 @@ struct Output<'c> {
 }
 
 impl Output<'_> {
-    /// Releases the text that a token makes certain; true if it completes a stop sequence.
-    fn push(&mut self, token: TokenId) -> Result<bool> {
+    /// Releases the text that a token makes certain, which the guide reads before stop sequences
+    /// are cut off; true if it completes one.
+    fn push(&mut self, token: TokenId, guide: &mut Guide) -> Result<bool> {
         let Some(stream) = &mut self.stream else { return Ok(false) };
         let characters = stream.push(token).map_err(|source| Error::Decode { token, source })?;
+        guide.read(characters);
         let stopped = self.matcher.push(characters, &mut self.piece).is_some();
         self.text.push_str(&self.piece);
         if stopped {

@@ -9,6 +9,7 @@ use ruvllm_text::tool_call::ToolCallFormat;
 use serde_json::json;
 
 use super::*;
+use crate::answer::OutputParser;
 use crate::request::Timings;
 use crate::tools::RequestTools;
 
@@ -60,10 +61,11 @@ impl Generator for Script {
             accepted_tokens: 0,
             sequence: None,
             tool_calls: Vec::new(),
+            reasoning_tokens: 0,
             parsed: None,
         };
-        completion
-            .parse(RequestTools::of_format(ToolCallFormat::Hermes).parser(&[self.requests.len() as u32]));
+        let calls = RequestTools::of_format(ToolCallFormat::Hermes).parser(&[self.requests.len() as u32]);
+        completion.parse(&OutputParser { reasoning: None, calls: Some(calls) });
         Ok(completion)
     }
 }

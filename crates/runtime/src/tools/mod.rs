@@ -8,11 +8,9 @@
 mod choice;
 mod definition;
 mod error;
-mod output;
 mod request;
 
 pub use self::choice::ToolChoice;
 pub(crate) use self::definition::definitions;
 pub use self::error::ToolError;
-pub(crate) use self::output::{OutputParser, ParsedText};
-pub(crate) use self::request::{RequestTools, prompt_of};
+pub(crate) use self::request::{RequestTools, is_constrained, prompt_of};

@@ -9,7 +9,7 @@ use ruvllm_text::tool_call::{ArgumentTypes, ToolCallFormat};
 use super::choice::ToolChoice;
 use super::definition::{Definition, definitions};
 use super::error::ToolError;
-use super::output::OutputParser;
+use crate::answer::CallParser;
 use crate::codec::TextCodec;
 #[cfg(feature = "structured-output")]
 use crate::constraint::{CallGrammar, CallTarget, Constraint};
@@ -111,14 +111,14 @@ impl RequestTools {
         }
     }
 
-    /// The parser of the output. Identifiers of calls depend on the prompt, so that those of later
+    /// The parser of calls. Identifiers of calls depend on the prompt, so that those of later
     /// turns differ, and a repeated request gives the same.
-    pub(crate) fn parser(&self, prompt: &[TokenId]) -> OutputParser {
+    pub(crate) fn parser(&self, prompt: &[TokenId]) -> CallParser {
         // FNV-1a.
         let hash = prompt.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &id| {
             (hash ^ u64::from(id)).wrapping_mul(0x0000_0100_0000_01b3)
         });
-        OutputParser { format: self.format, id_seed: hash, types: Arc::clone(&self.types) }
+        CallParser { format: self.format, id_seed: hash, types: Arc::clone(&self.types) }
     }
 }
 
@@ -131,6 +131,17 @@ fn types(format: ToolCallFormat, tools: &[Definition<'_>]) -> Arc<ArgumentTypes>
         }
     }
     Arc::new(types)
+}
+
+/// True if the output of a request has a constraint: its own, or the grammar of calls.
+pub(crate) fn is_constrained(request: &GenerateRequest, tools: Option<&RequestTools>) -> bool {
+    #[cfg(feature = "structured-output")]
+    return request.constraint.is_some() || tools.is_some_and(|tools| tools.constraint.is_some());
+    #[cfg(not(feature = "structured-output"))]
+    return {
+        let _ = (request, tools);
+        false
+    };
 }
 
 /// The prompt that is encoded: without tools if none may be called.

@@ -34,6 +34,7 @@ mod stream;
 #[cfg(feature = "structured-output")]
 mod structured;
 mod tenants;
+mod thinking;
 #[cfg(feature = "structured-output")]
 mod tools;
 mod tuning;

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use ruvllm::serde_json::{Value, json};
 use ruvllm::{
-    Completion, Constraint, Error, FinishReason, GenerateRequest, Message, Prompt, SamplingParams, Tool,
-    ToolCallEvent, ToolCallFormat, ToolChoice, ToolError, ToolLoop, ToolLoopEnd, ToolLoopOptions,
+    AnswerEvent, Completion, Constraint, Error, FinishReason, GenerateRequest, Message, Prompt,
+    SamplingParams, Tool, ToolCallEvent, ToolCallFormat, ToolChoice, ToolError, ToolLoop, ToolLoopEnd,
+    ToolLoopOptions,
 };
 
 use crate::common::{base, complete, greedy, tiny_with};
@@ -113,7 +114,7 @@ fn calls_fit_their_schemas_at_any_temperature() {
 #[test]
 fn deltas_of_the_handle_are_the_calls() {
     let mut handle = base().submit(ask("What is the weather in Rome?")).unwrap();
-    let mut parser = handle.tool_call_parser().expect("there are tools");
+    let mut parser = handle.answer_parser().expect("there are tools");
     let mut events = Vec::new();
     for chunk in &mut handle {
         parser.push(&chunk.unwrap().text, &mut events);
@@ -122,13 +123,14 @@ fn deltas_of_the_handle_are_the_calls() {
     let call = &handle.completion().unwrap().tool_calls[0];
     let begin = ToolCallEvent::Begin { index: 0, id: call.id.clone(), name: call.name.clone() };
     let arguments = ToolCallEvent::Arguments { index: 0, delta: call.arguments.clone() };
-    assert_eq!(events, [begin, arguments, ToolCallEvent::End { index: 0 }]);
+    let expected = [begin, arguments, ToolCallEvent::End { index: 0 }].map(AnswerEvent::ToolCall);
+    assert_eq!(events, expected);
     let again = complete(base(), &ask("What is the weather in Rome?"));
     assert_eq!(again.tool_calls[0].id, call.id);
     let other = complete(base(), &ask("What is the weather in Paris?"));
     assert_ne!(other.tool_calls[0].id, call.id);
     let text = base().submit(greedy("Once", 2)).unwrap();
-    assert!(text.tool_call_parser().is_none());
+    assert!(text.answer_parser().is_none());
 }
 
 #[test]

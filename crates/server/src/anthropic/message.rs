@@ -24,6 +24,8 @@ pub(crate) struct Block {
     kind: String,
     /// Of `text`.
     text: Option<String>,
+    /// Of `thinking`.
+    thinking: Option<String>,
     /// Of `tool_use`.
     id: Option<String>,
     name: Option<String>,
@@ -155,8 +157,14 @@ fn push_assistant(out: &mut Vec<ChatMessage>, content: &Content<Block>, path: &s
         let path = format!("{path}.content[{index}]");
         match block.kind.as_str() {
             "text" => push_text(out, "assistant", block.field(&block.text, "text", &path)?),
-            // Thoughts of other models.
-            "thinking" | "redacted_thinking" => {}
+            "thinking" => {
+                let text = block.field(&block.thinking, "thinking", &path)?;
+                if let Some(message) = out.last_mut() {
+                    message.reasoning_content.get_or_insert_default().push_str(text);
+                }
+            }
+            // Thinking of other models.
+            "redacted_thinking" => {}
             "tool_use" => {
                 let call = CallParam {
                     id: Some(block.field(&block.id, "id", &path)?.clone()),

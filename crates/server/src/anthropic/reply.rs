@@ -26,6 +26,12 @@ pub(crate) struct MessageReply {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ContentBlock {
+    /// Thinking, before the text.
+    Thinking {
+        thinking: String,
+        /// Empty: this server takes thinking back as it is.
+        signature: &'static str,
+    },
     Text {
         text: String,
     },
@@ -91,6 +97,9 @@ impl MessageReply {
 
     /// The whole answer.
     pub(super) fn new(model: &str, completion: &Completion) -> Self {
+        let thinking = completion
+            .reasoning()
+            .map(|thinking| ContentBlock::Thinking { thinking: thinking.to_owned(), signature: "" });
         let text = completion.content();
         let text = (!text.is_empty()).then(|| ContentBlock::Text { text: text.to_owned() });
         let calls = completion.tool_calls.iter().map(|call| ContentBlock::ToolUse {
@@ -100,7 +109,7 @@ impl MessageReply {
         });
         let (stop_reason, stop_sequence) = stop_reason(completion);
         Self {
-            content: text.into_iter().chain(calls).collect(),
+            content: thinking.into_iter().chain(text).chain(calls).collect(),
             stop_reason: Some(stop_reason),
             stop_sequence: stop_sequence.map(str::to_owned),
             ..Self::empty(model, MessageUsage::of(completion))

@@ -22,6 +22,17 @@ pub(crate) struct MessagesRequest {
     tool_choice: Option<ToolChoiceParam>,
     stop_sequences: Option<Vec<String>>,
     output_config: Option<OutputConfig>,
+    thinking: Option<ThinkingParam>,
+}
+
+/// Thinking before the answer.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ThinkingParam {
+    /// `enabled`, `adaptive` or `disabled`.
+    #[serde(rename = "type")]
+    kind: String,
+    /// Most tokens of thinking.
+    budget_tokens: Option<usize>,
 }
 
 /// A tool with a schema of its input.
@@ -98,6 +109,9 @@ impl MessagesRequest {
             request.tool_choice = choice.tool_choice()?;
             request.parallel_tool_calls = !choice.disable_parallel_tool_use.unwrap_or(false);
         }
+        if let Some(thinking) = &self.thinking {
+            request.thinking_budget = thinking.budget()?;
+        }
         let format = self.output_config.as_ref().and_then(|config| config.format.as_ref());
         if let Some(constraint) =
             format.map(ResponseFormat::constraint).transpose().map_err(renamed)?.flatten()
@@ -128,6 +142,20 @@ impl ToolParam {
             function["description"] = description.as_str().into();
         }
         Ok(json!({"type": "function", "function": function}))
+    }
+}
+
+impl ThinkingParam {
+    /// Most tokens of thinking; `None` for no limit.
+    fn budget(&self) -> Result<Option<usize>, ApiError> {
+        match self.kind.as_str() {
+            "enabled" | "adaptive" => Ok(self.budget_tokens),
+            "disabled" => Ok(Some(0)),
+            kind => {
+                let message = format!("{kind:?} is unknown, expected enabled, adaptive or disabled");
+                Err(ApiError::invalid_param("thinking.type", message))
+            }
+        }
     }
 }
 

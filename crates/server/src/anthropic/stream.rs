@@ -14,6 +14,7 @@ use crate::request_id::RequestId;
 /// Type of the content block that is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
+    Thinking,
     Text,
     ToolUse,
 }
@@ -76,6 +77,13 @@ impl StreamWriter for EventWriter {
 
     fn event(&mut self, event: Event, out: &mut Vec<u8>) {
         match event.kind {
+            EventKind::Reasoning(piece) => {
+                if self.open != Some(Open::Thinking) {
+                    let block = json!({"type": "thinking", "thinking": "", "signature": ""});
+                    self.begin_block(Open::Thinking, &block, out);
+                }
+                self.write_delta(&json!({"type": "thinking_delta", "thinking": piece.text}), out);
+            }
             EventKind::Text(piece) if piece.text.is_empty() => {}
             EventKind::Text(piece) => {
                 if self.open != Some(Open::Text) {

@@ -16,8 +16,8 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use ruvllm::{
-    Chunk, Completion, GenerateRequest, KvPolicy, Logprobs, OnlineAdapter, RequestHandle, TokenId,
-    ToolCallEvent, ToolCallParser,
+    AnswerEvent, AnswerParser, Chunk, Completion, GenerateRequest, KvPolicy, Logprobs, OnlineAdapter,
+    RequestHandle, TokenId, ToolCallEvent,
 };
 
 use self::arrival::Arrival;
@@ -38,8 +38,8 @@ pub(crate) struct Event {
     pub(crate) kind: EventKind,
 }
 
-/// Text outside of tool calls, with the tokens and log-probabilities that arrived with it. The text
-/// is empty where the tokens belong to a tool call.
+/// Text of an answer or of its thinking, with the tokens and log-probabilities that arrived with
+/// it. The text is empty where the tokens belong to a tool call.
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
     pub(crate) text: String,
@@ -57,6 +57,9 @@ impl From<Chunk> for Piece {
 
 #[derive(Debug)]
 pub(crate) enum EventKind {
+    /// Thinking, which comes before the text.
+    Reasoning(Piece),
+    /// Text outside of thinking and calls.
     Text(Piece),
     /// Part of a tool call; never [`ToolCallEvent::Content`].
     ToolCall(ToolCallEvent),
@@ -67,7 +70,7 @@ pub(crate) enum EventKind {
 /// One running request of the engine.
 struct Choice {
     handle: RequestHandle,
-    parser: Option<ToolCallParser>,
+    parser: Option<AnswerParser>,
     /// Arrival of the latest tokens.
     last_tokens: Option<Instant>,
     has_ended: bool,
@@ -81,7 +84,7 @@ pub(crate) struct Generation {
     /// Choice that is looked at next.
     next: usize,
     events: VecDeque<Event>,
-    parsed: Vec<ToolCallEvent>,
+    parsed: Vec<AnswerEvent>,
     arrival: Arc<Arrival>,
     ticket: Ticket,
     /// Model whose choices are recorded for feedback.
@@ -115,7 +118,7 @@ impl Generation {
         let choices = handles.into_iter().map(|handle| {
             let arrival = Arc::clone(&arrival);
             handle.on_arrival(move || arrival.announce());
-            Choice { parser: handle.tool_call_parser(), handle, last_tokens: None, has_ended: false }
+            Choice { parser: handle.answer_parser(), handle, last_tokens: None, has_ended: false }
         });
         Ok(Self {
             choices: choices.collect(),
@@ -267,14 +270,17 @@ impl Generation {
     /// its first text, or with an empty one.
     fn push_parsed(&mut self, index: usize, piece: Piece) {
         let Piece { mut tokens, mut logprobs, .. } = piece;
+        let mut piece_of = |text| Piece {
+            text,
+            tokens: std::mem::take(&mut tokens),
+            logprobs: std::mem::take(&mut logprobs),
+        };
         for event in self.parsed.drain(..) {
             let kind = match event {
-                ToolCallEvent::Content(text) => EventKind::Text(Piece {
-                    text,
-                    tokens: std::mem::take(&mut tokens),
-                    logprobs: std::mem::take(&mut logprobs),
-                }),
-                event => EventKind::ToolCall(event),
+                AnswerEvent::Reasoning(text) => EventKind::Reasoning(piece_of(text)),
+                AnswerEvent::Content(text) => EventKind::Text(piece_of(text)),
+                AnswerEvent::ToolCall(event) => EventKind::ToolCall(event),
+                _ => continue,
             };
             self.events.push_back(Event { index, kind });
         }

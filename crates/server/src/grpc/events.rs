@@ -29,6 +29,7 @@ impl EventStream {
         let Event { index, kind } = event;
         let kind = match kind {
             EventKind::Text(piece) => Kind::Piece(piece.into()),
+            EventKind::Reasoning(piece) => Kind::Piece(proto::Piece { is_thinking: true, ..piece.into() }),
             EventKind::ToolCall(event) => Kind::ToolCall(tool_call(event)?),
             EventKind::End(completion) => Kind::Finish(finish(&completion, &self.model)),
         };
@@ -67,7 +68,7 @@ pub(super) fn count(number: usize) -> u32 {
 impl From<Piece> for proto::Piece {
     fn from(piece: Piece) -> Self {
         let Piece { text, tokens, logprobs } = piece;
-        Self { text, tokens, logprobs: logprobs.iter().map(Into::into).collect() }
+        Self { text, tokens, logprobs: logprobs.iter().map(Into::into).collect(), is_thinking: false }
     }
 }
 
@@ -113,6 +114,7 @@ fn finish(completion: &Completion, model: &str) -> proto::Finish {
             output_tokens: count(completion.tokens.len()),
             drafted_tokens: count(completion.drafted_tokens),
             accepted_tokens: count(completion.accepted_tokens),
+            reasoning_tokens: count(completion.reasoning_tokens),
         }),
         timings: Some(proto::Timings {
             queue_ms: timings.queue_ms,

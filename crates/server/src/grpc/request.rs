@@ -151,6 +151,7 @@ fn messages(chat: &proto::Chat) -> Vec<ChatMessage> {
         tool_calls: Some(message.tool_calls.iter().map(call).collect()),
         tool_call_id: message.tool_call_id.clone(),
         reasoning_content: message.reasoning_content.clone(),
+        reasoning: None,
     };
     chat.messages.iter().map(message).collect()
 }

@@ -24,6 +24,8 @@ pub(crate) struct PromptTokens {
 /// Parts of the output's tokens, and drafts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct CompletionTokens {
+    /// Tokens of thinking.
+    pub(crate) reasoning_tokens: usize,
     /// Drafted tokens that became output.
     pub(crate) accepted_prediction_tokens: usize,
     /// Drafted tokens that did not.
@@ -39,6 +41,7 @@ impl Usage {
         }
         self.completion_tokens += completion.tokens.len();
         let details = &mut self.completion_tokens_details;
+        details.reasoning_tokens += completion.reasoning_tokens;
         details.accepted_prediction_tokens += completion.accepted_tokens;
         details.rejected_prediction_tokens += completion.drafted_tokens - completion.accepted_tokens;
         self.total_tokens = self.prompt_tokens + self.completion_tokens;

@@ -1,6 +1,5 @@
 //! Conversation of `ruvllm chat`: messages, answers, statistics, save and load.
 
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use ruvllm::{CancelToken, Completion, FinishReason, GenerateRequest, Message, Prompt, SamplingParams};
@@ -14,12 +13,12 @@ use super::settings::{SavedSettings, Settings};
 use super::tool_use::{ROUNDS, ToolUse};
 use super::transcript::Transcript;
 use super::window::{Room, oldest_sent};
-use crate::args;
+use crate::answer_filter::{AnswerFilter, OnText, Voice};
+use crate::args::{self, ThinkingArgs};
 use crate::commands::generate::{GenerationTimings, SpeculationDocument};
 use crate::device::{DeviceConversation, Loaded};
 use crate::error::{Error, Result};
 use crate::output;
-use crate::tools::ContentFilter;
 
 /// Messages, settings, and the sequence with the KV cache of earlier turns.
 pub(super) struct Dialogue<'e> {
@@ -28,6 +27,7 @@ pub(super) struct Dialogue<'e> {
     transcript: Transcript,
     pub(super) settings: Settings,
     pub(super) adapters: Adapters<'e>,
+    thinking: ThinkingArgs,
     tools: Option<ToolUse>,
     memory: Memory,
     session: Option<Session>,
@@ -82,6 +82,8 @@ struct TurnDocument {
     prompt_tokens: usize,
     cached_tokens: usize,
     tokens: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_tokens: Option<usize>,
     finish_reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
@@ -98,6 +100,7 @@ impl From<&Turn> for TurnDocument {
             prompt_tokens: completion.prompt_tokens,
             cached_tokens: completion.cached_tokens,
             tokens: completion.tokens.len(),
+            reasoning_tokens: (completion.reasoning_tokens > 0).then_some(completion.reasoning_tokens),
             finish_reason: completion.finish_reason.name(),
             seed: drawn.then_some(completion.seed),
             forgotten_messages: *forgotten_messages,
@@ -112,13 +115,26 @@ impl<'e> Dialogue<'e> {
         model: &'e Loaded,
         system: Option<&str>,
         settings: Settings,
+        thinking: ThinkingArgs,
         (adapters, tools, memory): (Adapters<'e>, Option<ToolUse>, Memory),
     ) -> Self {
         let transcript = Transcript::new(system.map(Message::system).into_iter().collect());
         let conversation = model.conversation();
         let sampled = SamplingParams::default();
         let (session, turns) = (None, Vec::new());
-        Self { model, conversation, transcript, settings, adapters, tools, memory, session, turns, sampled }
+        Self {
+            model,
+            conversation,
+            transcript,
+            settings,
+            adapters,
+            thinking,
+            tools,
+            memory,
+            session,
+            turns,
+            sampled,
+        }
     }
 
     /// Goes on with the messages of a session, and keeps later ones in it. A system prompt that was
@@ -150,7 +166,7 @@ impl<'e> Dialogue<'e> {
         &mut self,
         question: Question,
         cancel: &CancelToken,
-        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+        on_text: OnText<'_>,
     ) -> Result<Outcome> {
         let before = self.transcript.clone();
         match question {
@@ -221,7 +237,7 @@ impl<'e> Dialogue<'e> {
         &mut self,
         round: usize,
         cancel: &CancelToken,
-        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+        on_text: OnText<'_>,
     ) -> Result<(Completion, usize)> {
         let backend = self.model.backend();
         let room = Room { context: backend.context_length(), answer: self.settings.max_tokens };
@@ -243,17 +259,19 @@ impl<'e> Dialogue<'e> {
             .with_stop(self.settings.stop.clone())
             .with_constraint(self.settings.output.as_ref().map(|output| output.constraint.clone()))
             .with_adapters(self.adapters.loaded().to_vec());
-        let (request, mut filter) = match &self.tools {
-            Some(ToolUse { tools, .. }) => (tools.apply(request, round == 1), tools.filter(backend.codec())?),
-            None => (request, ContentFilter::none()),
+        let request = self.thinking.apply(request);
+        let request = match &self.tools {
+            Some(ToolUse { tools, .. }) => tools.apply(request, round == 1),
+            None => request,
         };
+        let mut filter = AnswerFilter::new(backend.codec(), &request, self.thinking.view(), cancel)?;
         let mut show = |text: &str| filter.push(text, on_text);
         let completion = self.conversation.generate(&request, cancel, &mut show)?;
         // The answer has ended: there is nothing to break off.
         let _ = filter.finish(on_text);
         let ends_line = completion.content().is_empty() || completion.content().ends_with('\n');
         if !completion.tool_calls.is_empty() && !ends_line {
-            let _ = on_text("\n");
+            let _ = on_text(Voice::Answer, "\n");
         }
         self.transcript.forget_before(oldest);
         Ok((completion, oldest - before))
@@ -320,12 +338,13 @@ impl<'e> Dialogue<'e> {
             let Completion { prompt_tokens, cached_tokens, tokens, timings, finish_reason, .. } = completion;
             let speed = |speed: Option<f64>| speed.map_or(String::new(), |speed| format!(" at {speed:.1}/s"));
             text.push_str(&format!(
-                "answer {}: {prompt_tokens} prompt tokens, {cached_tokens} known, {} computed{}; {} generated{}{}{}; {}\n",
+                "answer {}: {prompt_tokens} prompt tokens, {cached_tokens} known, {} computed{}; {} generated{}{}{}{}; {}\n",
                 self.turns.len(),
                 prompt_tokens - cached_tokens,
                 speed(timings.prefill_tok_s),
                 tokens.len(),
                 speed(timings.decode_tok_s),
+                thought(completion),
                 drafts(completion),
                 timings.ttft_ms.map_or(String::new(), |ms| format!("; first after {ms:.0} ms")),
                 finish_reason.name(),
@@ -358,6 +377,14 @@ impl<'e> Dialogue<'e> {
             turns,
             load_ms,
         })
+    }
+}
+
+/// Tokens of an answer's thinking, as text; empty without any.
+fn thought(completion: &Completion) -> String {
+    match completion.reasoning_tokens {
+        0 => String::new(),
+        tokens => format!(", {tokens} of them thinking"),
     }
 }
 

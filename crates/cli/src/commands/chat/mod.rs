@@ -67,12 +67,16 @@ result. A failure, or --exec-timeout, is told to the model. Each call is asked
 for at the terminal; --yes runs all, and elsewhere nothing runs without it.
 After 8 answers with calls in a row the next message goes on.
 
+Thinking of reasoning models is dimmed at a terminal and left out elsewhere; --thinking show, fold or hide decides.
+--thinking-budget N forces the answer after N tokens of thinking, 0 turns it off. Messages keep it as reasoning_content:
+the model's chat template decides where it is sent again.
+
 With --bank NAME (`ruvllm sona bank`) the best lesson for the first message stands in the system message of the whole
 conversation, so that earlier keys and values stay valid; a line on standard error says which one. /clear and /load
 begin another request for `ruvllm sona bank outcome`. Lessons are not saved with the messages.
 
-JSON: {messages: [{role, content}], settings, session, turns: [{prompt_tokens, cached_tokens, tokens, finish_reason, seed,
-forgotten_messages, speculation: {drafted_tokens, accepted_tokens}, timings: {ttft_ms, prefill_tok_s,
+JSON: {messages: [{role, content}], settings, session, turns: [{prompt_tokens, cached_tokens, tokens, reasoning_tokens, finish_reason,
+seed, forgotten_messages, speculation: {drafted_tokens, accepted_tokens}, timings: {ttft_ms, prefill_tok_s,
 decode_tok_s}}], load_ms}; session is there with --session, speculation
 where tokens were drafted
 
@@ -151,7 +155,13 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     let interrupts = if by_hand { Interrupts::install(3, false) } else { Interrupts::install(2, true) };
     let adapters = Adapters::new(model.engine(), &args.generation.adapters)?;
     let memory = Memory::new(args.recall.clone(), json);
-    let mut dialogue = Dialogue::new(&model, args.system.as_deref(), settings, (adapters, tools, memory));
+    let mut dialogue = Dialogue::new(
+        &model,
+        args.system.as_deref(),
+        settings,
+        args.generation.thinking.clone(),
+        (adapters, tools, memory),
+    );
     if let Some((session, _)) = session {
         if by_hand {
             let messages = session.transcript().messages().len();

@@ -27,7 +27,7 @@ impl Chat<'_> {
     pub(super) fn answer(&mut self, question: Question, mut sink: TextSink) -> Result<(Outcome, Reader)> {
         let remark = self.same_answer().filter(|_| question == Question::Again);
         let cancel = self.interrupts.begin();
-        let outcome = self.dialogue.answer(question, &cancel, &mut |text| sink.push(text));
+        let outcome = self.dialogue.answer(question, &cancel, &mut |voice, text| sink.speak(voice, text));
         self.interrupts.end();
         let reader = sink.finish()?;
         let outcome = outcome?;

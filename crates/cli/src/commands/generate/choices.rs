@@ -6,11 +6,12 @@ use std::ops::ControlFlow;
 use clap::Args;
 use ruvllm::{CancelToken, Completion, Engine, GenerateRequest, InferenceBackend, TextCodec};
 
+use crate::answer_filter::AnswerFilter;
 use crate::args;
+use crate::args::ThinkingView;
 use crate::device::{Device, DeviceArgs, DeviceError, Loaded};
 use crate::error::{Error, Result};
 use crate::output::TextSink;
-use crate::tools::{ContentFilter, Tools};
 
 /// Flags of choices and of log-probabilities.
 #[derive(Debug, Args)]
@@ -103,8 +104,8 @@ impl Choices {
     ) -> Result<Vec<Completion>> {
         let Self { n, best_of } = self;
         if self.is_one() {
-            let mut filter = shown.filter()?;
-            let mut show = |text: &str| filter.push(text, &mut |text| shown.sink.push(text));
+            let mut filter = shown.filter(request, cancel)?;
+            let mut show = |text: &str| filter.push(text, &mut |voice, text| shown.sink.speak(voice, text));
             let completion = model.backend().generate_with(request, cancel, &mut show)?;
             shown.end(filter, &completion)?;
             return Ok(vec![completion]);
@@ -129,9 +130,9 @@ fn each(
     let mut completions = Vec::with_capacity(n);
     for mut handle in engine.submit_many_with(request, n, cancel)? {
         shown.begin(&format!("choice {} of {n}", completions.len() + 1));
-        let mut filter = shown.filter()?;
+        let mut filter = shown.filter(request, cancel)?;
         while let Some(chunk) = handle.next() {
-            if filter.push(&chunk?.text, &mut |text| shown.sink.push(text)).is_break() {
+            if filter.push(&chunk?.text, &mut |voice, text| shown.sink.speak(voice, text)).is_break() {
                 // The reader is gone: the other choices end with their handles.
                 completions.push(handle.finish()?);
                 return Ok(completions);
@@ -160,11 +161,11 @@ fn together(
     };
     let requests: Vec<GenerateRequest> = (0..n as u64).map(choice).collect();
     shown.begin(&format!("choice 1 of {n}"));
-    let mut filter = shown.filter()?;
+    let mut filter = shown.filter(request, cancel)?;
     let mut is_read = true;
     let results = backend.generate_many(&requests, cancel, &mut |index, text| {
         if index == 0 {
-            is_read = filter.push(text, &mut |text| shown.sink.push(text)).is_continue();
+            is_read = filter.push(text, &mut |voice, text| shown.sink.speak(voice, text)).is_continue();
         }
         // If the reader is gone, all choices end.
         if is_read { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -176,9 +177,9 @@ fn together(
             Some(filter) => filter,
             None => {
                 shown.begin(&format!("choice {number} of {n}"));
-                let mut filter = shown.filter()?;
+                let mut filter = shown.filter(request, cancel)?;
                 // Without a reader the results are those of the document.
-                let _ = filter.push(&completion.text, &mut |text| shown.sink.push(text));
+                let _ = filter.push(&completion.text, &mut |voice, text| shown.sink.speak(voice, text));
                 filter
             }
         };
@@ -201,9 +202,9 @@ fn best(
             let mean = completion.mean_logprob().map(|mean| format!(", mean log-probability {mean:.3}"));
             shown.begin(&format!("choice {number} of {n}{}", mean.unwrap_or_default()));
         }
-        let mut filter = shown.filter()?;
+        let mut filter = shown.filter(request, cancel)?;
         // Without a reader the results are those of the document.
-        let _ = filter.push(&completion.text, &mut |text| shown.sink.push(text));
+        let _ = filter.push(&completion.text, &mut |voice, text| shown.sink.speak(voice, text));
         shown.end(filter, completion)?;
     }
     Ok(completions)
@@ -212,7 +213,7 @@ fn best(
 /// Output of choices for people.
 pub(super) struct Shown<'a> {
     pub(super) sink: TextSink,
-    pub(super) tools: Option<&'a Tools>,
+    pub(super) thinking: ThinkingView,
     pub(super) codec: &'a TextCodec,
     /// True if log-probabilities are shown.
     pub(super) logprobs: bool,
@@ -220,8 +221,8 @@ pub(super) struct Shown<'a> {
 
 impl Shown<'_> {
     /// The filter of a choice's text.
-    fn filter(&self) -> Result<ContentFilter> {
-        self.tools.map_or_else(|| Ok(ContentFilter::none()), |tools| tools.filter(self.codec))
+    fn filter(&self, request: &GenerateRequest, cancel: &CancelToken) -> Result<AnswerFilter> {
+        AnswerFilter::new(self.codec, request, self.thinking, cancel)
     }
 
     /// Begins a choice with a line that separates it from the one before.
@@ -232,8 +233,8 @@ impl Shown<'_> {
     }
 
     /// Ends a choice: what the filter holds back, tool calls, log-probabilities.
-    fn end(&mut self, mut filter: ContentFilter, completion: &Completion) -> Result<()> {
-        if filter.finish(&mut |text| self.sink.push(text)).is_break() {
+    fn end(&mut self, mut filter: AnswerFilter, completion: &Completion) -> Result<()> {
+        if filter.finish(&mut |voice, text| self.sink.speak(voice, text)).is_break() {
             return Ok(());
         }
         super::show_calls(completion, &mut self.sink)?;

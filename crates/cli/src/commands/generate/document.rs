@@ -20,6 +20,11 @@ pub(super) struct Document<'a> {
 #[derive(Serialize)]
 struct ResultDocument<'a> {
     text: &'a str,
+    /// Present if the model thought.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_tokens: Option<usize>,
     tokens: &'a [TokenId],
     prompt_tokens: usize,
     cached_tokens: usize,
@@ -160,6 +165,8 @@ impl<'a> ResultDocument<'a> {
         let mean_logprob = completion.mean_logprob().filter(|mean| mean.is_finite());
         Self {
             text: completion.content(),
+            reasoning: completion.reasoning(),
+            reasoning_tokens: (completion.reasoning_tokens > 0).then_some(completion.reasoning_tokens),
             tokens: &completion.tokens,
             prompt_tokens: completion.prompt_tokens,
             cached_tokens: completion.cached_tokens,

@@ -34,7 +34,8 @@ length, tool_calls or cancelled, cached_tokens is how much of the prompt the pre
 when tokens were drawn (temperature above 0). With a quality target (--kv tiered:target=0.02) there is kv_quality:
 {hot_tokens, error, samples}, how many tokens stay hot, the error that was estimated then, and how often it was
 sampled. With --pressure drop-oldest there is dropped_tokens once tokens were dropped. With --tools there is
-tool_calls: [{id, name, arguments}], and text is that outside of calls. Where tokens were drafted there is
+tool_calls: [{id, name, arguments}], and text is that outside of calls.
+Where the model thought there are reasoning and reasoning_tokens; text is the answer. Where tokens were drafted there is
 speculation: {drafted_tokens, accepted_tokens}. With --logprobs there are logprobs: [{token, text, logprob, top:
 [{token, text, logprob}]}] and their mean_logprob, which --best-of gives too. With --n above 1 there is
 choices: [{text, ...}] and timings: {load_ms}; each choice has the other fields and timings of its own.
@@ -57,6 +58,10 @@ With --tools (a file as chat servers take it: [{\"type\": \"function\", \"functi
 {\"name\", \"description\", \"parameters\"}}]) the model may call functions. Names
 and arguments always fit the tools; each call is a line of JSON after the text.
 --tool-choice required forces a call. `ruvllm chat --exec` runs calls.
+
+With --chat the thinking of reasoning models is told apart from the answer: dimmed at a terminal, left out elsewhere;
+--thinking show, fold or hide decides. --thinking-budget N forces the answer after N tokens of thinking, 0 turns it off.
+--set reasoning_effort=low sets a variable of the model's chat template.
 
 --n 3 gives three texts of one prompt, whose choice i has the seed S+i; the prompt is computed once. They are generated
 together and printed one after the other, each behind a line `--- choice 1 of 3 ---`. --best-of 8 --n 2 generates eight
@@ -152,7 +157,12 @@ pub(super) fn answer(
     request.sampling = args::with_breakers(request.sampling, &breakers, codec.tokenizer())?;
     let cancel = signal::cancel_on_interrupt();
     let sink = if json { TextSink::nowhere() } else { TextSink::stdout() };
-    let mut shown = Shown { sink, tools, codec, logprobs: request.logprobs.is_some() && !json };
+    let mut shown = Shown {
+        sink,
+        thinking: generation.thinking.view(),
+        codec,
+        logprobs: request.logprobs.is_some() && !json,
+    };
     let completions = choices.generate(&model, &request, &cancel, &mut shown)?;
     let reader = shown.sink.finish()?;
     let load_ms = model.load_time().as_secs_f64() * 1e3;
@@ -259,6 +269,7 @@ pub(super) fn request_for(
         .with_sampling(generation.sampling.params())
         .with_stop(generation.stop.clone())
         .with_constraint(language.map(|language| language.constraint));
+    let request = generation.thinking.apply(request);
     match tools {
         Some(tools) => tools.apply(request, true),
         None => request,
@@ -285,6 +296,9 @@ fn report(completions: &[Completion], load_ms: f64, gpu: Option<&str>) -> String
     if completion.drafted_tokens > 0 {
         parts
             .push(format!("{} of {} drafts accepted", completion.accepted_tokens, completion.drafted_tokens));
+    }
+    if completion.reasoning_tokens > 0 {
+        parts.push(format!("{} of them thinking", completion.reasoning_tokens));
     }
     parts.push(completion.finish_reason.name().to_owned());
     format!("[{}]", parts.join(", "))

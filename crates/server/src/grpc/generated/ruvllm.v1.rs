@@ -199,6 +199,9 @@ pub struct Piece {
     /// One for each token, if they are asked for.
     #[prost(message, repeated, tag = "3")]
     pub logprobs: ::prost::alloc::vec::Vec<Logprobs>,
+    /// The text is thinking, before the answer.
+    #[prost(bool, tag = "4")]
+    pub is_thinking: bool,
 }
 /// Log-probabilities at one position.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -268,6 +271,9 @@ pub struct Usage {
     /// Drafted tokens that became output.
     #[prost(uint32, tag = "5")]
     pub accepted_tokens: u32,
+    /// Output tokens that are thinking.
+    #[prost(uint32, tag = "6")]
+    pub reasoning_tokens: u32,
 }
 /// Times of one choice; absent: there was no such phase.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]

@@ -20,8 +20,10 @@ pub(crate) struct ChatMessage {
     pub(crate) name: Option<String>,
     pub(crate) tool_calls: Option<Vec<CallParam>>,
     pub(crate) tool_call_id: Option<String>,
-    /// Thoughts of an earlier answer, for templates that show them.
+    /// Thinking of an earlier answer, for templates that send it again.
     pub(crate) reasoning_content: Option<String>,
+    /// The same under another name, where `reasoning_content` is absent.
+    pub(crate) reasoning: Option<String>,
 }
 
 impl ChatMessage {
@@ -34,6 +36,7 @@ impl ChatMessage {
             tool_calls: None,
             tool_call_id: None,
             reasoning_content: None,
+            reasoning: None,
         }
     }
 
@@ -167,8 +170,8 @@ pub(crate) fn messages_of(messages: &[ChatMessage], most: usize) -> Result<Vec<M
         if let Some(name) = message.name.clone().or_else(|| function_of(messages, message)) {
             insert("name", name.into());
         }
-        if let Some(thoughts) = &message.reasoning_content {
-            insert("reasoning_content", thoughts.clone().into());
+        if let Some(thinking) = message.reasoning_content.as_ref().or(message.reasoning.as_ref()) {
+            insert("reasoning_content", thinking.clone().into());
         }
         converted.push(out);
     }

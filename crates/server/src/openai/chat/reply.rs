@@ -37,6 +37,12 @@ struct Answer {
     /// Null where there are calls alone.
     content: Option<String>,
     refusal: Option<()>,
+    /// Thinking before the answer, under the name of DeepSeek and llama.cpp.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    /// The same under the name of vLLM and OpenRouter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<CallObject>,
 }
@@ -68,10 +74,13 @@ impl ChatCompletion {
         let choice = |(index, completion): (usize, &Completion)| {
             let content = completion.content();
             let only_calls = content.is_empty() && !completion.tool_calls.is_empty();
+            let reasoning = completion.reasoning().map(str::to_owned);
             let message = Answer {
                 role: "assistant",
                 content: (!only_calls).then(|| content.to_owned()),
                 refusal: None,
+                reasoning_content: reasoning.clone(),
+                reasoning,
                 tool_calls: completion.tool_calls.iter().map(CallObject::from).collect(),
             };
             let logprobs = &completion.logprobs;

@@ -29,6 +29,12 @@ pub(crate) struct ChatRequest {
     pub(crate) response_format: Option<ResponseFormat>,
     pub(crate) logprobs: Option<bool>,
     pub(crate) top_logprobs: Option<usize>,
+    /// Most tokens of thinking before the answer; 0 = no thinking. The other names are those of
+    /// vLLM and llama.cpp's server.
+    #[serde(alias = "thinking_token_budget", alias = "thinking_budget_tokens")]
+    pub(crate) thinking_budget: Option<usize>,
+    /// Variable of the chat template, for example `low`; `none` is a budget of 0.
+    pub(crate) reasoning_effort: Option<String>,
     /// Variables of the chat template, for example `enable_thinking`.
     #[schema(value_type = Option<Object>)]
     pub(crate) chat_template_kwargs: Option<Map<String, Value>>,
@@ -66,6 +72,16 @@ impl ChatRequest {
         let mut request = common.request(target, prompt)?;
         choose_tools(&mut request, self.tool_choice.as_ref(), self.parallel_tool_calls)?;
         request.template_variables = self.template_variables()?;
+        request.thinking_budget = self.thinking_budget;
+        if let Some(effort) = &self.reasoning_effort {
+            match effort.as_str() {
+                "none" => request.thinking_budget = Some(0),
+                effort => {
+                    let variables = &mut request.template_variables;
+                    variables.entry("reasoning_effort").or_insert_with(|| effort.into());
+                }
+            }
+        }
         request.logprobs = self.logprobs()?;
         if let Some(format) = &self.response_format
             && let Some(constraint) = format.constraint()?

@@ -35,6 +35,12 @@ struct Delta<'w> {
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<&'w str>,
+    /// Thinking, under the name of DeepSeek and llama.cpp.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'w str>,
+    /// The same under the name of vLLM and OpenRouter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<&'w str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_calls: Option<[CallDelta<'w>; 1]>,
 }
@@ -83,11 +89,10 @@ impl ChunkWriter {
         self.write(out, choice, None);
     }
 
-    fn write_text(&self, out: &mut Vec<u8>, index: usize, piece: &Piece) {
+    fn write_piece(&self, out: &mut Vec<u8>, index: usize, piece: &Piece, delta: Delta<'_>) {
         let has_logprobs = self.with_logprobs && !piece.logprobs.is_empty();
         let logprobs =
             has_logprobs.then(|| ChoiceLogprobs::new(&piece.logprobs, self.head.model.tokenizer()));
-        let delta = Delta { content: Some(&piece.text), ..Delta::default() };
         self.write(out, ChunkChoice { index, delta, logprobs, finish_reason: None }, None);
     }
 
@@ -118,7 +123,15 @@ impl StreamWriter for ChunkWriter {
     fn event(&mut self, event: Event, out: &mut Vec<u8>) {
         let Event { index, kind } = event;
         match kind {
-            EventKind::Text(piece) => self.write_text(out, index, &piece),
+            EventKind::Text(piece) => {
+                let delta = Delta { content: Some(&piece.text), ..Delta::default() };
+                self.write_piece(out, index, &piece, delta);
+            }
+            EventKind::Reasoning(piece) => {
+                let text = Some(piece.text.as_str());
+                let delta = Delta { reasoning_content: text, reasoning: text, ..Delta::default() };
+                self.write_piece(out, index, &piece, delta);
+            }
             EventKind::ToolCall(call) => self.write_call(out, index, &call),
             EventKind::End(completion) => {
                 self.head.usage.add(&completion, index == 0);

@@ -88,7 +88,7 @@ impl StreamWriter for ChunkWriter {
                 self.write(out, choice, None);
             }
             // Completions have no tools.
-            EventKind::ToolCall(_) => {}
+            EventKind::Reasoning(_) | EventKind::ToolCall(_) => {}
             EventKind::End(completion) => {
                 self.head.usage.add(&completion, index % self.n == 0);
                 let reason = Some(finish_reason(completion.finish_reason));

@@ -65,7 +65,7 @@ pub(crate) struct IncompleteDetails {
     reason: &'static str,
 }
 
-/// Settings of thoughts, which are not kept apart from the text here.
+/// Settings of thinking. Its text is no part of the output here.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub(crate) struct Reasoning {
     effort: Option<String>,
@@ -119,7 +119,7 @@ impl From<&Completion> for ResponseUsage {
                 cache_write_tokens: 0,
             },
             output_tokens,
-            output_tokens_details: OutputTokens { reasoning_tokens: 0 },
+            output_tokens_details: OutputTokens { reasoning_tokens: completion.reasoning_tokens },
             total_tokens: input_tokens + output_tokens,
         }
     }
@@ -233,17 +233,25 @@ impl ResponseObject {
     }
 }
 
-/// Log-probabilities of the tokens of the text before the calls.
+/// Log-probabilities of the tokens of the text between thinking and calls.
 fn of_text<'c>(completion: &'c Completion, tokenizer: &Tokenizer) -> &'c [Logprobs] {
-    let all = &completion.logprobs;
+    let bytes_of =
+        |position: &Logprobs| tokenizer.token_bytes(position.token.token).map_or(0, |bytes| bytes.len());
+    let mut all = completion.logprobs.as_slice();
+    if completion.reasoning_tokens > 0 {
+        let mut before = completion.text.rfind(completion.content()).unwrap_or(0);
+        while let Some((first, rest)) = all.split_first().filter(|_| before > 0) {
+            before = before.saturating_sub(bytes_of(first));
+            all = rest;
+        }
+    }
     if completion.tool_calls.is_empty() {
         return all;
     }
     let mut left = completion.content().len();
     let belongs = |position: &&Logprobs| {
         let is_text = left > 0;
-        let bytes = tokenizer.token_bytes(position.token.token).map_or(0, |bytes| bytes.len());
-        left = left.saturating_sub(bytes);
+        left = left.saturating_sub(bytes_of(position));
         is_text
     };
     &all[..all.iter().take_while(belongs).count()]

@@ -161,6 +161,7 @@ impl StreamWriter for EventWriter {
 
     fn event(&mut self, event: Event, out: &mut Vec<u8>) {
         match event.kind {
+            EventKind::Reasoning(_) => {}
             EventKind::Text(piece) => self.write_text(&piece, out),
             EventKind::ToolCall(call) => self.write_call(&call, out),
             EventKind::End(completion) => {
