@@ -50,7 +50,9 @@ fn the_tree_reports_the_bytes_that_it_allocates_and_they_are_few_beside_what_it_
             let statistics = tree.statistics();
             let reported = statistics.bytes;
             // The size of a hash table is not public, so the report derives it from the capacity.
-            let tolerance = 256 + allocated / 100;
+            // That leaves out places of removed entries, how many depends on their hashes: a small
+            // table may count as half of what it is.
+            let tolerance = 1024 + allocated / 100;
             assert!(
                 reported.abs_diff(allocated) <= tolerance,
                 "{when}: {reported} reported, {allocated} allocated"

@@ -1,9 +1,11 @@
 //! `convert`, and Hugging Face folders wherever a model is named.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Value, json};
 
 use crate::program::{argument, fields, ids, repository, run, tiny_model};
 
@@ -102,5 +104,115 @@ fn folders_that_hold_no_model_are_refused_in_one_line() {
     run(&["convert", argument(output.path()), argument(&out)])
         .fails_with(1, &["`MambaForCausalLM` is not supported"]);
     run(&["generate", "a", "--model", argument(output.path())]).fails_with(1, &["MambaForCausalLM"]);
+    assert!(!out.exists());
+}
+
+/// The folder with its layers' matrices in FP8, and the same values as floats.
+fn quantized_folders(output: &Path) -> [PathBuf; 2] {
+    const SCALE: f32 = 1.0 / 256.0;
+    // Cut to four bits; numbers below the normal range become 0.
+    let byte = |value: f32| {
+        let bits = (value / SCALE).clamp(-448.0, 448.0).to_bits();
+        let (sign, exponent) = ((bits >> 24) as u8 & 0x80, (bits >> 23 & 0xff) as i32 - 127 + 7);
+        if exponent < 1 { sign } else { sign | (exponent as u8) << 3 | (bits >> 20) as u8 & 7 }
+    };
+    let value = |byte: u8| {
+        let magnitude = f32::from_bits((u32::from(byte >> 3 & 15) + 120) << 23 | u32::from(byte & 7) << 20);
+        let magnitude = if byte & 127 == 0 { 0.0 } else { SCALE * magnitude };
+        if byte & 0x80 == 0 { magnitude } else { -magnitude }
+    };
+    let bytes = fs::read(folder().join("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let mut lists: [Vec<(String, Dtype, Vec<usize>, Vec<u8>)>; 2] = Default::default();
+    for (name, view) in file.iter() {
+        let (shape, data) = (view.shape().to_vec(), view.data().to_vec());
+        if !name.ends_with("_proj.weight") {
+            lists
+                .iter_mut()
+                .for_each(|list| list.push((name.to_owned(), view.dtype(), shape.clone(), data.clone())));
+            continue;
+        }
+        let values = data.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
+        let quants: Vec<u8> = values.map(byte).collect();
+        let floats = quants.iter().flat_map(|&quant| value(quant).to_le_bytes()).collect();
+        lists[0].push((name.to_owned(), Dtype::F8_E4M3, shape.clone(), quants));
+        lists[0].push((format!("{name}_scale_inv"), Dtype::F32, vec![1], SCALE.to_le_bytes().to_vec()));
+        lists[1].push((name.to_owned(), Dtype::F32, shape, floats));
+    }
+    let folders = [output.join("fp8"), output.join("floats")];
+    for (to, list) in folders.iter().zip(&lists) {
+        fs::create_dir(to).unwrap();
+        for file in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+            fs::copy(folder().join(file), to.join(file)).unwrap();
+        }
+        let views = list.iter().map(|(name, dtype, shape, data)| {
+            (name.as_str(), TensorView::new(*dtype, shape.clone(), data).unwrap())
+        });
+        fs::write(to.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    }
+    quantized_as(&folders[0], json!({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": null}));
+    folders
+}
+
+fn quantized_as(folder: &Path, quantization: Value) {
+    let path = folder.join("config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    config["quantization_config"] = quantization;
+    fs::write(path, config.to_string()).unwrap();
+}
+
+#[test]
+fn quantized_folders_are_models_and_files() {
+    let output = tempfile::tempdir().unwrap();
+    let [fp8, floats] = quantized_folders(output.path());
+    let inspected = run(&["inspect", argument(&fp8)]);
+    let text = inspected.text();
+    assert!(text.contains("general.source.quantization") && text.contains("fp8 (e4m3)"), "{text}");
+    let generate = |model: &Path, more: &[&str]| {
+        let arguments = [
+            "generate",
+            "Hello world",
+            "--model",
+            argument(model),
+            "--max-tokens",
+            "6",
+            "--temperature",
+            "0",
+        ];
+        run(&[&arguments, more, &["--json"]].concat()).json()["tokens"].clone()
+    };
+    let expected = generate(&floats, &[]);
+    assert_eq!(generate(&fp8, &[]), expected);
+    let file = output.path().join("fp8.gguf");
+    run(&["convert", argument(&fp8), argument(&file)]).text();
+    assert_eq!(generate(&file, &[]), expected);
+    let document = run(&["inspect", "--json", argument(&file)]).json();
+    assert_eq!(document["metadata"]["general.source.quantization"], "fp8 (e4m3)");
+    let tensors = document["tensors"].as_array().unwrap();
+    let key = tensors.iter().find(|tensor| tensor["name"] == "blk.0.attn_k.weight").unwrap();
+    assert_eq!(key["type"], "BF16");
+    let small = output.path().join("q8.gguf");
+    run(&["quantize", argument(&fp8), argument(&small), "Q8_0"]).text();
+    assert_eq!(generate(&fp8, &["--quantize", "q8_0"]), generate(&small, &[]));
+}
+
+#[test]
+fn quantization_methods_without_support_are_refused_in_one_line() {
+    let output = tempfile::tempdir().unwrap();
+    let [fp8, _] = quantized_folders(output.path());
+    let out = output.path().join("out.gguf");
+    for (quantization, pieces) in [
+        (
+            json!({"quant_method": "bitsandbytes", "load_in_4bit": true}),
+            ["\"bitsandbytes\"", "`awq`", "GGUF file"],
+        ),
+        (json!({"quant_method": "gptq", "bits": 3, "group_size": 128}), ["bits", "3", "4 or 8"]),
+        (json!({"quant_method": "awq", "version": "gemv", "bits": 4}), ["version", "\"gemv\"", "gemm"]),
+    ] {
+        quantized_as(&fp8, quantization);
+        for arguments in [&["inspect", argument(&fp8)][..], &["convert", argument(&fp8), argument(&out)]] {
+            run(arguments).fails_with(1, &pieces);
+        }
+    }
     assert!(!out.exists());
 }

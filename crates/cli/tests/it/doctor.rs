@@ -51,7 +51,17 @@ fn the_plan_says_what_is_chosen_and_why() {
     let plan = &document["plan"];
     assert_eq!(
         fields(plan),
-        ["threads", "context", "kv", "kv_budget", "repacked", "sequence_bytes", "slack_bytes", "warnings"]
+        [
+            "threads",
+            "context",
+            "kv",
+            "kv_budget",
+            "repacked",
+            "sequence_bytes",
+            "slack_bytes",
+            "state_bytes",
+            "warnings",
+        ]
     );
     for choice in ["threads", "context", "kv", "kv_budget", "repacked"] {
         assert_eq!(fields(&plan[choice]), ["value", "reason"], "{choice}");
