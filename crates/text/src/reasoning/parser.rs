@@ -100,9 +100,12 @@ impl ReasoningParser {
 
     /// Ends the output.
     pub fn finish(&mut self, sink: Sink<'_>) {
+        if self.state == (State::Open { closed: true }) {
+            let space = self.held.len() - self.held.trim_start().len();
+            self.release(space, Part::Marker, sink);
+        }
         let part = match self.state {
             State::Thinking { .. } => Part::Thinking,
-            State::Open { closed: true } if self.held.trim().is_empty() => Part::Marker,
             State::Header | State::Between => Part::Marker,
             State::Open { .. } | State::Answer => Part::Answer,
         };

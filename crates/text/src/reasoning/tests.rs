@@ -160,6 +160,13 @@ fn calls_are_found_behind_the_thinking_alone() {
     assert_eq!(events, [AnswerEvent::Content("<think>a".to_owned())]);
 }
 
+/// The end of the output decides that it was no marker; the space before it is none either.
+#[test]
+fn an_answer_may_end_like_the_beginning_of_a_marker() {
+    let found = parts(ReasoningFormat::THINK, Phase::Start, "<think>a</think> <");
+    assert_eq!(found, ("a".to_owned(), "<".to_owned(), Phase::Answer));
+}
+
 /// Texts of markers, parts of them, white space and words.
 fn fragments() -> impl Strategy<Value = String> {
     let fragment = prop::sample::select(vec![
