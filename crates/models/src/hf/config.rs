@@ -44,13 +44,14 @@ pub(super) struct Hyperparameters {
 
 impl Hyperparameters {
     /// The tensors of a layer.
-    pub(super) fn parts_of(&self, layer: usize) -> &'static [Part] {
-        match &self.family.form {
+    pub(super) fn parts_of(&self, layer: usize) -> impl Iterator<Item = &'static Part> + Clone {
+        let groups = match &self.family.form {
             Form::Decoder(decoder) if self.recurrent_layers.get(layer) == Some(&true) => {
                 decoder.recurrent_layer
             }
             _ => self.family.layer,
-        }
+        };
+        groups.iter().copied().flatten()
     }
 }
 
@@ -273,12 +274,17 @@ fn read_ffn_dim(config: &Fields<'_>, decoder: &Decoder) -> Result<usize> {
     }
     const MULTIPLE: &str = "block_multiple_of";
     let thirds = 2 * named / 3;
-    let Some(factor) = config.positive("block_ffn_dim_multiplier")? else { return Ok(thirds) };
+    const FACTOR: &str = "block_ffn_dim_multiplier";
+    let factor = match config.positive(FACTOR)? {
+        Some(factor) => factor,
+        None if config.is_absent(FACTOR) => 1.0,
+        None => return Ok(thirds),
+    };
     let multiple = config.count(MULTIPLE, 1..=MAX_WIDTH)?.unwrap_or(256);
-    let ffn_dim = ((factor * thirds as f64) as usize).next_multiple_of(multiple);
-    match (1..=MAX_WIDTH).contains(&ffn_dim) {
-        true => Ok(ffn_dim),
-        false => Err(config.invalid(MULTIPLE, format!("a width of at most {MAX_WIDTH}"))),
+    let ffn_dim = ((factor * thirds as f64) as usize).checked_next_multiple_of(multiple);
+    match ffn_dim.filter(|ffn_dim| (1..=MAX_WIDTH).contains(ffn_dim)) {
+        Some(ffn_dim) => Ok(ffn_dim),
+        None => Err(config.invalid(FACTOR, format!("a width of at most {MAX_WIDTH}"))),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::experts::{Experts, StackForm};
 use super::family::{Bias, Decoder, Family, Form, Names, Shape, SoftCaps, part};
-use super::parts::*;
+use super::parts;
 use super::recurrent::Recurrent;
 use super::window::{Rule, Window};
 
@@ -60,7 +60,7 @@ const QWEN35_DECODER: Decoder = Decoder {
     is_tied: Some(false),
     writes_rotary_dim: true,
     recurrent: Some(Recurrent::DeltaNet),
-    recurrent_layer: QWEN35_STATE,
+    recurrent_layer: parts::QWEN35_STATE,
     partial_rotary: 0.25,
     rotary_sections: Some([11, 11, 10, 0]),
     ..USUAL
@@ -72,7 +72,7 @@ const QWEN35_FAMILY: Family = Family {
     architecture: "qwen35",
     form: Form::Decoder(QWEN35_DECODER),
     names: &QWEN35_NAMES,
-    layer: QWEN35,
+    layer: parts::QWEN35,
     norms_plus_one: true,
     ..QWEN2_FAMILY
 };
@@ -129,10 +129,10 @@ pub(super) const FAMILIES: &[Family] = &[
                 renormalize: None,
                 ..EXPERTS
             }),
-            recurrent_layer: QWEN35_MOE_STATE,
+            recurrent_layer: parts::QWEN35_MOE_STATE,
             ..QWEN35_DECODER
         }),
-        layer: QWEN35_MOE,
+        layer: parts::QWEN35_MOE,
         ..QWEN35_FAMILY
     },
     Family {
@@ -147,12 +147,12 @@ pub(super) const FAMILIES: &[Family] = &[
             writes_vocab_size: true,
             rope_base: Some(1_000_000.0),
             recurrent: Some(Recurrent::ShortConvolution),
-            recurrent_layer: LFM2_STATE,
+            recurrent_layer: parts::LFM2_STATE,
             adjusts_ffn_dim: true,
             ..USUAL
         }),
         names: &LFM2_NAMES,
-        layer: LFM2,
+        layer: parts::LFM2,
         ..QWEN2_FAMILY
     },
     Family {
@@ -197,7 +197,7 @@ pub(super) const FAMILIES: &[Family] = &[
         classes: &["Qwen3ForCausalLM"],
         model_types: &["qwen3"],
         architecture: "qwen3",
-        layer: QWEN3,
+        layer: parts::QWEN3,
         ..QWEN2_FAMILY
     },
     Family {
@@ -213,7 +213,7 @@ pub(super) const FAMILIES: &[Family] = &[
             window: Some(Window { length: None, is_always_written: true, ..Window::EVERY_LAYER }),
             ..USUAL
         }),
-        layer: PHI3,
+        layer: parts::PHI3,
         ..QWEN2_FAMILY
     },
     Family {
@@ -232,7 +232,7 @@ pub(super) const FAMILIES: &[Family] = &[
             }),
             ..LLAMA_LIKE
         }),
-        layer: MIXTRAL,
+        layer: parts::MIXTRAL,
         ..LLAMA_FAMILY
     },
     Family {
@@ -243,7 +243,7 @@ pub(super) const FAMILIES: &[Family] = &[
             experts: Some(&Experts { shared_dim: Some("shared_expert_intermediate_size"), ..EXPERTS }),
             ..QWEN
         }),
-        layer: QWEN2_MOE,
+        layer: parts::QWEN2_MOE,
         ..QWEN2_FAMILY
     },
     Family {
@@ -255,7 +255,7 @@ pub(super) const FAMILIES: &[Family] = &[
             experts: Some(&EXPERTS),
             ..USUAL
         }),
-        layer: QWEN3_MOE,
+        layer: parts::QWEN3_MOE,
         ..QWEN2_FAMILY
     },
     Family {
@@ -267,7 +267,7 @@ pub(super) const FAMILIES: &[Family] = &[
             experts: Some(&Experts { ffn_dim: None, ..EXPERTS }),
             ..USUAL
         }),
-        layer: OLMOE,
+        layer: parts::OLMOE,
         ..QWEN2_FAMILY
     },
     Family {
@@ -297,7 +297,7 @@ pub(super) const FAMILIES: &[Family] = &[
             }),
             ..USUAL
         }),
-        layer: GPT_OSS,
+        layer: parts::GPT_OSS,
         ..QWEN2_FAMILY
     },
     OLMO2_FAMILY,
@@ -328,7 +328,7 @@ pub(super) const FAMILIES: &[Family] = &[
             }),
             ..USUAL
         }),
-        layer: EXAONE4,
+        layer: parts::EXAONE4,
         ..QWEN2_FAMILY
     },
     GEMMA_FAMILY,
@@ -341,7 +341,7 @@ pub(super) const FAMILIES: &[Family] = &[
             window: Some(Window { layers: Rule::ButEvery(2), ..GEMMA_WINDOW }),
             ..GEMMA1
         }),
-        layer: GEMMA2,
+        layer: parts::GEMMA2,
         ..GEMMA_FAMILY
     },
     Family {
@@ -363,7 +363,7 @@ pub(super) const FAMILIES: &[Family] = &[
             }),
             ..GEMMA1
         }),
-        layer: GEMMA3,
+        layer: parts::GEMMA3,
         ..GEMMA_FAMILY
     },
 ];
@@ -374,7 +374,7 @@ const LLAMA_FAMILY: Family = Family {
     architecture: "llama",
     form: Form::Decoder(LLAMA_LIKE),
     names: &DECODER,
-    layer: LLAMA,
+    layer: parts::LLAMA,
     interleaves_heads: true,
     norms_plus_one: false,
     activations: SILU,
@@ -385,7 +385,7 @@ const QWEN2_FAMILY: Family = Family {
     model_types: &["qwen2"],
     architecture: "qwen2",
     form: Form::Decoder(QWEN),
-    layer: QWEN2,
+    layer: parts::QWEN2,
     interleaves_heads: false,
     ..LLAMA_FAMILY
 };
@@ -397,7 +397,7 @@ const OLMO2_FAMILY: Family = Family {
     model_types: &["olmo2"],
     architecture: "olmo2",
     form: Form::Decoder(OLMO),
-    layer: OLMO2,
+    layer: parts::OLMO2,
     ..QWEN2_FAMILY
 };
 

@@ -72,7 +72,7 @@ const BERT: Family = Family {
     architecture: "bert",
     form: Form::Encoder(BERT_FIELDS),
     names: &BERT_NAMES,
-    layer: BERT_LAYER,
+    layer: &[BERT_LAYER],
     interleaves_heads: false,
     norms_plus_one: false,
     activations: GELU,
@@ -107,7 +107,7 @@ pub(super) const FAMILIES: &[Family] = &[
             padding: None,
         }),
         names: &DISTILBERT_NAMES,
-        layer: DISTILBERT_LAYER,
+        layer: &[DISTILBERT_LAYER],
         ..BERT
     },
 ];

@@ -20,7 +20,7 @@ pub(super) struct Family {
     /// Name parts of tensors.
     pub(super) names: &'static Names,
     /// The tensors of a layer, of one with attention if there are others.
-    pub(super) layer: &'static [Part],
+    pub(super) layer: Parts,
     /// The rows of q and k are reordered, so that the elements of a rotated pair are neighbours.
     pub(super) interleaves_heads: bool,
     /// Norms are stored as `w` and used as `1 + w`.
@@ -82,7 +82,7 @@ pub(super) struct Decoder {
     /// `None`: every layer has attention.
     pub(super) recurrent: Option<Recurrent>,
     /// The tensors of a layer with a state.
-    pub(super) recurrent_layer: &'static [Part],
+    pub(super) recurrent_layer: Parts,
     /// Share of a head that is rotated, unless the file names one.
     pub(super) partial_rotary: f64,
     /// Rotary positions of images have three parts, whose numbers of pairs other readers want.
@@ -142,6 +142,19 @@ pub(super) struct Part {
     pub(super) gguf: &'static str,
     pub(super) shape: Shape,
     pub(super) bias: Bias,
+}
+
+/// Tensors in groups, which tables share.
+pub(super) type Parts = &'static [&'static [Part]];
+
+impl Part {
+    /// The name in GGUF behind `prefix`, of the tensor that ends in `suffix` in folders.
+    pub(super) fn gguf_name(&self, prefix: &str, suffix: &str) -> String {
+        match self.shape.is_bare() {
+            true => format!("{prefix}{}", self.gguf),
+            false => format!("{prefix}{}.{suffix}", self.gguf),
+        }
+    }
 }
 
 /// Shapes, in terms of the hyperparameters.

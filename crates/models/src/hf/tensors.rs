@@ -49,7 +49,7 @@ pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Sto
     if model.sizes.n_layers > stored.len() {
         let layer = stored.len();
         return Err(Error::MissingTensor {
-            name: shown(model, Some(layer), &model.family.layer[0], "weight"),
+            name: shown(model, Some(layer), &model.family.layer[0][0], "weight"),
         });
     }
     let mut tensors = Vec::with_capacity(stored.len() + model.generated.len());
@@ -183,7 +183,7 @@ fn place(name: &str, model: &Hyperparameters, is_multimodal: bool) -> Place {
     }
     let target = match name.strip_prefix(names.layers) {
         Some(rest) => place_in_layer(rest, model),
-        None => place_part(name, names.outside, "", model),
+        None => place_part(name, names.outside.iter(), "", model),
     };
     target.map_or(Place::Unknown, Place::At)
 }
@@ -206,12 +206,17 @@ fn split_layer(name: &str, n_layers: usize) -> Option<(usize, &str)> {
 }
 
 /// The place of a tensor that is one of `parts`, whose names in GGUF begin with `prefix`.
-fn place_part(name: &str, parts: &[Part], prefix: &str, model: &Hyperparameters) -> Option<Target> {
+fn place_part<'a>(
+    name: &str,
+    parts: impl Iterator<Item = &'a Part> + Clone,
+    prefix: &str,
+    model: &Hyperparameters,
+) -> Option<Target> {
     let find = |stem: &str, has_suffix: bool| {
-        parts.iter().find(|part| part.hf == stem && part.shape.is_bare() != has_suffix)
+        parts.clone().find(|part| part.hf == stem && part.shape.is_bare() != has_suffix)
     };
     if let Some(part) = find(name, false) {
-        let name = format!("{prefix}{}", part.gguf);
+        let name = part.gguf_name(prefix, "");
         return Some(Target { name, dims: dims(part.shape, model), change: change(part, model) });
     }
     let (stem, suffix) = name.rsplit_once('.')?;
@@ -231,7 +236,7 @@ fn place_part(name: &str, parts: &[Part], prefix: &str, model: &Hyperparameters)
         // As many as there are outputs.
         dims.drain(..dims.len() - 1);
     }
-    Some(Target { name: format!("{prefix}{}.{suffix}", part.gguf), dims, change: change(part, model) })
+    Some(Target { name: part.gguf_name(prefix, suffix), dims, change: change(part, model) })
 }
 
 /// True if a part is a norm with a bias.
@@ -312,11 +317,7 @@ fn check_complete(model: &Hyperparameters, has: impl Fn(&str) -> bool) -> Result
     let check = |layer: Option<usize>, part: &Part| {
         let prefix = layer.map_or_else(String::new, |layer| format!("blk.{layer}."));
         let needed: &[&str] = if part.bias == Bias::Always { &["weight", "bias"] } else { &["weight"] };
-        let is_missing = |suffix: &&&str| match part.shape.is_bare() {
-            true => !has(&format!("{prefix}{}", part.gguf)),
-            false => !has(&format!("{prefix}{}.{suffix}", part.gguf)),
-        };
-        match needed.iter().find(is_missing) {
+        match needed.iter().find(|suffix| !has(&part.gguf_name(&prefix, suffix))) {
             None => Ok(()),
             Some(suffix) => Err(Error::MissingTensor { name: shown(model, layer, part, suffix) }),
         }
@@ -326,7 +327,7 @@ fn check_complete(model: &Hyperparameters, has: impl Fn(&str) -> bool) -> Result
         return Err(Error::MissingTensor { name: "lm_head.weight".to_owned() });
     }
     (0..model.sizes.n_layers)
-        .try_for_each(|layer| model.parts_of(layer).iter().try_for_each(|part| check(Some(layer), part)))
+        .try_for_each(|layer| model.parts_of(layer).try_for_each(|part| check(Some(layer), part)))
 }
 
 /// The name of a tensor in a folder.
