@@ -8,6 +8,7 @@ mod forms;
 mod goldens;
 mod gpt_oss;
 mod hostile;
+mod hybrids;
 mod mixtures;
 mod quantized;
 mod refused;
