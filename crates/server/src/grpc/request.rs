@@ -127,6 +127,8 @@ fn chat_request(chat: &proto::Chat, depth: usize) -> Result<ChatRequest, ApiErro
         logprobs: None,
         top_logprobs: None,
         chat_template_kwargs: None,
+        reasoning_effort: None,
+        thinking_budget: None,
     })
 }
 
