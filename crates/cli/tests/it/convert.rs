@@ -107,6 +107,9 @@ fn folders_that_hold_no_model_are_refused_in_one_line() {
     assert!(!out.exists());
 }
 
+/// A tensor's name, type, shape and bytes.
+type NamedTensor = (String, Dtype, Vec<usize>, Vec<u8>);
+
 /// The folder with its layers' matrices in FP8, and the same values as floats.
 fn quantized_folders(output: &Path) -> [PathBuf; 2] {
     const SCALE: f32 = 1.0 / 256.0;
@@ -123,7 +126,7 @@ fn quantized_folders(output: &Path) -> [PathBuf; 2] {
     };
     let bytes = fs::read(folder().join("model.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
-    let mut lists: [Vec<(String, Dtype, Vec<usize>, Vec<u8>)>; 2] = Default::default();
+    let mut lists: [Vec<NamedTensor>; 2] = Default::default();
     for (name, view) in file.iter() {
         let (shape, data) = (view.shape().to_vec(), view.data().to_vec());
         if !name.ends_with("_proj.weight") {
