@@ -25,7 +25,9 @@ pub(crate) fn convert(
     // Corrections are for the first loss of precision.
     let corrections = context.corrections.filter(|_| !from.0.formats.keys.needs_calibration());
     let source = from.0.planes(from.1, context.nuq);
-    let [keys, values] = to.0.planes_mut(to.1).map(|plane| plane.with_nuq(context.nuq));
-    kernels.convert_kv(source.keys, keys.with_corrections(corrections), scratch);
-    kernels.convert_kv(source.values, values, scratch);
+    let (keys, values) = to.0.planes_mut(to.1);
+    kernels.convert_kv(source.keys, keys.with_nuq(context.nuq).with_corrections(corrections), scratch);
+    if let Some(values) = values {
+        kernels.convert_kv(source.values, values.with_nuq(context.nuq), scratch);
+    }
 }

@@ -7,7 +7,7 @@
 //! use ruvllm_memory::{PagePool, PoolConfig};
 //!
 //! let (kernels, pool) = (Kernels::detect()?, PagePool::new(PoolConfig::new(64 << 20))?);
-//! let shape = KvShape { n_layers: 1, n_kv_heads: 2, head_dim: 32 };
+//! let shape = KvShape::new(1, 2, 32);
 //! let mut sequence = KvStore::new(shape, &"f16".parse()?, &pool)?.sequence(1024);
 //! let mut step = sequence.step(&kernels, 3)?; // memory for three tokens
 //! step.write(&kernels, 0, &[0.5; 3 * 64], &[2.0; 3 * 64]); // keys and values of layer 0

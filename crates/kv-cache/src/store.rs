@@ -51,7 +51,8 @@ struct StoreState {
 pub(crate) struct Tier {
     pub(crate) formats: KvFormats,
     pub(crate) keys: KvLayout,
-    pub(crate) values: KvLayout,
+    /// `None` where values are keys.
+    pub(crate) values: Option<KvLayout>,
     blocks: AtomicUsize,
 }
 
@@ -129,6 +130,10 @@ impl KvStore {
         learned: Option<Learned>,
     ) -> Result<Self> {
         policy.validate()?;
+        if policy.needs_calibration() && shape.values_are_keys {
+            let reason = "nuq3 is calibrated for values, and these are the keys".to_owned();
+            return Err(Error::PolicyConflict { policy: policy.to_string(), reason });
+        }
         if policy.needs_calibration() && learned.is_none() {
             return Err(Error::NoCalibration { policy: policy.to_string() });
         }
@@ -175,7 +180,7 @@ impl KvStore {
     /// # use ruvllm_kv_cache::{KvShape, KvStore};
     /// # use ruvllm_memory::{PagePool, PoolConfig, Quota};
     /// let pool = PagePool::new(PoolConfig::new(64 << 20))?;
-    /// let shape = KvShape { n_layers: 1, n_kv_heads: 2, head_dim: 32 };
+    /// let shape = KvShape::new(1, 2, 32);
     /// let store = KvStore::new(shape, &"f16".parse()?, &pool)?;
     /// let team = pool.tenant("acme/search")?;
     /// pool.set_quota(&team, Quota { hard_pages: 4, ..Quota::default() })?;
@@ -285,7 +290,7 @@ impl KvStore {
     /// # use ruvllm_kv_cache::{KvShape, KvStore};
     /// # use ruvllm_memory::{PagePool, PoolConfig};
     /// let pool = PagePool::new(PoolConfig::new(64 << 20))?;
-    /// let shape = KvShape { n_layers: 16, n_kv_heads: 8, head_dim: 64 };
+    /// let shape = KvShape::new(16, 8, 64);
     /// let half = KvStore::new(shape, &"f16".parse()?, &pool)?;
     /// assert_eq!(half.sequence_bytes(32_768), 1 << 30);
     /// let tiered = KvStore::new(shape, &"tiered".parse()?, &pool)?;
@@ -406,28 +411,33 @@ impl std::fmt::Debug for KvStore {
 impl Tier {
     fn new(shape: KvShape, formats: KvFormats, block_tokens: usize) -> Result<Self> {
         let layout = |format| KvLayout::new(format, shape.n_kv_heads, block_tokens, shape.head_dim);
-        let (keys, values) = (layout(formats.keys)?, layout(formats.values)?);
+        let keys = layout(formats.keys)?;
+        let values = (!shape.values_are_keys).then(|| layout(formats.values)).transpose()?;
         Ok(Self { formats, keys, values, blocks: AtomicUsize::new(0) })
     }
 
     /// Bytes of the keys and the values of one layer.
     pub(crate) fn layer_bytes(&self) -> usize {
-        self.keys.plane_bytes().saturating_add(self.values.plane_bytes())
+        self.keys.plane_bytes().saturating_add(self.values.map_or(0, |values| values.plane_bytes()))
     }
 
     /// Planes of the keys and the values of one layer in a block, to be read.
     pub(crate) fn planes<'a>(&self, bytes: &'a [u8], nuq: Option<NuqContext<'a>>) -> KvBlock<'a> {
         let (keys, values) = bytes.split_at(self.keys.plane_bytes());
-        KvBlock {
-            keys: KvPlane::new(self.keys, KvRole::Keys, keys).with_nuq(nuq),
-            values: KvPlane::new(self.values, KvRole::Values, values).with_nuq(nuq),
+        let keys = KvPlane::new(self.keys, KvRole::Keys, keys).with_nuq(nuq);
+        match self.values {
+            Some(layout) => {
+                KvBlock { keys, values: KvPlane::new(layout, KvRole::Values, values).with_nuq(nuq) }
+            }
+            None => KvBlock::of_keys(keys),
         }
     }
 
     /// Planes of the keys and the values of one layer in a block, to be written.
-    pub(crate) fn planes_mut<'a>(&self, bytes: &'a mut [u8]) -> [KvPlaneMut<'a>; 2] {
+    pub(crate) fn planes_mut<'a>(&self, bytes: &'a mut [u8]) -> (KvPlaneMut<'a>, Option<KvPlaneMut<'a>>) {
         let (keys, values) = bytes.split_at_mut(self.keys.plane_bytes());
-        [KvPlaneMut::new(self.keys, KvRole::Keys, keys), KvPlaneMut::new(self.values, KvRole::Values, values)]
+        let values = self.values.map(|layout| KvPlaneMut::new(layout, KvRole::Values, values));
+        (KvPlaneMut::new(self.keys, KvRole::Keys, keys), values)
     }
 
     /// Counts a block that enters the tier.

@@ -16,7 +16,7 @@ static ALLOCATOR: Counting = Counting;
 fn tables_grow_with_the_sequence_and_are_counted() {
     let kernels = Kernels::detect().expect("kernels");
     let pool = PagePool::new(PoolConfig::new(1 << 40)).expect("a pool");
-    let shape = KvShape { n_layers: 32, n_kv_heads: 1, head_dim: 32 };
+    let shape = KvShape::new(32, 1, 32);
     let store = KvStore::new(shape, &"f16".parse().expect("a policy"), &pool).expect("a store");
     // The slab's own tables are there after this.
     store.sequence(32).step(&kernels, 32).expect("room").commit();

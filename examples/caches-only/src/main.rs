@@ -34,7 +34,7 @@ struct Engine {
 impl Engine {
     fn new() -> Result<Self, Box<dyn Error>> {
         let pool = PagePool::new(PoolConfig::new(64 << 20))?;
-        let shape = KvShape { n_layers: 1, n_kv_heads: HEADS, head_dim: HEAD_DIM };
+        let shape = KvShape::new(1, HEADS, HEAD_DIM);
         let store = KvStore::new(shape, &POLICY.parse()?, &pool)?;
         Ok(Self {
             kernels: Kernels::detect()?,

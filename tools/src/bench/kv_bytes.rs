@@ -33,7 +33,7 @@ const POLICIES: [&str; 9] = [
 ];
 
 /// KV shape of the built-in model (`models/README.md`).
-const BUILT_IN: KvShape = KvShape { n_layers: 8, n_kv_heads: 4, head_dim: 64 };
+const BUILT_IN: KvShape = KvShape::new(8, 4, 64);
 
 /// Bytes of sequences of [`LENGTHS`] tokens.
 type Sizes = [usize; LENGTHS.len()];

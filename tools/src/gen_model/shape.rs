@@ -113,7 +113,7 @@ impl Shape {
     /// KV shape of a token.
     pub(crate) fn kv_shape(self) -> KvShape {
         let sizes = self.sizes(None);
-        KvShape { n_layers: sizes.n_layers, n_kv_heads: sizes.n_kv_heads, head_dim: sizes.head_dim() }
+        KvShape::new(sizes.n_layers, sizes.n_kv_heads, sizes.head_dim())
     }
 }
 

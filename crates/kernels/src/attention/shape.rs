@@ -132,7 +132,8 @@ impl AttentionShape {
                 let fits = layout.n_kv_heads() == self.n_kv_heads
                     && layout.head_dim() == self.head_dim
                     && layout.block_tokens() == kv.block_tokens;
-                assert!(fits && plane.role() == role, "attention: {role:?} of {layout:?} for {self:?}");
+                let is_of_role = plane.role() == role || block.values_are_keys();
+                assert!(fits && is_of_role, "attention: {role:?} of {layout:?} for {self:?}");
                 plane.check_context();
             }
         }

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::alibi::alibi_slope;
 use super::kv::{
-    KvFormat, KvTile, Line, Tile, TileVisitor, WIDE, floats, pad_values, widen_keys, widen_values, with_keys,
-    with_values,
+    KvFormat, KvTile, Line, Tile, TileVisitor, WIDE, floats, keys_to_values, pad_values, widen_keys,
+    widen_values, with_keys, with_values,
 };
 use super::products::{Ahead, TILE_ROWS, Weights, scores, weigh};
 use super::scratch::Worker;
@@ -68,7 +68,8 @@ pub(crate) fn attend<L: WideLanes>(l: L, task: &Task<'_>, worker: &mut Worker) {
         for start in (keys.start / KEY_TILE * KEY_TILE..keys.end).step_by(KEY_TILE) {
             let next = (start + KEY_TILE < keys.end).then(|| task.kv.tile(task.kv_head, start + KEY_TILE));
             let ahead = next.map_or([Ahead::nothing(); 2], |(keys, values)| {
-                [keys, values].map(|tile| {
+                [Some(keys), values].map(|tile| {
+                    let Some(tile) = tile else { return Ahead::nothing() };
                     l.prefetch(tile.scales);
                     Ahead::new(tile.numbers)
                 })
@@ -106,7 +107,7 @@ fn attend_tile<L: WideLanes>(
 ) {
     let shape = task.shape;
     let (group, dim, columns) = (shape.group(), shape.head_dim, shape.padded_dim() / WIDE);
-    let (mut keys, mut values) = task.kv.tile(task.kv_head, start);
+    let (mut keys, values) = task.kv.tile(task.kv_head, start);
     let queries = task.queries_of_tile(start);
     if queries.is_empty() {
         return;
@@ -123,7 +124,7 @@ fn attend_tile<L: WideLanes>(
     // formats that need a whole tile) beforehand.
     let widened =
         |tile: KvTile<'_>| tile.nuq.is_some() || (tile.format != KvFormat::F32 && n_rows > TILE_ROWS);
-    if widened(keys) {
+    if widened(keys) || (values.is_none() && keys.format != KvFormat::F32) {
         widen_keys(l, keys, dim, scales, wide_keys);
         keys = KvTile::of_f32(&wide_keys[..2 * dim]);
     }
@@ -150,13 +151,17 @@ fn attend_tile<L: WideLanes>(
     let whole = task.visible(queries.start, start) == all && task.visible(queries.end - 1, start) == all;
     let visible =
         |row: usize| if whole { all.clone() } else { task.visible(queries.start + row / group, start) };
-    if !dim.is_multiple_of(WIDE) {
-        pad_values(l, values, dim, wide_values);
-        values = KvTile::of_f32(&wide_values[..KEY_TILE * columns]);
-    } else if widened(values) {
-        widen_values(l, values, dim, scales, wide_values);
-        values = KvTile::of_f32(&wide_values[..KEY_TILE * columns]);
-    }
+    let values = match values {
+        Some(values) if dim.is_multiple_of(WIDE) && !widened(values) => values,
+        other => {
+            match other {
+                Some(values) if dim.is_multiple_of(WIDE) => widen_values(l, values, dim, scales, wide_values),
+                Some(values) => pad_values(l, values, dim, wide_values),
+                None => keys_to_values(keys, columns, wide_values),
+            }
+            KvTile::of_f32(&wide_values[..KEY_TILE * columns])
+        }
+    };
     with_values(l, values, columns, scales, Weighing { weights, visible, acc });
 }
 

@@ -40,7 +40,7 @@ const CHECKSUM_BYTES: usize = 32;
 /// use ruvllm_kernels::attention::NuqCodebooks;
 /// use ruvllm_kv_cache::{KvCalibration, KvShape};
 ///
-/// let shape = KvShape { n_layers: 1, n_kv_heads: 1, head_dim: 32 };
+/// let shape = KvShape::new(1, 1, 32);
 /// let levels = [-0.9, -0.6, -0.3, -0.1, 0.1, 0.3, 0.6, 0.9];
 /// let layer = NuqCodebooks::new(levels, levels, vec![[-1.0, 2.0]; 32])?;
 /// let calibration = KvCalibration::new([7; 32], shape, vec![layer])?;
@@ -104,7 +104,7 @@ impl KvCalibration {
 
     /// Everything but the checksum.
     fn content(&self) -> Vec<u8> {
-        let KvShape { n_layers, n_kv_heads, head_dim } = self.shape;
+        let KvShape { n_layers, n_kv_heads, head_dim, .. } = self.shape;
         let mut bytes = MAGIC.to_vec();
         bytes.extend(FORMAT_VERSION.to_le_bytes());
         // `new` has made sure that they fit.
@@ -160,8 +160,7 @@ fn parse(bytes: &[u8]) -> Result<KvCalibration, CalibrationFault> {
     if Sha256::digest(content)[..] != *checksum {
         return Err(CalibrationFault::Checksum);
     }
-    let shape =
-        KvShape { n_layers: n_layers as usize, n_kv_heads: n_kv_heads as usize, head_dim: head_dim as usize };
+    let shape = KvShape::new(n_layers as usize, n_kv_heads as usize, head_dim as usize);
     let layers = &rest[..rest.len() - CHECKSUM_BYTES];
     let layer_bytes = usize::try_from(layer_bytes).unwrap_or(usize::MAX);
     let layers = layers.chunks_exact(layer_bytes).enumerate().map(|(layer, bytes)| {
@@ -187,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    const SHAPE: KvShape = KvShape { n_layers: 2, n_kv_heads: 1, head_dim: 32 };
+    const SHAPE: KvShape = KvShape::new(2, 1, 32);
 
     fn codebooks(first: f32) -> NuqCodebooks {
         let levels = [first, -0.6, -0.3, -0.1, 0.1, 0.3, 0.6, 0.9];

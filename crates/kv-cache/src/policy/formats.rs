@@ -49,8 +49,9 @@ impl KvFormats {
     /// [`Error::Kernels`] if a format does not take heads of this size or blocks of so many tokens.
     pub fn block_bytes(self, shape: KvShape, block_tokens: usize) -> Result<usize> {
         let layout = |format| KvLayout::new(format, shape.n_kv_heads, block_tokens, shape.head_dim);
-        let (keys, values) = (layout(self.keys)?, layout(self.values)?);
-        Ok(keys.plane_bytes().saturating_add(values.plane_bytes()).saturating_mul(shape.n_layers))
+        let keys = layout(self.keys)?.plane_bytes();
+        let values = if shape.values_are_keys { 0 } else { layout(self.values)?.plane_bytes() };
+        Ok(keys.saturating_add(values).saturating_mul(shape.n_layers))
     }
 
     /// Tokens of a group of keys.

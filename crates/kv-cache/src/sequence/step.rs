@@ -107,7 +107,8 @@ impl KvStep<'_> {
     ///
     /// # Shapes
     /// `keys`, `values`: `[n_tokens, n_kv_heads, head_dim]`, with RoPE at their positions, and
-    /// Walsh-Hadamard-transformed if the store is [`rotated`](KvStore::rotated).
+    /// Walsh-Hadamard-transformed if the store is [`rotated`](KvStore::rotated). Where [values are
+    /// keys](crate::KvShape::values_are_keys), `values` are of no effect.
     ///
     /// # Panics
     /// If keys or values are not those of `n_tokens` tokens, or the layer does not exist.
@@ -209,7 +210,9 @@ fn store_rows(
     keys: &[f32],
     values: &[f32],
 ) {
-    let [key_plane, value_plane] = store.tier(HOT).planes_mut(storage.layer_mut(layer));
+    let (key_plane, value_plane) = store.tier(HOT).planes_mut(storage.layer_mut(layer));
     kernels.store_kv(key_plane, first, keys);
-    kernels.store_kv(value_plane, first, values);
+    if let Some(value_plane) = value_plane {
+        kernels.store_kv(value_plane, first, values);
+    }
 }

@@ -3,6 +3,7 @@
 mod any_storage;
 mod drop;
 mod hostile_storage;
+mod latent;
 mod nuq;
 mod oracle;
 #[cfg(unix)]

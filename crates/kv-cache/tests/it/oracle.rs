@@ -14,7 +14,7 @@ use ruvllm_kv_cache::{
 };
 use ruvllm_memory::{PagePool, PoolConfig};
 
-pub(crate) const SHAPE: KvShape = KvShape { n_layers: 2, n_kv_heads: 2, head_dim: 32 };
+pub(crate) const SHAPE: KvShape = KvShape::new(2, 2, 32);
 
 /// A pool of `pages` pages of 512 KiB.
 pub(crate) fn pool(pages: usize) -> PagePool {

@@ -9,7 +9,7 @@ use ruvllm_memory::PressurePolicy;
 use crate::oracle::{Checked, SHAPE, kernels, pool, rows, store};
 
 /// Heads that every group fits into.
-const WIDE: KvShape = KvShape { n_layers: 2, n_kv_heads: 1, head_dim: 64 };
+const WIDE: KvShape = KvShape::new(2, 1, 64);
 
 fn ids(n: usize, first: u32) -> Vec<u32> {
     (first..).take(n).collect()

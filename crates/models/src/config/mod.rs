@@ -136,7 +136,7 @@ impl ModelConfig {
     /// The size of a token's keys and values: those of the layers with attention.
     pub fn kv_shape(&self) -> KvShape {
         let n_layers = self.cache_layer(self.n_layers);
-        KvShape { n_layers, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim }
+        KvShape::new(n_layers, self.n_kv_heads, self.head_dim)
     }
 
     /// Index of a layer's keys and values: the number of layers with attention before it.

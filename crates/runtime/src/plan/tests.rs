@@ -20,7 +20,7 @@ fn large() -> ModelSize {
         weights_bytes: 49 * GIB / 10,
         context_length: 131_072,
         window: None,
-        kv_shape: KvShape { n_layers: 32, n_kv_heads: 8, head_dim: 128 },
+        kv_shape: KvShape::new(32, 8, 128),
         state_bytes: 0,
     }
 }
@@ -35,7 +35,7 @@ fn policy(text: &str) -> KvPolicy {
 
 #[test]
 fn a_small_model_gets_all_that_it_was_made_for() {
-    let kv_shape = KvShape { n_layers: 6, n_kv_heads: 4, head_dim: 64 };
+    let kv_shape = KvShape::new(6, 4, 64);
     let small =
         ModelSize { weights_bytes: 31 << 20, context_length: 4096, window: None, kv_shape, state_bytes: 0 };
     let plan = plan(&machine(24 * GIB, 2), &small);
@@ -178,7 +178,7 @@ fn models() -> impl Strategy<Value = ModelSize> {
             weights_bytes,
             context_length,
             window,
-            kv_shape: KvShape { n_layers, n_kv_heads, head_dim },
+            kv_shape: KvShape::new(n_layers, n_kv_heads, head_dim),
             state_bytes: 0,
         },
     )

@@ -12,7 +12,7 @@ use super::*;
 #[test]
 fn blocks_under_another_calibration_are_other_blocks() {
     let pool = PagePool::new(PoolConfig::new(32 << 20)).expect("a pool");
-    let shape = KvShape { n_layers: 1, n_kv_heads: 1, head_dim: 32 };
+    let shape = KvShape::new(1, 1, 32);
     let policy = "tiered:warm=nuq3".parse().expect("a policy");
     let format = |high: f32| {
         let levels = [-0.9, -0.6, -0.3, -0.1, 0.1, 0.3, 0.6, 0.9];
@@ -31,7 +31,7 @@ fn blocks_under_another_calibration_are_other_blocks() {
 }
 
 /// 128 KiB per block of 32 tokens in F32; four fill a page.
-const SHAPE: KvShape = KvShape { n_layers: 1, n_kv_heads: 8, head_dim: 64 };
+const SHAPE: KvShape = KvShape::new(1, 8, 64);
 
 /// A store with `pages` pages of 512 KiB.
 fn kv(pages: usize) -> KvStore {

@@ -375,7 +375,7 @@ mod tests {
         let limit = |budget: usize, policy: &str| {
             let pool = PagePool::new(PoolConfig::new(budget)).expect("a pool");
             // 1 MiB per block of 32 tokens in F16.
-            let shape = KvShape { n_layers: 8, n_kv_heads: 8, head_dim: 128 };
+            let shape = KvShape::new(8, 8, 128);
             let kv = KvStore::new(shape, &policy.parse().expect("a policy"), &pool).expect("a store");
             let store = Arc::new(PrefixStore::open(folder.path(), 32, 1 << 30).expect("a folder"));
             WriteQueue::new(store, Arc::default(), WhenFull::Wait, &kv).limit_bytes

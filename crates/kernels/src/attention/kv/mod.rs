@@ -229,6 +229,25 @@ pub(super) fn widen_values<L: WideLanes>(
     }
 }
 
+/// Transposes a tile of keys in f32, `[dim, 32]`, to one of values, `[32, columns * 16]`; what a
+/// row has beyond `dim` is zeros.
+#[inline(always)]
+pub(super) fn keys_to_values(keys: KvTile<'_>, columns: usize, to: &mut [Line]) {
+    debug_assert!(keys.format == KvFormat::F32, "keys are widened before");
+    let keys: &[[f32; KEY_TILE]] = bytemuck::cast_slice(keys.numbers);
+    for column in 0..columns {
+        let first = column * WIDE;
+        let dimensions = &keys[first..keys.len().min(first + WIDE)];
+        for position in 0..KEY_TILE {
+            let line = &mut floats_mut(&mut to[position * columns + column..][..1])[..WIDE];
+            line[dimensions.len()..].fill(0.0);
+            for (value, dimension) in line.iter_mut().zip(dimensions) {
+                *value = dimension[position];
+            }
+        }
+    }
+}
+
 /// Widens values with a row length not a multiple of 16 to padded f32 rows.
 #[inline(always)]
 pub(super) fn pad_values<L: WideLanes>(l: L, tile: KvTile<'_>, dim: usize, to: &mut [Line]) {

@@ -1,6 +1,6 @@
 //! Views: keys and values of a sequence, as a list of blocks.
 
-use super::{KEY_TILE, KvPlane, KvTile};
+use super::{KEY_TILE, KvPlane, KvRole, KvTile};
 
 /// Keys and values of one sequence and layer, in blocks of equal size and any formats.
 #[derive(Debug, Clone, Copy)]
@@ -15,8 +15,21 @@ pub struct KvView<'a> {
 pub struct KvBlock<'a> {
     /// Keys of the block.
     pub keys: KvPlane<'a>,
-    /// Values of the block.
+    /// Values of the block; its keys again where [values are keys](Self::of_keys).
     pub values: KvPlane<'a>,
+}
+
+impl<'a> KvBlock<'a> {
+    /// A block in which each value is the key of its position, as in latent attention, where both
+    /// are one latent. Source: DeepSeek-V2, arXiv 2405.04434.
+    pub fn of_keys(keys: KvPlane<'a>) -> Self {
+        Self { keys, values: keys }
+    }
+
+    /// True if each value is the key of its position.
+    pub fn values_are_keys(&self) -> bool {
+        self.values.role() == KvRole::Keys
+    }
 }
 
 impl<'a> KvView<'a> {
@@ -38,11 +51,17 @@ impl<'a> KvView<'a> {
         self.blocks
     }
 
-    /// Keys and values of one head, in the tile starting at position `start`.
+    /// Keys and values of one head, in the tile starting at position `start`; without the latter
+    /// where values are keys.
     #[inline(always)]
-    pub(in crate::attention) fn tile(&self, kv_head: usize, start: usize) -> (KvTile<'a>, KvTile<'a>) {
+    pub(in crate::attention) fn tile(
+        &self,
+        kv_head: usize,
+        start: usize,
+    ) -> (KvTile<'a>, Option<KvTile<'a>>) {
         let block = &self.blocks[start / self.block_tokens];
         let offset = start % self.block_tokens;
-        (block.keys.tile(kv_head, offset), block.values.tile(kv_head, offset))
+        let values = (!block.values_are_keys()).then(|| block.values.tile(kv_head, offset));
+        (block.keys.tile(kv_head, offset), values)
     }
 }

@@ -35,6 +35,7 @@ pub(super) struct Sequence {
     /// Scores without a value, `[n_heads]`.
     pub(super) sinks: Option<Vec<f32>>,
     planes: Vec<[KvBuffer; 2]>,
+    values_are_keys: bool,
 }
 
 impl Sequence {
@@ -60,8 +61,17 @@ impl Sequence {
         values: Vec<f32>,
     ) -> Self {
         let formats = formats.to_vec();
-        let (sinks, planes) = (None, Vec::new());
-        let mut sequence = Self { n_kv_heads, head_dim, block_tokens, formats, keys, values, sinks, planes };
+        let mut sequence = Self {
+            n_kv_heads,
+            head_dim,
+            block_tokens,
+            formats,
+            keys,
+            values,
+            sinks: None,
+            planes: Vec::new(),
+            values_are_keys: false,
+        };
         let width = n_kv_heads * head_dim;
         for block in 0..sequence.tokens().div_ceil(block_tokens) {
             let tokens = block * block_tokens..((block + 1) * block_tokens).min(sequence.tokens());
@@ -87,6 +97,11 @@ impl Sequence {
         sequence
     }
 
+    /// The same keys, which are its values too.
+    pub(super) fn with_keys_as_values(self) -> Self {
+        Self { values: self.keys.clone(), values_are_keys: true, ..self }
+    }
+
     pub(super) fn tokens(&self) -> usize {
         self.keys.len() / (self.n_kv_heads * self.head_dim)
     }
@@ -105,7 +120,7 @@ impl Sequence {
                     let (layout, buffer) = (layouts[role as usize], &planes[role as usize]);
                     plane_at(layout, role, buffer, start)
                 });
-                KvBlock { keys, values }
+                if self.values_are_keys { KvBlock::of_keys(keys) } else { KvBlock { keys, values } }
             })
             .collect()
     }

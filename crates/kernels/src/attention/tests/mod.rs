@@ -4,6 +4,7 @@ mod batch;
 mod convert;
 mod fixture;
 mod formats;
+mod latent;
 mod nuq;
 mod property;
 mod sinks;

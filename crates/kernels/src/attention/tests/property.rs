@@ -20,7 +20,7 @@ proptest! {
         alibi in prop::option::of(1f32..9.0),
         formats in prop::collection::vec((0..KvFormat::ALL.len(), 0..KvFormat::ALL.len()), 1..3),
         block_tokens in 1usize..5,
-        has_sinks in any::<bool>(),
+        (has_sinks, values_are_keys) in any::<(bool, bool)>(),
         seed in any::<u64>(),
     ) {
         let tokens = before + n_queries;
@@ -34,6 +34,9 @@ proptest! {
         let mut rows = || random.values(tokens * n_kv_heads * head_dim);
         let (keys, values) = (rows(), rows());
         let mut sequence = Sequence::from_rows(n_kv_heads, head_dim, block_tokens, &formats, keys, values);
+        if values_are_keys {
+            sequence = sequence.with_keys_as_values();
+        }
         if has_sinks {
             let sinks = Random(seed ^ 2).values(n_kv_heads * group);
             sequence.sinks = Some(sinks.iter().map(|sink| 9.0 * sink).collect());

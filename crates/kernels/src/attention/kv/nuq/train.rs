@@ -89,7 +89,8 @@ impl NuqTraining {
     ///
     /// # Shapes
     /// `view`: blocks of `n_kv_heads` heads of `head_dim` values, from position 0, in any format
-    /// except [`KvFormat::Nuq3`]; `F32` is lossless.
+    /// except [`KvFormat::Nuq3`]; `F32` is lossless. Where values are keys there are none to add,
+    /// and [`finish`](Self::finish) reports it.
     ///
     /// # Panics
     /// If a plane has another shape or is in `nuq3`, or the RoPE tables do not match the heads or
@@ -100,10 +101,15 @@ impl NuqTraining {
         for start in (0..view.len / KEY_TILE * KEY_TILE).step_by(KEY_TILE) {
             for head in 0..self.n_kv_heads {
                 let (keys, values) = view.tile(head, start);
-                assert!(keys.nuq.is_none() && values.nuq.is_none(), "observe: a tile in nuq3");
+                assert!(
+                    [Some(keys), values].iter().flatten().all(|tile| tile.nuq.is_none()),
+                    "observe: a tile in nuq3"
+                );
                 let skip = skip.saturating_sub(start).min(KEY_TILE);
                 self.observe_keys(keys, rope, [head, start / KEY_TILE], skip);
-                self.observe_values(values, skip);
+                if let Some(values) = values {
+                    self.observe_values(values, skip);
+                }
             }
         }
     }
