@@ -151,7 +151,7 @@ pub enum Error {
     },
     /// A matrix of the experts of a mixture.
     #[error(
-        "{name} belongs to the experts of a mixture, which adapters cannot change; those of attention, of shared experts and the logits can"
+        "{name} belongs to the experts of a mixture, which adapters cannot change; those of attention and the logits can, and of shared experts where every layer has them"
     )]
     Experts {
         /// The matrix.

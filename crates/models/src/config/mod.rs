@@ -46,10 +46,14 @@ pub struct ModelConfig {
     /// Width of the residual stream.
     pub model_dim: usize,
     /// Inner width of the feed-forward network that computes every token: of a mixture, that of its
-    /// shared experts, and 0 without.
+    /// shared experts, and 0 without. [`Experts::dense_dim`](crate::Experts::dense_dim) is that of
+    /// layers without experts.
     pub ffn_dim: usize,
     /// Number of transformer layers.
     pub n_layers: usize,
+    /// Layers of the file behind these, which predict further tokens (multi-token prediction) and
+    /// are left out.
+    pub prediction_layers: usize,
     /// Number of query heads.
     pub n_heads: usize,
     /// Number of key and value heads; divides `n_heads`.
@@ -90,6 +94,8 @@ impl ModelConfig {
 
         let model_dim = keys.require_count("embedding_length", 1..=MAX_WIDTH)?;
         let n_layers = read_layers(&keys, checkpoint)?;
+        let prediction_layers = keys.count("nextn_predict_layers", 0..=n_layers - 1)?.unwrap_or(0);
+        let n_layers = n_layers - prediction_layers;
         let n_heads = keys.require_count("attention.head_count", 1..=MAX_WIDTH)?;
         let n_kv_heads = read_kv_heads(&keys, n_layers)?.unwrap_or(n_heads);
         if n_heads % n_kv_heads != 0 {
@@ -111,6 +117,7 @@ impl ModelConfig {
             model_dim,
             ffn_dim,
             n_layers,
+            prediction_layers,
             n_heads,
             n_kv_heads,
             head_dim,
@@ -131,6 +138,11 @@ impl ModelConfig {
     /// Width of all key (or value) heads together.
     pub fn kv_dim(&self) -> usize {
         self.n_kv_heads * self.head_dim
+    }
+
+    /// Inner width of the widest feed-forward network that is not an expert.
+    pub(crate) fn widest_network(&self) -> usize {
+        self.ffn_dim.max(self.decoder.experts.as_ref().map_or(0, |experts| experts.dense_dim))
     }
 
     /// The size of a token's keys and values: those of the layers with attention.

@@ -20,6 +20,7 @@ use crate::workspace::Adapted;
 /// Dimensions that adapters of a model must match.
 pub(super) fn base_model(config: &ModelConfig) -> BaseModel {
     let has_states = config.decoder.recurrent.is_some();
+    let has_dense = config.decoder.experts.as_ref().is_some_and(|experts| experts.dense_dim > 0);
     BaseModel {
         architecture: config.architecture.clone(),
         n_layers: config.n_layers,
@@ -27,7 +28,8 @@ pub(super) fn base_model(config: &ModelConfig) -> BaseModel {
         query_dim: if has_states { 0 } else { config.query_dim() },
         kv_dim: config.kv_dim(),
         head_dim: config.head_dim,
-        ffn_dim: config.ffn_dim,
+        // Networks of several widths have no sizes of one target module.
+        ffn_dim: if has_dense { 0 } else { config.ffn_dim },
         vocab_size: config.vocab_size,
         interleaved_heads: config.decoder.rope_layout == RopeLayout::Interleaved,
         joint_projections: config.decoder.projections == Projections::Joint,

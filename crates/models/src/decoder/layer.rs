@@ -341,14 +341,14 @@ impl Layer<'_> {
     ) {
         let Layer { config, compute, .. } = self;
         let Buffers { normed, gated, up, update, adapted, .. } = buffers;
-        let n_rows = normed.tokens();
-        let up = &mut up[..n_rows * config.ffn_dim];
-        let gate = gated.resize(n_rows, config.ffn_dim);
+        let (n_rows, width) = (normed.tokens(), network.gate.weights.rows());
+        let up = &mut up[..n_rows * width];
+        let gate = gated.resize(n_rows, width);
         let products = [Product::of(&network.gate, gate), Product::of(&network.up, &mut *up)];
         project_adapted(compute, adapted, rows, (self.index, Site::FeedForwardInput), normed, products);
         let up = &*up;
         finish(compute, gated, network.down.weights.format().uses_q8(), &|rows, gate| {
-            let up = &up[rows.start * config.ffn_dim..rows.end * config.ffn_dim];
+            let up = &up[rows.start * width..rows.end * width];
             activate(compute, config.decoder.activation, gate, up);
         });
         let products = [Product::of(&network.down, &mut update[..n_rows * config.model_dim])];

@@ -352,7 +352,7 @@ impl Model {
         if let Some(experts) = &config.decoder.experts {
             experts::prepare(&mut buffers.experts, experts, n_tokens, config.model_dim)?;
         }
-        resize(&mut buffers.up, rows(config.ffn_dim), "the feed-forward network")
+        resize(&mut buffers.up, rows(config.widest_network()), "the feed-forward network")
     }
 
     /// Looks the embedding of every token up.

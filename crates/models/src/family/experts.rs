@@ -1,4 +1,4 @@
-//! Mixtures of experts as data: sizes, router, and the switches that families differ in.
+//! Mixtures of experts as data: layers, sizes, router, and the switches that families differ in.
 
 use super::Activation;
 use crate::config::keys::{Keys, Limits, Real};
@@ -13,10 +13,15 @@ const MAX_EXPERTS: usize = 1 << 16;
 /// Factors of expert outputs; published models have 1 to 2.5.
 const WEIGHT_SCALES: Limits = Limits { least: 1e-4, most: 1e4 };
 
-/// A mixture of experts in the place of each layer's feed-forward network.
+/// A mixture of experts in the place of a feed-forward network, of each layer or of some.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Experts {
+    /// True for layers with experts, `[n_layers]`, at least one; the others have a feed-forward
+    /// network.
+    pub layers: Vec<bool>,
+    /// Inner width of the feed-forward network of layers without experts; 0 = there are none.
+    pub dense_dim: usize,
     /// Experts per layer.
     pub count: usize,
     /// Experts that compute each token.
@@ -86,6 +91,9 @@ pub(super) enum Shared {
     None,
     /// Present, behind a sigmoid gate.
     Gated,
+    /// Without a gate: of the width that the file names, or else so many experts as it names, or
+    /// else this many.
+    Plain(usize),
 }
 
 impl Usual {
@@ -100,23 +108,44 @@ impl Usual {
 
 impl Experts {
     /// Reads the mixture of a family that has one.
-    pub(super) fn read(keys: &Keys<'_>, usual: Usual) -> Result<Self> {
+    pub(super) fn read(keys: &Keys<'_>, n_layers: usize, usual: Usual) -> Result<Self> {
         let count = keys.require_count("expert_count", 1..=MAX_EXPERTS)?;
         let used = keys.require_count("expert_used_count", 1..=count)?;
         let ffn_dim = match keys.count("expert_feed_forward_length", 1..=MAX_WIDTH)? {
             Some(ffn_dim) => ffn_dim,
             None => keys.require_count("feed_forward_length", 1..=MAX_WIDTH)?,
         };
-        let shared_dim = match usual.shared {
-            Shared::None => 0,
-            Shared::Gated => {
-                let named = keys.count("expert_shared_feed_forward_length", 1..=MAX_WIDTH)?;
-                named.map_or_else(|| keys.require_count("feed_forward_length", 1..=MAX_WIDTH), Ok)?
-            }
-        };
+        let shared_dim = read_shared(keys, &usual.shared, ffn_dim)?;
         let router = read_router(keys, &usual, (count, used))?;
         let shared_gate = usual.shared == Shared::Gated;
-        Ok(Self { count, used, ffn_dim, shared_dim, shared_gate, activation: usual.activation, router })
+        let (layers, dense_dim) = read_layers(keys, n_layers)?;
+        let activation = usual.activation;
+        Ok(Self { layers, dense_dim, count, used, ffn_dim, shared_dim, shared_gate, activation, router })
+    }
+}
+
+/// The layers with experts, and the width of the feed-forward network of the others.
+fn read_layers(keys: &Keys<'_>, n_layers: usize) -> Result<(Vec<bool>, usize)> {
+    let leading = keys.count("leading_dense_block_count", 0..=n_layers.saturating_sub(1))?.unwrap_or(0);
+    let layers = (0..n_layers).map(|layer| layer >= leading).collect();
+    let dense_dim = (leading > 0).then(|| keys.require_count("feed_forward_length", 1..=MAX_WIDTH));
+    Ok((layers, dense_dim.transpose()?.unwrap_or(0)))
+}
+
+/// Inner width of the shared experts together.
+fn read_shared(keys: &Keys<'_>, shared: &Shared, ffn_dim: usize) -> Result<usize> {
+    const COUNT: &str = "expert_shared_count";
+    if *shared == Shared::None {
+        return Ok(0);
+    }
+    let named = keys.count("expert_shared_feed_forward_length", 1..=MAX_WIDTH)?;
+    match (named, shared) {
+        (Some(named), _) => Ok(named),
+        (None, Shared::Plain(usual)) => {
+            let most = MAX_WIDTH / ffn_dim;
+            Ok(keys.count(COUNT, 0..=most)?.unwrap_or(*usual).saturating_mul(ffn_dim))
+        }
+        (None, _) => keys.require_count("feed_forward_length", 1..=MAX_WIDTH),
     }
 }
 

@@ -13,7 +13,7 @@ pub(super) const GPT_OSS: Family = Family {
     local_rope: LocalRopes::None,
     decoder: |keys, sizes| {
         let usual = Usual { scoring: Scoring::SoftmaxOfSelected, activation: ACTIVATION, ..Usual::SOFTMAX };
-        let experts = Experts::read(keys, usual)?;
+        let experts = Experts::read(keys, sizes.n_layers, usual)?;
         Ok(DecoderSpec {
             sinks: true,
             // Files of other converters lack the key, and the models were trained without rounding.

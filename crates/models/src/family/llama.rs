@@ -15,7 +15,7 @@ pub(super) const LLAMA: Family = Family {
         if keys.count("expert_count", 0..=usize::MAX)?.unwrap_or(0) == 0 {
             return common(keys, sizes);
         }
-        let experts = Experts::read(keys, Usual { renormalize: true, ..Usual::SOFTMAX })?;
+        let experts = Experts::read(keys, sizes.n_layers, Usual { renormalize: true, ..Usual::SOFTMAX })?;
         let decoder = DecoderSpec::mixture(keys, sizes, Some(experts))?;
         Ok(DecoderSpec { rope_layout: RopeLayout::Interleaved, ..decoder })
     },

@@ -6,6 +6,7 @@ mod activation;
 mod exaone;
 mod experts;
 mod gemma;
+mod glm;
 mod gpt_oss;
 mod granite;
 mod lfm;
@@ -53,6 +54,7 @@ const FAMILIES: &[Family] = &[
     exaone::EXAONE4,
     granite::GRANITE,
     lfm::LFM2,
+    glm::GLM4_MOE,
 ];
 
 /// One model family.

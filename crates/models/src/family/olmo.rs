@@ -25,7 +25,7 @@ pub(super) const OLMOE: Family = Family {
     architecture: "olmoe",
     local_rope: LocalRopes::None,
     decoder: |keys, sizes| {
-        let experts = Experts::read(keys, Usual::SOFTMAX)?;
+        let experts = Experts::read(keys, sizes.n_layers, Usual::SOFTMAX)?;
         Ok(DecoderSpec { row_norms: true, ..DecoderSpec::mixture(keys, sizes, Some(experts))? })
     },
 };

@@ -20,7 +20,7 @@ pub(super) const QWEN3_MOE: Family = Family {
     architecture: "qwen3moe",
     local_rope: LocalRopes::None,
     decoder: |keys, sizes| {
-        let experts = Experts::read(keys, Usual { renormalize: true, ..Usual::SOFTMAX })?;
+        let experts = Experts::read(keys, sizes.n_layers, Usual { renormalize: true, ..Usual::SOFTMAX })?;
         Ok(DecoderSpec { head_norms: true, ..DecoderSpec::mixture(keys, sizes, Some(experts))? })
     },
 };
@@ -30,7 +30,7 @@ pub(super) const QWEN2_MOE: Family = Family {
     architecture: "qwen2moe",
     local_rope: LocalRopes::None,
     decoder: |keys, sizes| {
-        let experts = Experts::read(keys, Usual { shared: Shared::Gated, ..Usual::SOFTMAX })?;
+        let experts = Experts::read(keys, sizes.n_layers, Usual { shared: Shared::Gated, ..Usual::SOFTMAX })?;
         DecoderSpec::mixture(keys, sizes, Some(experts))
     },
 };
@@ -47,7 +47,7 @@ pub(super) const QWEN35_MOE: Family = Family {
     local_rope: LocalRopes::None,
     decoder: |keys, sizes| {
         let usual = Usual { renormalize: true, shared: Shared::Gated, ..Usual::SOFTMAX };
-        let experts = Experts::read(keys, usual)?;
+        let experts = Experts::read(keys, sizes.n_layers, usual)?;
         hybrid(DecoderSpec::mixture(keys, sizes, Some(experts))?, keys, sizes)
     },
 };

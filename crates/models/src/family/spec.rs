@@ -37,12 +37,14 @@ pub struct DecoderSpec {
     pub window: Window,
     /// Activation of the gated feed-forward network.
     pub activation: Activation,
-    /// Experts of the feed-forward network, if it is a mixture; in every layer then.
+    /// Experts of the feed-forward network, if it is a mixture in some layer.
     pub experts: Option<Experts>,
     /// Storage of projections that have the same input: separate or joint.
     pub projections: Projections,
     /// True if each head of the queries and keys is normed before RoPE (QK norm).
     pub head_norms: bool,
+    /// True if the norms of heads may be absent: files that lack them are models without.
+    pub optional_head_norms: bool,
     /// True if queries and keys are normed before RoPE, all heads of a token together.
     pub row_norms: bool,
     /// True if the inputs of attention and of the feed-forward network are normed.
@@ -113,6 +115,7 @@ impl DecoderSpec {
             experts,
             projections: Projections::Separate,
             head_norms: false,
+            optional_head_norms: false,
             row_norms: false,
             input_norms: true,
             ffn_norm_name: "ffn_norm",

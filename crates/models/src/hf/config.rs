@@ -6,7 +6,7 @@ use gguf_rs_lite::Metadata;
 use serde_json::{Map, Value};
 
 use super::experts::StackForm;
-use super::family::{Decoder, Family, Form, Part, SoftCaps};
+use super::family::{Decoder, Family, Form, Part, Shape, SoftCaps};
 use super::fields::{self, Fields};
 use super::heads::RecurrentSizes;
 use super::keys::Keys;
@@ -40,6 +40,8 @@ pub(super) struct Hyperparameters {
     pub(super) generated: Vec<Generated>,
     /// Layers with a state instead of attention, `[n_layers]`; empty without.
     recurrent_layers: Vec<bool>,
+    /// False if the family may have norms of heads and the model has none.
+    has_head_norms: bool,
 }
 
 impl Hyperparameters {
@@ -49,9 +51,13 @@ impl Hyperparameters {
             Form::Decoder(decoder) if self.recurrent_layers.get(layer) == Some(&true) => {
                 decoder.recurrent_layer
             }
+            Form::Decoder(decoder) if self.sizes.experts.is_some_and(|experts| !experts.are_in(layer)) => {
+                decoder.dense_layer
+            }
             _ => self.family.layer,
         };
-        groups.iter().copied().flatten()
+        let has_head_norms = self.has_head_norms;
+        groups.iter().copied().flatten().filter(move |part| has_head_norms || part.shape != Shape::HeadNorm)
     }
 }
 
@@ -139,6 +145,7 @@ impl Config {
                     scheme,
                     generated,
                     recurrent_layers,
+                    has_head_norms: true,
                 });
             }
         };
@@ -164,8 +171,21 @@ impl Config {
         }
         let generated = rope::write(&config, decoder, &sizes, &mut keys)?;
         let is_tied = config.flag("tie_word_embeddings")?.or(decoder.is_tied);
+        let has_head_norms = match decoder.head_norm_switch {
+            Some(switch) => config.flag(switch)?.unwrap_or(false),
+            None => true,
+        };
         let metadata = keys.metadata;
-        Ok(Hyperparameters { family, sizes, is_tied, metadata, scheme, generated, recurrent_layers })
+        Ok(Hyperparameters {
+            family,
+            sizes,
+            is_tied,
+            metadata,
+            scheme,
+            generated,
+            recurrent_layers,
+            has_head_norms,
+        })
     }
 }
 
@@ -244,6 +264,10 @@ fn read_sizes(config: &Fields<'_>, decoder: &Decoder) -> Result<Sizes> {
         experts: decoder.experts.map(|experts| experts.read(config, ffn_dim)).transpose()?,
         recurrent: RecurrentSizes::default(),
         n_layers: config.require_count("num_hidden_layers", 1..=MAX_LAYERS)?,
+        prediction_layers: match decoder.prediction_layers {
+            Some(field) => config.count(field, 0..=MAX_LAYERS)?.unwrap_or(1),
+            None => 0,
+        },
         n_heads,
         n_kv_heads,
         head_dim,

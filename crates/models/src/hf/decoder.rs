@@ -45,6 +45,9 @@ const USUAL: Decoder = Decoder {
     experts: None,
     recurrent: None,
     recurrent_layer: &[],
+    dense_layer: &[],
+    head_norm_switch: None,
+    prediction_layers: None,
     partial_rotary: 1.0,
     rotary_sections: None,
     adjusts_ffn_dim: false,
@@ -107,7 +110,12 @@ const EXPERTS: Experts = Experts {
     count: &["num_experts", "num_local_experts"],
     ffn_dim: Some("moe_intermediate_size"),
     shared_dim: None,
-    renormalize: Some("norm_topk_prob"),
+    shared_count: None,
+    leading_dense: None,
+    scoring: None,
+    renormalize: Some(("norm_topk_prob", false)),
+    scale: None,
+    has_groups: false,
     alias: None,
     parts: ["gate_proj", "up_proj", "down_proj"],
     form: StackForm::Usual,
@@ -298,6 +306,33 @@ pub(super) const FAMILIES: &[Family] = &[
             ..USUAL
         }),
         layer: parts::GPT_OSS,
+        ..QWEN2_FAMILY
+    },
+    Family {
+        classes: &["Glm4MoeForCausalLM"],
+        model_types: &["glm4_moe"],
+        architecture: "glm4moe",
+        form: Form::Decoder(Decoder {
+            norm_eps: 1e-5,
+            writes_rotary_dim: true,
+            experts: Some(&Experts {
+                count: &["n_routed_experts", "num_local_experts"],
+                shared_count: Some(("n_shared_experts", 1)),
+                leading_dense: Some(("first_k_dense_replace", 1)),
+                // Sigmoids.
+                scoring: Some(2),
+                renormalize: Some(("norm_topk_prob", true)),
+                scale: Some("routed_scaling_factor"),
+                has_groups: true,
+                ..EXPERTS
+            }),
+            dense_layer: parts::GLM4_MOE_DENSE,
+            head_norm_switch: Some("use_qk_norm"),
+            prediction_layers: Some("num_nextn_predict_layers"),
+            partial_rotary: 0.5,
+            ..USUAL
+        }),
+        layer: parts::GLM4_MOE,
         ..QWEN2_FAMILY
     },
     OLMO2_FAMILY,

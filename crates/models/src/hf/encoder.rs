@@ -160,6 +160,7 @@ fn read_sizes(config: &Fields<'_>, names: &Encoder) -> Result<Sizes> {
         experts: None,
         recurrent: RecurrentSizes::default(),
         n_layers: config.require_count(names.n_layers, 1..=MAX_LAYERS)?,
+        prediction_layers: 0,
         n_heads,
         n_kv_heads: n_heads,
         head_dim: model_dim / n_heads,

@@ -2,7 +2,7 @@
 
 use super::fields::Fields;
 use super::keys::Keys;
-use super::sizes::{ExpertSizes, MAX_EXPERTS, MAX_WIDTH};
+use super::sizes::{ExpertSizes, MAX_EXPERTS, MAX_LAYERS, MAX_WIDTH};
 use crate::error::Result;
 
 /// Stacks of GGUF: gate, up and down.
@@ -17,9 +17,21 @@ pub(super) struct Experts {
     pub(super) ffn_dim: Option<&'static str>,
     /// Field with the inner width of the shared experts; `None`: there are none.
     pub(super) shared_dim: Option<&'static str>,
-    /// Field that says if a token's weights are divided by their sum, false where it is absent;
-    /// `None`: they are.
-    pub(super) renormalize: Option<&'static str>,
+    /// Field with the number of shared experts, each as wide as an expert, and its default; in
+    /// place of their width.
+    pub(super) shared_count: Option<(&'static str, usize)>,
+    /// Field with the number of leading layers without experts, and its default; `None`: experts
+    /// in every layer.
+    pub(super) leading_dense: Option<(&'static str, usize)>,
+    /// Number of the function from logits to scores in GGUF; `None`: readers have a default.
+    pub(super) scoring: Option<usize>,
+    /// Field that says if a token's weights are divided by their sum, and its default; `None`: they
+    /// are.
+    pub(super) renormalize: Option<(&'static str, bool)>,
+    /// Field with the factor of weights, 1 where it is absent; `None`: there is none.
+    pub(super) scale: Option<&'static str>,
+    /// May select experts of the best groups only (`n_group`, `topk_group`).
+    pub(super) has_groups: bool,
     /// Beginning of names, behind the number of the layer, in place of `mlp.`; `None`: that alone.
     pub(super) alias: Option<&'static str>,
     /// Names of the gate, up and down matrices of an expert.
@@ -64,11 +76,21 @@ impl Experts {
                 return Err(config.invalid(key, format!("{known}: GGUF has no key for another")));
             }
         }
-        Ok(ExpertSizes {
-            count,
-            ffn_dim: self.ffn_dim.map_or(Ok(ffn_dim), width)?,
-            shared_dim: self.shared_dim.map_or(Ok(0), width)?,
-        })
+        let ffn_dim = self.ffn_dim.map_or(Ok(ffn_dim), width)?;
+        let shared_dim = match self.shared_count {
+            Some((field, usual)) => {
+                config.count(field, 0..=MAX_WIDTH / ffn_dim)?.unwrap_or(usual).saturating_mul(ffn_dim)
+            }
+            None => self.shared_dim.map_or(Ok(0), width)?,
+        };
+        let leading_dense = match self.leading_dense {
+            Some((field, usual)) => {
+                let n_layers = config.require_count("num_hidden_layers", 1..=MAX_LAYERS)?;
+                config.count(field, 0..=n_layers - 1)?.unwrap_or(usual)
+            }
+            None => 0,
+        };
+        Ok(ExpertSizes { count, ffn_dim, shared_dim, leading_dense })
     }
 
     /// Writes the keys of the mixture.
@@ -78,11 +100,25 @@ impl Experts {
         if self.ffn_dim.is_some() {
             keys.count("expert_feed_forward_length", sizes.ffn_dim);
         }
-        if sizes.shared_dim > 0 {
+        if self.shared_count.is_some() {
+            keys.count("expert_shared_count", sizes.shared_dim / sizes.ffn_dim);
+        } else if sizes.shared_dim > 0 {
             keys.count("expert_shared_feed_forward_length", sizes.shared_dim);
         }
-        if let Some(field) = self.renormalize {
-            keys.flag("expert_weights_norm", config.flag(field)?.unwrap_or(false));
+        if self.leading_dense.is_some() {
+            keys.count("leading_dense_block_count", sizes.leading_dense);
+        }
+        if let Some(scoring) = self.scoring {
+            keys.count("expert_gating_func", scoring);
+        }
+        if let Some((field, usual)) = self.renormalize {
+            keys.flag("expert_weights_norm", config.flag(field)?.unwrap_or(usual));
+        }
+        if let Some(field) = self.scale {
+            keys.real("expert_weights_scale", config.positive(field)?.unwrap_or(1.0));
+        }
+        if self.has_groups {
+            write_groups(config, sizes.count, keys)?;
         }
         Ok(())
     }
@@ -100,4 +136,13 @@ impl Experts {
         let part = self.parts[stack];
         format!("model.layers.{layer}.{}experts.{expert}.{part}.weight", self.alias.unwrap_or("mlp."))
     }
+}
+
+/// Groups of experts, of which a token's are of the best; one group is none.
+fn write_groups(config: &Fields<'_>, n_experts: usize, keys: &mut Keys) -> Result<()> {
+    const COUNT: &str = "n_group";
+    let Some(count @ 2..) = config.count(COUNT, 0..=n_experts)? else { return Ok(()) };
+    keys.count("expert_group_count", count);
+    keys.count("expert_group_used_count", config.require_count("topk_group", 1..=count)?);
+    Ok(())
 }

@@ -83,6 +83,14 @@ pub(super) struct Decoder {
     pub(super) recurrent: Option<Recurrent>,
     /// The tensors of a layer with a state.
     pub(super) recurrent_layer: Parts,
+    /// The tensors of a layer without experts between or before layers that have them.
+    pub(super) dense_layer: Parts,
+    /// Field that says if heads of queries and keys are normed, false where it is absent; `None`:
+    /// the tables of tensors tell.
+    pub(super) head_norm_switch: Option<&'static str>,
+    /// Field with the number of layers behind the last that predict further tokens, 1 where it is
+    /// absent; they are left out. `None`: there are none.
+    pub(super) prediction_layers: Option<&'static str>,
     /// Share of a head that is rotated, unless the file names one.
     pub(super) partial_rotary: f64,
     /// Rotary positions of images have three parts, whose numbers of pairs other readers want.
@@ -211,6 +219,8 @@ pub(super) enum Shape {
     Down,
     /// From the residual stream to logits of experts.
     Router,
+    /// A number for each expert, added for the selection; its name has no suffix.
+    SelectionBias,
     /// Direction of the gate of the shared experts.
     SharedGate,
     /// Gate or up projection of the shared experts.
@@ -222,7 +232,7 @@ impl Shape {
     /// True for tensors whose names have no suffix in folders; the tables have all of their names
     /// in GGUF.
     pub(super) fn is_bare(self) -> bool {
-        matches!(self, Self::Sinks | Self::StateBias | Self::StateDecay)
+        matches!(self, Self::Sinks | Self::StateBias | Self::StateDecay | Self::SelectionBias)
     }
 }
 

@@ -76,6 +76,16 @@ const SHARED_EXPERTS: &[Part] = &[
     plain("mlp.shared_expert.down_proj", "ffn_down_shexp", Shape::SharedDown),
 ];
 
+/// Of several shared experts, in matrices together.
+const PLAIN_SHARED_EXPERTS: &[Part] = &[
+    plain("mlp.shared_experts.gate_proj", "ffn_gate_shexp", Shape::SharedUp),
+    plain("mlp.shared_experts.up_proj", "ffn_up_shexp", Shape::SharedUp),
+    plain("mlp.shared_experts.down_proj", "ffn_down_shexp", Shape::SharedDown),
+];
+
+const SELECTION_BIAS: Part =
+    plain("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", Shape::SelectionBias);
+
 pub(super) const LLAMA: Parts = &[&[INPUT_NORM], ATTENTION, &[FFN_NORM], NETWORK];
 
 pub(super) const QWEN2: Parts =
@@ -117,6 +127,11 @@ pub(super) const GPT_OSS: Parts = &[
         part("mlp.router", "ffn_gate_inp", Shape::Router, Bias::Always),
     ],
 ];
+
+pub(super) const GLM4_MOE: Parts =
+    &[&[INPUT_NORM], ATTENTION, HEAD_NORMS, &[POST_NORM, ROUTER, SELECTION_BIAS], PLAIN_SHARED_EXPERTS];
+
+pub(super) const GLM4_MOE_DENSE: Parts = &[&[INPUT_NORM], ATTENTION, HEAD_NORMS, &[POST_NORM], NETWORK];
 
 pub(super) const OLMO2: Parts = &[ATTENTION, ROW_NORMS, &[POST_NORM], NETWORK, &[POST_FFN_NORM]];
 

@@ -21,6 +21,8 @@ pub(super) struct Sizes {
     /// Of layers with a state; zeros without.
     pub(super) recurrent: RecurrentSizes,
     pub(super) n_layers: usize,
+    /// Layers behind these that predict further tokens and are left out.
+    pub(super) prediction_layers: usize,
     pub(super) n_heads: usize,
     pub(super) n_kv_heads: usize,
     pub(super) head_dim: usize,
@@ -40,4 +42,13 @@ pub(super) struct ExpertSizes {
     pub(super) ffn_dim: usize,
     /// 0: no shared experts.
     pub(super) shared_dim: usize,
+    /// Layers before the first with experts.
+    pub(super) leading_dense: usize,
+}
+
+impl ExpertSizes {
+    /// True for a layer with experts.
+    pub(super) fn are_in(&self, layer: usize) -> bool {
+        layer >= self.leading_dense
+    }
 }

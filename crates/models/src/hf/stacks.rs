@@ -81,7 +81,7 @@ impl Stacks {
         let (model_dim, sizes) = sizes;
         let (width, inner, count) = (model_dim as u64, sizes.ffn_dim as u64, sizes.count as u64);
         let mut tensors = Vec::with_capacity(STACKS.len() * n_layers);
-        for layer in 0..n_layers {
+        for layer in (0..n_layers).filter(|&layer| sizes.are_in(layer)) {
             if experts.form == StackForm::Alternating {
                 tensors.extend(self.alternating.layer(layer, (model_dim, sizes))?);
                 continue;

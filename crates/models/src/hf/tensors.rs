@@ -171,6 +171,9 @@ fn place(name: &str, model: &Hyperparameters, is_multimodal: bool) -> Place {
     }
     let name = without_prefix(name);
     let names = model.family.names;
+    if is_of_prediction(name, model) {
+        return Place::Ignored;
+    }
     if names.unused.iter().any(|prefix| name.starts_with(prefix)) {
         return Place::Ignored;
     }
@@ -186,6 +189,15 @@ fn place(name: &str, model: &Hyperparameters, is_multimodal: bool) -> Place {
         None => place_part(name, names.outside.iter(), "", model),
     };
     target.map_or(Place::Unknown, Place::At)
+}
+
+/// True for a tensor of a layer that predicts further tokens.
+fn is_of_prediction(name: &str, model: &Hyperparameters) -> bool {
+    let sizes = &model.sizes;
+    let layer = name
+        .strip_prefix(model.family.names.layers)
+        .and_then(|rest| split_layer(rest, sizes.n_layers + sizes.prediction_layers));
+    layer.is_some_and(|(layer, _)| layer >= sizes.n_layers)
 }
 
 fn place_in_layer(name: &str, model: &Hyperparameters) -> Option<Target> {
@@ -256,6 +268,7 @@ fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
         Shape::QueryNorm => return vec![query as u64],
         Shape::KeyNorm => return vec![key as u64],
         Shape::Sinks => return vec![sizes.n_heads as u64],
+        Shape::SelectionBias => return vec![count as u64],
         Shape::StateBias | Shape::StateDecay => return vec![state.value_heads as u64],
         Shape::StateNorm => return vec![state.value_dim as u64],
         Shape::StateTaps => return vec![state.taps as u64, 1, (2 * state.keys() + state.values()) as u64],

@@ -35,6 +35,7 @@ impl Weights {
         for layer in 0..config.n_layers {
             layers.push(load_layer(&mut source, config, layer)?);
         }
+        source.skip_layers(config.n_layers..config.n_layers + config.prediction_layers);
         let output_norm = format!("{}.weight", config.decoder.output_norm_name);
         let mut output_norm = source.vector(&output_norm, config.model_dim)?;
         // Products are linear: the factor of logits is one of what they multiply.
@@ -58,10 +59,13 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
     source.skip(&name("attn_rot_embd.weight"));
     let mixer = load_mixer(source, config, layer, &name)?;
     let (feed_forward, experts) = match &decoder.experts {
-        None => (Some(load_feed_forward(source, config, &name)?), None),
-        Some(experts) => {
+        Some(experts) if experts.layers[layer] => {
             let shared = (experts.shared_dim > 0).then(|| load_shared(source, experts, model_dim, &name));
             (shared.transpose()?, Some(load_experts(source, experts, model_dim, &name)?))
+        }
+        dense => {
+            let ffn_dim = dense.as_ref().map_or(config.ffn_dim, |experts| experts.dense_dim);
+            (Some(load_feed_forward(source, config, ffn_dim, &name)?), None)
         }
     };
     let mut norm = |there: bool, part: &str, len| {
@@ -81,9 +85,10 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
 fn load_feed_forward(
     source: &mut TensorSource<'_>,
     config: &ModelConfig,
+    ffn_dim: usize,
     name: &dyn Fn(&str) -> String,
 ) -> Result<FeedForward> {
-    let (model_dim, ffn_dim) = (config.model_dim, config.ffn_dim);
+    let model_dim = config.model_dim;
     let (gate, up) = match config.decoder.projections {
         Projections::Separate => (
             linear(source, &name("ffn_gate"), ffn_dim, model_dim)?,

@@ -44,7 +44,8 @@ fn load_attention(
             (joint.next(query_dim)?, joint.next(kv_dim)?, joint.next(kv_dim)?)
         }
     };
-    let has_norms = decoder.head_norms || decoder.row_norms;
+    let is_absent = decoder.optional_head_norms && !source.has(&name("attn_q_norm.weight"));
+    let has_norms = (decoder.head_norms || decoder.row_norms) && !is_absent;
     let norm_dims = if decoder.row_norms { [query_dim, kv_dim] } else { [config.head_dim; 2] };
     let mut norm = |part: &str, len| has_norms.then(|| source.vector(&name(part), len)).transpose();
     Ok(AttentionWeights {

@@ -38,9 +38,9 @@ pub struct LayerWeights {
     pub attention_post_norm: Option<Vec<f32>>,
     /// `[model_dim]`; norm of the input of the feed-forward network.
     pub ffn_norm: Option<Vec<f32>>,
-    /// The network of every token; of a mixture its shared experts, if it has any.
+    /// The network of every token; of a mixture in this layer its shared experts, if it has any.
     pub feed_forward: Option<FeedForward>,
-    /// The experts of a mixture.
+    /// The experts of a mixture, in layers that have them.
     pub experts: Option<ExpertWeights>,
     /// `[model_dim]`.
     pub ffn_post_norm: Option<Vec<f32>>,

@@ -1,6 +1,7 @@
 //! Source of tensors: reads them by name with checked types and shapes, and counts bytes.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use gguf_rs_lite::{TensorInfo, TensorType};
 use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
@@ -156,6 +157,14 @@ impl<'a> TensorSource<'a> {
         if let Some(info) = self.checkpoint.tensor(name) {
             self.report(info);
         }
+    }
+
+    /// As [`Self::skip`], for the tensors of these layers.
+    pub(crate) fn skip_layers(&mut self, layers: Range<usize>) {
+        let checkpoint = self.checkpoint;
+        let layer_of = |name: &str| name.strip_prefix("blk.")?.split_once('.')?.0.parse::<usize>().ok();
+        let of_layers = |name: &str| layer_of(name).is_some_and(|layer| layers.contains(&layer));
+        checkpoint.tensors().filter(|info| of_layers(&info.name)).for_each(|info| self.report(info));
     }
 
     /// Checks that no tensor was left over, and returns where the weights are.

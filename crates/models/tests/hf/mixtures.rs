@@ -17,8 +17,17 @@ use serde_json::json;
 
 use crate::support::Copy;
 
-const MIXTURES: [&str; 7] =
-    ["qwen3moe", "qwen3moe_fused", "mixtral", "qwen2moe", "olmoe", "gpt_oss", "gpt_oss_mxfp4"];
+const MIXTURES: [&str; 9] = [
+    "qwen3moe",
+    "qwen3moe_fused",
+    "mixtral",
+    "qwen2moe",
+    "olmoe",
+    "gpt_oss",
+    "gpt_oss_mxfp4",
+    "glm4moe",
+    "glm4moe_plain",
+];
 
 pub(crate) fn form(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/forms").join(name)
@@ -90,10 +99,11 @@ fn files_compute_the_bits_of_their_folders_and_stay_mapped() {
         let run = |model: &Model| bits(model, &compute, &[(&tokens, 60)]);
         assert!(run(&from_folder) == run(&from_file), "{name}");
         let experts = from_file.config().decoder.experts.clone().expect("a mixture");
-        let tensor = gguf.tensor("blk.0.ffn_down_exps.weight").expect("a stack");
+        let layer = experts.layers.iter().position(|&has_experts| has_experts).expect("one");
+        let tensor = gguf.tensor(&format!("blk.{layer}.ffn_down_exps.weight")).expect("a stack");
         let dims = [experts.ffn_dim, from_file.config().model_dim, experts.count];
         assert_eq!(tensor.dims, dims.map(|dim| dim as u64), "{name}");
-        let router = gguf.tensor("blk.0.ffn_gate_inp.weight").expect("a router");
+        let router = gguf.tensor(&format!("blk.{layer}.ffn_gate_inp.weight")).expect("a router");
         assert_eq!(router.tensor_type, TensorType::F32, "{name}");
         let stacks = gguf.tensors().filter(|info| info.name.contains("_exps.")).map(TensorInfo::bytes);
         let bytes = from_file.weight_bytes();
@@ -267,6 +277,9 @@ const KEYS: &[&str] = &[
     "expert_count",
     "expert_used_count",
     "expert_feed_forward_length",
+    "expert_shared_count",
+    "leading_dense_block_count",
+    "nextn_predict_layers",
     "expert_shared_feed_forward_length",
     "expert_gating_func",
     "expert_weights_norm",
@@ -402,4 +415,57 @@ fn folders_that_are_no_whole_mixture_are_refused() {
     let copy = Copy::of_folder(&form("olmoe"));
     copy.set("clip_qkv", json!(8.0));
     assert!(copy.open().is_err_and(|error| error.to_string().contains("clip_qkv")));
+}
+
+/// Layers behind the last that predict further tokens are no layers of the model.
+#[test]
+fn prediction_layers_are_left_out() {
+    let tokens = prompt(3, 20);
+    let run = |model: &Model| bits(model, &Compute::new(1).expect("kernels"), &[(&tokens, 20)]);
+    let expected = run(&Model::load(&folder("glm4moe"), &mut |_| ()).expect("it loads"));
+    let model = changed("glm4moe", |metadata, tensors| {
+        metadata.insert("glm4moe.block_count", 4_u32);
+        metadata.insert("glm4moe.nextn_predict_layers", 1_u32);
+        let (norm, data) =
+            tensors.iter().find(|(info, _)| info.name == "output_norm.weight").expect("a norm");
+        let name = "blk.3.nextn.enorm.weight";
+        let info = TensorInfo::new(name, norm.dims.clone(), norm.tensor_type).expect("a tensor");
+        tensors.push((info, data.clone()));
+    });
+    assert_eq!(run(&model.expect("it loads")), expected);
+    let copy = Copy::of_folder(&form("glm4moe"));
+    let mut weights = copy.weights();
+    let mut extra: Vec<_> =
+        weights.iter().filter(|weight| weight.name.contains("layers.2.")).cloned().collect();
+    extra.iter_mut().for_each(|weight| weight.name = weight.name.replace("layers.2.", "layers.3."));
+    weights.append(&mut extra);
+    copy.write("model.safetensors", &weights);
+    assert_eq!(run(&Model::load(&copy.open().expect("it opens"), &mut |_| ()).expect("it loads")), expected);
+    copy.set("num_nextn_predict_layers", json!(0));
+    assert!(copy.open().is_err(), "no layer may be left over");
+}
+
+#[test]
+fn leading_layers_follow_the_keys() {
+    let refused = |key: &str, value: u32| {
+        let key = format!("glm4moe.{key}");
+        changed("glm4moe", |metadata, _| drop(metadata.insert(key, value))).map(|_| ()).expect_err("refused")
+    };
+    assert!(refused("leading_dense_block_count", 0).contains("blk.0."), "layer 0 has no experts");
+    assert!(refused("leading_dense_block_count", 2).contains("blk.1."), "layer 1 has no network");
+    assert!(refused("leading_dense_block_count", 3).contains("from 0 to 2"));
+    assert!(refused("nextn_predict_layers", 3).contains("from 0 to 2"));
+    assert!(refused("expert_shared_count", 2).contains("ffn_gate_shexp"));
+    for (field, value, expected) in [
+        ("first_k_dense_replace", json!(2), "layers.1.mlp"),
+        ("n_shared_experts", json!(2), "shared_experts"),
+        ("n_group", json!(9), "n_group"),
+        ("topk_group", json!(5), "topk_group"),
+        ("use_qk_norm", json!(false), "_norm"),
+    ] {
+        let copy = Copy::of_folder(&form("glm4moe"));
+        copy.set(field, value);
+        let refused = copy.open().map(|_| ()).expect_err(field).to_string();
+        assert!(refused.contains(expected), "{field}: {refused}");
+    }
 }

@@ -1,9 +1,9 @@
 """Makes a folder for each form of a family that published models have but `tiny/` has not, and what transformers computes.
 
-    python3 make.py [hybrids | mixtures | sinks | switches]
+    python3 make.py [hybrids | leading | mixtures | sinks | switches]
 
 Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`, 5.24 for mixtures of
-experts, gpt-oss (`sinks`), layers with a state (`hybrids`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
+experts, gpt-oss (`sinks`), layers with a state (`hybrids`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
 softmax, tables of rotary positions).
 """
 
@@ -117,6 +117,18 @@ SINKS = {
         layer_types=["full_attention", "sliding_attention", "sliding_attention"])),
 }
 
+# Layers without experts before those with, and a router of sigmoids with a bias of the selection.
+GLM4_MOE = dict(head_dim=16, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, rope_theta=None,
+                rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))
+LEADING = {
+    "glm4moe": ("Glm4MoeForCausalLM", dict(
+        GLM4_MOE, num_hidden_layers=3, first_k_dense_replace=1, n_shared_experts=1, n_group=4, topk_group=2,
+        norm_topk_prob=True, routed_scaling_factor=2.5, use_qk_norm=True, attention_bias=True, tie_word_embeddings=False)),
+    "glm4moe_plain": ("Glm4MoeForCausalLM", dict(
+        GLM4_MOE, num_hidden_layers=2, first_k_dense_replace=1, n_shared_experts=2, n_group=1, topk_group=1,
+        norm_topk_prob=False, routed_scaling_factor=1.0, use_qk_norm=False)),
+}
+
 # Layers with a state beside those with attention.
 QWEN35 = dict(
     rope_theta=None, tie_word_embeddings=False, linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=8,
@@ -165,6 +177,9 @@ def fill(model, is_gemma, generator):
             else:
                 values = 0.3 * values
             parameter.copy_(values.half().float())
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_((0.1 * torch.randn(buffer.shape, generator=generator)).half().float())
 
 
 def make_mxfp4(model, generator):
@@ -203,6 +218,8 @@ def main():
         forms = SWITCHES
     elif sys.argv[1:] == ["hybrids"]:
         forms = HYBRIDS
+    elif sys.argv[1:] == ["leading"]:
+        forms = LEADING
     elif sys.argv[1:] == ["sinks"]:
         forms = SINKS
     torch.set_num_threads(1)
