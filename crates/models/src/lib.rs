@@ -55,8 +55,8 @@ pub use decoder::Model;
 pub use encoder::{Encoder, EncoderConfig, EncoderWorkspace};
 pub use error::{Error, Result};
 pub use family::{
-    Activation, AttentionTemperature, DecoderSpec, DeltaNet, ExpertGroups, Experts, Projections, Recurrent,
-    RecurrentMixer, Router, Scoring, ShortConvolution, Window, is_encoder,
+    Activation, AttentionTemperature, DecoderSpec, DeltaNet, ExpertGroups, Experts, LatentAttention,
+    Projections, Recurrent, RecurrentMixer, Router, Scoring, ShortConvolution, Window, is_encoder,
 };
 pub use hf::{HfFolder, StoredTensor, folder_chat_template};
 pub use importance::{ImportanceMatrix, InputSquares};
@@ -68,6 +68,6 @@ pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;
 pub use weights::{
     AttentionWeights, ConvolutionWeights, DeltaNetWeights, ExpertLinears, ExpertWeights, FeedForward,
-    LayerWeights, Linear, LoadProgress, Mixer, WeightBytes, Weights, weight_format,
+    LatentWeights, LayerWeights, Linear, LoadProgress, Mixer, WeightBytes, Weights, weight_format,
 };
 pub use workspace::Workspace;

@@ -6,7 +6,7 @@ use ruvllm_kernels::low_rank::{LowRankScratch, LowRankTerm};
 use ruvllm_kernels::matmul::Activations;
 
 use crate::batch::BatchRows;
-use crate::decoder::{ExpertBuffers, Gates, RecurrentBuffers};
+use crate::decoder::{ExpertBuffers, Gates, LatentBuffers, RecurrentBuffers};
 use crate::error::{Error, Result};
 use crate::importance::InputSquares;
 
@@ -36,6 +36,8 @@ pub(crate) struct Buffers {
     pub(crate) gated_queries: Vec<f32>,
     /// Gates of the output of attention, `[tokens, n_heads, head_dim]`.
     pub(crate) query_gates: Vec<f32>,
+    /// Of latent attention; empty in models without.
+    pub(crate) latent: LatentBuffers,
     /// Of layers with a state.
     pub(crate) recurrent: RecurrentBuffers,
     /// `[tokens, n_kv_heads, head_dim]`

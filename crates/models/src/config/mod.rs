@@ -106,7 +106,7 @@ impl ModelConfig {
         let context_length = keys.require_count("context_length", 1..=MAX_CONTEXT)?;
         let sizes = Sizes { model_dim, n_layers, n_heads, head_dim };
         let decoder = (family.decoder)(&keys, &sizes)?;
-        let rope = rope::read_rope(&keys, checkpoint, (head_dim, context_length), decoder.yarn_truncate)?;
+        let rope = rope::read_rope(&keys, checkpoint, (head_dim, context_length), &decoder)?;
         let ffn_dim = match &decoder.experts {
             Some(experts) => experts.shared_dim,
             None => keys.require_count("feed_forward_length", 1..=MAX_WIDTH)?,
@@ -148,7 +148,8 @@ impl ModelConfig {
     /// The size of a token's keys and values: those of the layers with attention.
     pub fn kv_shape(&self) -> KvShape {
         let n_layers = self.cache_layer(self.n_layers);
-        KvShape::new(n_layers, self.n_kv_heads, self.head_dim)
+        let values_are_keys = self.decoder.latent.is_some();
+        KvShape { values_are_keys, ..KvShape::new(n_layers, self.n_kv_heads, self.head_dim) }
     }
 
     /// Index of a layer's keys and values: the number of layers with attention before it.
@@ -235,9 +236,11 @@ fn read_head_dim(keys: &Keys<'_>, model_dim: usize, n_heads: usize) -> Result<us
         let expected = format!("at most {} for {n_heads} heads", MAX_WIDTH / n_heads);
         return Err(keys.invalid("attention.key_length", head_dim, expected));
     }
+    // Latent attention: values are the part of keys that is not rotated.
+    let values = keys.count("attention.kv_lora_rank", 1..=head_dim)?.unwrap_or(head_dim);
     match keys.count("attention.value_length", 1..=MAX_HEAD_DIM)? {
-        Some(value_dim) if value_dim != head_dim => {
-            let expected = format!("{head_dim}, the key length");
+        Some(value_dim) if value_dim != values => {
+            let expected = format!("{values}, that of the keys");
             Err(keys.invalid("attention.value_length", value_dim, expected))
         }
         _ => Ok(head_dim),

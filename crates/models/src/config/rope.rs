@@ -5,7 +5,7 @@ use ruvllm_kernels::rope::{RopeConfig, RopeFrequencies, RopeScaling, yarn_attent
 use super::keys::{Keys, Limits, Real};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
-use crate::family::{LocalRopes, Window};
+use crate::family::{DecoderSpec, LocalRopes, Window};
 use crate::weights::read_vector;
 
 /// Rotation base of models that do not name one.
@@ -43,13 +43,12 @@ pub(crate) const FREQUENCY_DIVISORS: &str = "rope_freqs.weight";
 pub(crate) const SHORT_FACTORS: &str = "rope_factors_short.weight";
 pub(crate) const LONG_FACTORS: &str = "rope_factors_long.weight";
 
-/// Reads base, rotary dimension, scaling and frequency divisors. `yarn_truncate` is the flag of
-/// that name.
+/// Reads base, rotary dimension, scaling and frequency divisors.
 pub(crate) fn read_rope(
     keys: &Keys<'_>,
     checkpoint: &dyn Checkpoint,
     (head_dim, context_length): (usize, usize),
-    yarn_truncate: bool,
+    decoder: &DecoderSpec,
 ) -> Result<RopeConfig> {
     let rotary_dim = keys.count("rope.dimension_count", 1..=head_dim)?.unwrap_or(head_dim);
     if rotary_dim % 2 != 0 {
@@ -65,7 +64,7 @@ pub(crate) fn read_rope(
     let scaling = if long_rope {
         read_long_rope(keys, checkpoint, rotary_dim / 2, context_length)?
     } else {
-        read_scaling(keys, context_length, yarn_truncate)?
+        read_scaling(keys, context_length, decoder)?
     };
     Ok(RopeConfig { base: base.into(), rotary_dim, scaling, frequency_divisors })
 }
@@ -125,13 +124,13 @@ pub(crate) fn read_local_rope(
     Ok(layers.contains(&true).then_some(LocalRope { rope, layers }))
 }
 
-fn read_scaling(keys: &Keys<'_>, context_length: usize, yarn_truncate: bool) -> Result<RopeScaling> {
+fn read_scaling(keys: &Keys<'_>, context_length: usize, decoder: &DecoderSpec) -> Result<RopeScaling> {
     let factor = read_factor(keys)?;
     match keys.text("rope.scaling.type")? {
         None if factor == 1.0 => Ok(RopeScaling::None),
         None | Some("linear") => Ok(RopeScaling::Linear { factor: factor.into() }),
         Some("none") => Ok(RopeScaling::None),
-        Some("yarn") => read_yarn(keys, factor, context_length, yarn_truncate),
+        Some("yarn") => read_yarn(keys, factor, context_length, decoder),
         Some("longrope") => Err(Error::MissingTensor { name: SHORT_FACTORS.into() }),
         Some(other) => Err(keys.invalid(
             "rope.scaling.type",
@@ -183,7 +182,12 @@ fn read_original_context(keys: &Keys<'_>) -> Result<Option<usize>> {
 
 /// `YaRN` (arXiv 2309.00071). Cosines and sines are multiplied by `0.1 ln(factor) + 1`, or by what
 /// converters write down in its place: a factor, or the `m` of a divisor `0.1 m ln(factor) + 1`.
-fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize, truncate: bool) -> Result<RopeScaling> {
+fn read_yarn(
+    keys: &Keys<'_>,
+    factor: f32,
+    context_length: usize,
+    decoder: &DecoderSpec,
+) -> Result<RopeScaling> {
     let original_context = read_original_context(keys)?.unwrap_or(context_length);
     // A negative mix means "not set"; only the full mix of the paper is implemented.
     if let Some(mix) = keys.real("rope.scaling.yarn_ext_factor", Real::Finite)?
@@ -196,6 +200,8 @@ fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize, truncate: bool
         keys.real("rope.scaling.yarn_log_multiplier", Real::Within(LOG_MULTIPLIERS))?.unwrap_or(0.0);
     let attention_factor = match keys.real("rope.scaling.yarn_attn_factor", Real::Within(MAGNITUDES))? {
         Some(named) => named.into(),
+        // It multiplies the scores.
+        None if decoder.latent.is_some() && log_multiplier > 0.0 => 1.0,
         None => yarn_attention_factor(factor.into(), 1.0, log_multiplier.into()),
     };
     let multiplier = keys.real("rope.scaling.attn_factor", Real::Within(MAGNITUDES))?.unwrap_or(1.0);
@@ -205,7 +211,7 @@ fn read_yarn(keys: &Keys<'_>, factor: f32, context_length: usize, truncate: bool
         beta_fast: keys.real("rope.scaling.yarn_beta_fast", Real::Within(TURNS))?.unwrap_or(32.0).into(),
         beta_slow: keys.real("rope.scaling.yarn_beta_slow", Real::Within(TURNS))?.unwrap_or(1.0).into(),
         attention_factor: Some(attention_factor * f64::from(multiplier)),
-        truncate,
+        truncate: decoder.yarn_truncate,
     })
 }
 

@@ -19,13 +19,13 @@ use crate::workspace::Adapted;
 
 /// Dimensions that adapters of a model must match.
 pub(super) fn base_model(config: &ModelConfig) -> BaseModel {
-    let has_states = config.decoder.recurrent.is_some();
+    let has_other_mixers = config.decoder.recurrent.is_some() || config.decoder.latent.is_some();
     let has_dense = config.decoder.experts.as_ref().is_some_and(|experts| experts.dense_dim > 0);
     BaseModel {
         architecture: config.architecture.clone(),
         n_layers: config.n_layers,
         model_dim: config.model_dim,
-        query_dim: if has_states { 0 } else { config.query_dim() },
+        query_dim: if has_other_mixers { 0 } else { config.query_dim() },
         kv_dim: config.kv_dim(),
         head_dim: config.head_dim,
         // Networks of several widths have no sizes of one target module.

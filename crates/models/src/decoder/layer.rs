@@ -56,6 +56,7 @@ impl Layer<'_> {
     ) -> Result<()> {
         let n_rows = match &self.weights.mixer {
             Mixer::Attention(weights) => self.attention(weights, buffers, segments, (all, wanted)),
+            Mixer::Latent(weights) => self.latent_attention(weights, buffers, segments, (all, wanted)),
             Mixer::DeltaNet(weights) => self.delta_net(weights, buffers, segments, (all, wanted)),
             Mixer::ShortConvolution(weights) => {
                 self.short_convolution(weights, buffers, segments, (all, wanted))
@@ -73,6 +74,29 @@ impl Layer<'_> {
         (all, wanted): (&[Span], &[Span]),
     ) -> usize {
         self.project_attention(weights, buffers, segments, all);
+        self.cache_rows(buffers, segments, all);
+        if wanted.is_empty() {
+            return 0;
+        }
+        if self.config.decoder.gated_attention {
+            keep_rows(&mut buffers.query_gates, self.config.query_dim(), wanted);
+        }
+        let n_rows = self.keep_wanted(buffers, wanted);
+        self.attend(weights.sinks.as_deref(), buffers, segments, wanted, n_rows);
+        let Buffers { hidden, query_gates, attended, update, unnormed, adapted, .. } = buffers;
+        if self.config.decoder.gated_attention {
+            let width = self.config.query_dim();
+            let rows = attended.values_mut().chunks_exact_mut(width).zip(query_gates.chunks_exact(width));
+            let kernels = &self.compute.kernels;
+            rows::for_each(&self.compute.pool, rows, |(row, gate)| kernels.sigmoid_mul(row, gate));
+        }
+        let stream = Stream { hidden, update, unnormed, adapted };
+        self.add_mixed(&weights.output, attended, stream, (segments, wanted));
+        n_rows
+    }
+
+    /// Stores the keys and values of all rows, and shows the queries to whoever wants to see them.
+    pub(super) fn cache_rows(&self, buffers: &mut Buffers, segments: &mut [Segment<'_>], all: &[Span]) {
         self.keep_queries(buffers, all);
         let (keys, values) = (&buffers.keys, &buffers.values);
         rows::for_each(&self.compute.pool, segments.iter_mut().zip(all), |(segment, span)| {
@@ -84,16 +108,13 @@ impl Layer<'_> {
                 self.record_queries(buffers, segment, span);
             }
         }
-        if wanted.is_empty() {
-            return 0;
-        }
+    }
+
+    /// Moves the queries of `wanted` and their rows of the residual stream to the front; returns
+    /// their number.
+    pub(super) fn keep_wanted(&self, buffers: &mut Buffers, wanted: &[Span]) -> usize {
         keep_rows(&mut buffers.queries, self.config.query_dim(), wanted);
-        if self.config.decoder.gated_attention {
-            keep_rows(&mut buffers.query_gates, self.config.query_dim(), wanted);
-        }
-        let n_rows = keep_rows(&mut buffers.hidden, self.config.model_dim, wanted);
-        self.attend(weights, buffers, segments, wanted, n_rows);
-        n_rows
+        keep_rows(&mut buffers.hidden, self.config.model_dim, wanted)
     }
 
     /// Queries, keys and values of all rows, with RoPE, and Hadamard-rotated where a cache wants
@@ -149,7 +170,7 @@ impl Layer<'_> {
 
     /// RoPE, attention temperature and Hadamard rotation of all rows, each at its position in its
     /// sequence, in one dispatch.
-    fn place(
+    pub(super) fn place(
         &self,
         queries: &mut [f32],
         keys: &mut [f32],
@@ -236,28 +257,18 @@ impl Layer<'_> {
         row.chunks_exact_mut(head_dim).for_each(|head| self.compute.kernels.hadamard(head, head_dim));
     }
 
-    /// Attention of the first `n_rows` queries, which are those of `wanted`, added to their rows.
-    fn attend(
+    /// Attention of the first `n_rows` queries, which are those of `wanted`, in
+    /// `buffers.attended`. `sinks` are scores without a value, `[n_heads]`, if there are any.
+    pub(super) fn attend(
         &self,
-        attention: &AttentionWeights,
+        sinks: Option<&[f32]>,
         buffers: &mut Buffers,
         segments: &[Segment<'_>],
         wanted: &[Span],
         n_rows: usize,
     ) {
         let Layer { config, compute, .. } = self;
-        let Buffers {
-            hidden,
-            queries,
-            query_gates,
-            attended,
-            update,
-            unnormed,
-            adapted,
-            scratch,
-            calls: list,
-            ..
-        } = buffers;
+        let Buffers { queries, attended, scratch, calls: list, .. } = buffers;
         let width = config.query_dim();
         let out = attended.resize(n_rows, width);
         let (mut calls, mut blocks) = list.take(wanted.len());
@@ -266,7 +277,7 @@ impl Layer<'_> {
             let start = span.position - step.sequence().dropped_tokens();
             let shape = self.attention_shape(start, span.len);
             let kv = step.view(self.cache_index, blocks).with_len(start + span.len);
-            AttentionCall { shape, kv, sinks: attention.sinks.as_deref() }
+            AttentionCall { shape, kv, sinks }
         }));
         compute.kernels.attention_batch(&compute.pool, &calls, &queries[..n_rows * width], out, scratch);
         list.put_calls(calls);
@@ -280,12 +291,6 @@ impl Layer<'_> {
                 }
             });
         }
-        if config.decoder.gated_attention {
-            let rows = out.chunks_exact_mut(width).zip(query_gates.chunks_exact(width));
-            rows::for_each(&compute.pool, rows, |(row, gate)| compute.kernels.sigmoid_mul(row, gate));
-        }
-        let stream = Stream { hidden, update, unnormed, adapted };
-        self.add_mixed(&attention.output, attended, stream, (segments, wanted));
     }
 
     /// Shape of the attention of `n_queries` queries, the first of which has `query_start` keys

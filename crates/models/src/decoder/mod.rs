@@ -4,6 +4,8 @@
 mod adapt;
 mod experts;
 mod gates;
+mod latent;
+mod latent_buffers;
 mod layer;
 mod recurrent;
 mod rope;
@@ -19,6 +21,7 @@ use ruvllm_memory::{PagePool, Request};
 
 use self::adapt::{Product, adapt_in_place, project_adapted};
 pub(crate) use self::gates::Gates;
+pub(crate) use self::latent_buffers::LatentBuffers;
 use self::layer::{Layer, normalize};
 use self::rope::Ropes;
 pub(crate) use self::sorted::ExpertBuffers;
@@ -345,6 +348,7 @@ impl Model {
         if let Some(recurrent) = &config.decoder.recurrent {
             recurrent::prepare(&mut buffers.recurrent, recurrent, n_tokens)?;
         }
+        latent::prepare(&mut buffers.latent, config, n_tokens)?;
         let has_norms = config.decoder.head_norms || config.decoder.row_norms;
         let head_norms = if has_norms { config.query_dim() } else { 0 };
         let post_norms = if config.decoder.post_norms { config.model_dim } else { 0 };

@@ -45,10 +45,14 @@ fn common(keys: &Keys<'_>, sizes: &Sizes) -> Result<DecoderSpec> {
 /// Slopes of the attention temperature; published models have 0.1, and 0 is none.
 const TEMPERATURE_SCALES: Limits = Limits { least: 0.0, most: 1e3 };
 
-/// The steps are as long as the context before it was scaled.
-fn read_temperature(keys: &Keys<'_>) -> Result<Option<AttentionTemperature>> {
+/// The steps are as long as the file says, or as the context before it was scaled.
+pub(super) fn read_temperature(keys: &Keys<'_>) -> Result<Option<AttentionTemperature>> {
     let scale = keys.real("attention.temperature_scale", Real::Within(TEMPERATURE_SCALES))?;
     let Some(scale) = scale.filter(|&scale| scale > 0.0) else { return Ok(None) };
-    let every = keys.require_count("rope.scaling.original_context_length", 1..=u32::MAX as usize)?;
+    let steps = 1..=u32::MAX as usize;
+    let every = match keys.count("attention.temperature_length", steps.clone())? {
+        Some(every) => every,
+        None => keys.require_count("rope.scaling.original_context_length", steps)?,
+    };
     Ok(Some(AttentionTemperature { scale, every }))
 }

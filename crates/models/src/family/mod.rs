@@ -3,12 +3,14 @@
 //! `decoder` reads the switches and is never copied.
 
 mod activation;
+mod deepseek;
 mod exaone;
 mod experts;
 mod gemma;
 mod glm;
 mod gpt_oss;
 mod granite;
+mod latent;
 mod lfm;
 mod llama;
 mod olmo;
@@ -22,6 +24,7 @@ use gguf_rs_lite::Metadata;
 
 pub use self::activation::Activation;
 pub use self::experts::{ExpertGroups, Experts, Router, Scoring};
+pub use self::latent::LatentAttention;
 pub(crate) use self::recurrent::MAX_KEY_DIM;
 pub use self::recurrent::{DeltaNet, Recurrent, RecurrentMixer, ShortConvolution};
 pub use self::spec::{AttentionTemperature, DecoderSpec, Projections};
@@ -54,6 +57,8 @@ const FAMILIES: &[Family] = &[
     exaone::EXAONE4,
     granite::GRANITE,
     lfm::LFM2,
+    deepseek::DEEPSEEK2,
+    deepseek::MISTRAL4,
     glm::GLM4_MOE,
 ];
 

@@ -4,6 +4,7 @@ use ruvllm_kernels::rope::RopeLayout;
 
 use super::activation::Activation;
 use super::experts::Experts;
+use super::latent::LatentAttention;
 use super::recurrent::Recurrent;
 use super::window::{self, Window};
 use super::{Sizes, YARN_TRUNCATE, read_attention_scale};
@@ -29,6 +30,8 @@ pub struct DecoderSpec {
     /// True if the output of attention is multiplied by the sigmoid of a projection that `attn_q`
     /// holds: behind the rows of each head's query those of its gate.
     pub gated_attention: bool,
+    /// Latent attention in every layer in the place of attention, if any.
+    pub latent: Option<LatentAttention>,
     /// Layers that keep a state instead of keys and values, if any.
     pub recurrent: Option<Recurrent>,
     /// True if the ends of `YaRN`'s ramp are rounded to whole pairs.
@@ -75,6 +78,7 @@ impl DecoderSpec {
         }
         let features = [
             (self.recurrent.is_some(), "layers with a state instead of keys and values"),
+            (self.latent.is_some(), "latent attention"),
             (self.gated_attention, "a gated output of attention"),
             (self.sinks, "learned attention sinks"),
             (!self.input_norms, "no norms before attention and the feed-forward network"),
@@ -108,6 +112,7 @@ impl DecoderSpec {
             attention_soft_cap: None,
             sinks: false,
             gated_attention: false,
+            latent: None,
             recurrent: None,
             yarn_truncate: keys.flag(YARN_TRUNCATE)?.unwrap_or(true),
             window: Window::read(keys, sizes.n_layers, window::Usual::EVERY_LAYER)?,

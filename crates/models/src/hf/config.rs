@@ -10,11 +10,13 @@ use super::family::{Decoder, Family, Form, Part, Shape, SoftCaps};
 use super::fields::{self, Fields};
 use super::heads::RecurrentSizes;
 use super::keys::Keys;
+use super::latent;
 use super::packed::Scheme;
 use super::rope::{self, Generated};
 use super::sizes::{MAX_HEAD_DIM, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Sizes};
-use super::{decoder, encoder, window};
+use super::{decoder, encoder, parts, window};
 use crate::error::{Error, Result};
+use crate::family::LatentAttention;
 
 /// Name of the file.
 pub(super) const FILE: &str = "config.json";
@@ -56,8 +58,14 @@ impl Hyperparameters {
             }
             _ => self.family.layer,
         };
+        let attention = match &self.sizes.latent {
+            None => &[][..],
+            Some(latent) if latent.query_rank.is_some() => parts::LATENT_QUERIES,
+            Some(_) => parts::LATENT,
+        };
         let has_head_norms = self.has_head_norms;
-        groups.iter().copied().flatten().filter(move |part| has_head_norms || part.shape != Shape::HeadNorm)
+        let parts = groups.iter().chain(attention).copied().flatten();
+        parts.filter(move |part| has_head_norms || part.shape != Shape::HeadNorm)
     }
 }
 
@@ -197,7 +205,12 @@ fn find_family(config: &Fields<'_>, classes: &[&str]) -> Result<&'static Family>
     let supported = || families().map(|family| name(family.classes[0])).collect::<Vec<_>>().join(", ");
     let model_type = config.text("model_type")?;
     let found = match (classes.first(), model_type) {
-        (Some(class), _) => families().find(|family| family.classes.contains(class)),
+        (Some(class), model_type) => {
+            let is_of_type =
+                |family: &&Family| model_type.is_some_and(|name| family.model_types.contains(&name));
+            let of_class = || families().filter(|family| family.classes.contains(class));
+            of_class().find(is_of_type).or_else(|| of_class().next())
+        }
         (None, Some(name)) => families().find(|family| family.model_types.contains(&name)),
         (None, None) => return Err(config.missing("architectures", "a class such as `LlamaForCausalLM`")),
     };
@@ -232,13 +245,56 @@ fn check_activation(config: &Fields<'_>, family: &Family) -> Result<()> {
 }
 
 fn read_sizes(config: &Fields<'_>, decoder: &Decoder) -> Result<Sizes> {
-    let count_or = |key: &str, max: usize, default: Option<usize>| match default {
+    let model_dim = config.require_count("hidden_size", 1..=MAX_WIDTH)?;
+    let attention = read_attention(config, decoder, model_dim)?;
+    let ffn_dim = read_ffn_dim(config, decoder)?;
+    Ok(Sizes {
+        model_dim,
+        ffn_dim,
+        experts: decoder.experts.map(|experts| experts.read(config, ffn_dim)).transpose()?,
+        latent: attention.latent,
+        recurrent: RecurrentSizes::default(),
+        n_layers: config.require_count("num_hidden_layers", 1..=MAX_LAYERS)?,
+        prediction_layers: match decoder.prediction_layers {
+            Some(field) => config.count(field, 0..=MAX_LAYERS)?.unwrap_or(1),
+            None => 0,
+        },
+        n_heads: attention.n_heads,
+        n_kv_heads: attention.n_kv_heads,
+        head_dim: attention.head_dim,
+        vocab_size: config.count("vocab_size", 1..=MAX_VOCAB)?,
+        context: count_or(config, "max_position_embeddings", MAX_POSITIONS, decoder.context)?,
+        first_position: 0,
+        n_token_types: 0,
+    })
+}
+
+/// A whole number up to `max`; without a default it is required.
+fn count_or(config: &Fields<'_>, key: &str, max: usize, default: Option<usize>) -> Result<usize> {
+    match default {
         Some(default) => Ok(config.count(key, 1..=max)?.unwrap_or(default)),
         None => config.require_count(key, 1..=max),
-    };
-    let model_dim = config.require_count("hidden_size", 1..=MAX_WIDTH)?;
-    let n_heads = count_or("num_attention_heads", MAX_WIDTH, decoder.n_heads)?;
-    let n_kv_heads = count_or("num_key_value_heads", MAX_WIDTH, decoder.n_kv_heads.or(Some(n_heads)))?;
+    }
+}
+
+/// Heads and their widths.
+struct AttentionSizes {
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+    latent: Option<LatentAttention>,
+}
+
+fn read_attention(config: &Fields<'_>, decoder: &Decoder, model_dim: usize) -> Result<AttentionSizes> {
+    let n_heads = count_or(config, "num_attention_heads", MAX_WIDTH, decoder.n_heads)?;
+    if decoder.is_latent {
+        let latent = latent::read(config)?;
+        // One key head, as wide as what is cached.
+        let head_dim = latent.rank + latent.rotary_dim;
+        return Ok(AttentionSizes { n_heads, n_kv_heads: 1, head_dim, latent: Some(latent) });
+    }
+    let n_kv_heads = decoder.n_kv_heads.or(Some(n_heads));
+    let n_kv_heads = count_or(config, "num_key_value_heads", MAX_WIDTH, n_kv_heads)?;
     if n_heads % n_kv_heads != 0 {
         let expected = format!("a divisor of the {n_heads} attention heads");
         return Err(config.invalid("num_key_value_heads", expected));
@@ -257,25 +313,7 @@ fn read_sizes(config: &Fields<'_>, decoder: &Decoder) -> Result<Sizes> {
         let key = if config.get("head_dim").is_some() { "head_dim" } else { "num_attention_heads" };
         return Err(config.invalid(key, format!("heads of an even width, not of {head_dim}")));
     }
-    let ffn_dim = read_ffn_dim(config, decoder)?;
-    Ok(Sizes {
-        model_dim,
-        ffn_dim,
-        experts: decoder.experts.map(|experts| experts.read(config, ffn_dim)).transpose()?,
-        recurrent: RecurrentSizes::default(),
-        n_layers: config.require_count("num_hidden_layers", 1..=MAX_LAYERS)?,
-        prediction_layers: match decoder.prediction_layers {
-            Some(field) => config.count(field, 0..=MAX_LAYERS)?.unwrap_or(1),
-            None => 0,
-        },
-        n_heads,
-        n_kv_heads,
-        head_dim,
-        vocab_size: config.count("vocab_size", 1..=MAX_VOCAB)?,
-        context: count_or("max_position_embeddings", MAX_POSITIONS, decoder.context)?,
-        first_position: 0,
-        n_token_types: 0,
-    })
+    Ok(AttentionSizes { n_heads, n_kv_heads, head_dim, latent: None })
 }
 
 /// Width of the feed-forward network; of a mixture that names none, that of an expert.
@@ -325,7 +363,9 @@ fn write_sizes(config: &Fields<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut
     };
     keys.real("attention.layer_norm_rms_epsilon", norm_eps);
     let is_implied = config.get("head_dim").is_none() && sizes.head_dim * sizes.n_heads == sizes.model_dim;
-    if decoder.writes_head_dim && !is_implied {
+    if let Some(latent) = &sizes.latent {
+        latent::write(latent, keys);
+    } else if decoder.writes_head_dim && !is_implied {
         keys.count("attention.key_length", sizes.head_dim);
         keys.count("attention.value_length", sizes.head_dim);
     }

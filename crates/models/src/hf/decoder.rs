@@ -43,6 +43,7 @@ const USUAL: Decoder = Decoder {
     soft_caps: SoftCaps::None,
     window: None,
     experts: None,
+    is_latent: false,
     recurrent: None,
     recurrent_layer: &[],
     dense_layer: &[],
@@ -100,6 +101,34 @@ const QWEN: Decoder = Decoder {
     }),
     ..USUAL
 };
+
+/// DeepSeek-V3.
+const DEEPSEEK_EXPERTS: Experts = Experts {
+    count: &["n_routed_experts", "num_local_experts"],
+    shared_count: Some(("n_shared_experts", 0)),
+    leading_dense: Some(("first_k_dense_replace", 0)),
+    // Sigmoids.
+    scoring: Some(2),
+    renormalize: Some(("norm_topk_prob", true)),
+    scale: Some("routed_scaling_factor"),
+    has_groups: true,
+    ..EXPERTS
+};
+
+const DEEPSEEK: Decoder = Decoder {
+    is_tied: Some(false),
+    writes_vocab_size: true,
+    writes_rotary_dim: true,
+    is_latent: true,
+    experts: Some(&DEEPSEEK_EXPERTS),
+    dense_layer: parts::DEEPSEEK_DENSE,
+    prediction_layers: Some("num_nextn_predict_layers"),
+    ..USUAL
+};
+
+/// DeepSeek-V2: a router of softmaxes.
+const DEEPSEEK2_EXPERTS: Experts =
+    Experts { scoring: Some(1), renormalize: Some(("norm_topk_prob", false)), ..DEEPSEEK_EXPERTS };
 
 const GEMMA1: Decoder = Decoder { head_dim: Some(256), is_tied: Some(true), ..USUAL };
 
@@ -164,6 +193,22 @@ pub(super) const FAMILIES: &[Family] = &[
         ..QWEN2_FAMILY
     },
     Family {
+        classes: &["DeepseekV3ForCausalLM"],
+        model_types: &["deepseek_v3", "kimi_k2"],
+        architecture: "deepseek2",
+        form: Form::Decoder(DEEPSEEK),
+        layer: parts::DEEPSEEK,
+        ..QWEN2_FAMILY
+    },
+    Family {
+        classes: &["DeepseekV2ForCausalLM"],
+        model_types: &["deepseek_v2"],
+        architecture: "deepseek2",
+        form: Form::Decoder(Decoder { experts: Some(&DEEPSEEK2_EXPERTS), ..DEEPSEEK }),
+        layer: parts::DEEPSEEK2,
+        ..QWEN2_FAMILY
+    },
+    Family {
         classes: &["MistralForCausalLM"],
         model_types: &["mistral"],
         form: Form::Decoder(Decoder { window: Some(Window::EVERY_LAYER), ..LLAMA_LIKE }),
@@ -179,6 +224,23 @@ pub(super) const FAMILIES: &[Family] = &[
             ..LLAMA_LIKE
         }),
         ..LLAMA_FAMILY
+    },
+    Family {
+        // Published folders have the class of the larger model, which is that of Mistral 3.
+        classes: &["Mistral4ForCausalLM", "Mistral3ForConditionalGeneration"],
+        model_types: &["mistral4"],
+        architecture: "mistral4",
+        form: Form::Decoder(Decoder {
+            is_mistral3: true,
+            experts: Some(&Experts {
+                renormalize: Some(("norm_topk_prob", true)),
+                has_groups: false,
+                ..DEEPSEEK2_EXPERTS
+            }),
+            ..DEEPSEEK
+        }),
+        layer: parts::DEEPSEEK2,
+        ..QWEN2_FAMILY
     },
     Family {
         classes: &["SmolLM3ForCausalLM"],

@@ -158,6 +158,7 @@ fn read_sizes(config: &Fields<'_>, names: &Encoder) -> Result<Sizes> {
         model_dim,
         ffn_dim: config.require_count(names.ffn_dim, 1..=MAX_WIDTH)?,
         experts: None,
+        latent: None,
         recurrent: RecurrentSizes::default(),
         n_layers: config.require_count(names.n_layers, 1..=MAX_LAYERS)?,
         prediction_layers: 0,

@@ -7,6 +7,7 @@
 use gguf_rs_lite::TensorData;
 
 use super::shards::Stored;
+use super::transpose::transpose;
 use crate::weights::weight_format;
 
 /// Values of a quant block of MXFP4.
@@ -14,10 +15,6 @@ pub(super) const BLOCK: usize = 32;
 
 /// Bytes of the quants of a block.
 pub(super) const BLOCK_BYTES: usize = BLOCK / 2;
-
-/// Rows and columns of a tile in which a matrix is transposed, so that both sides stay in the
-/// cache.
-const TILE: usize = 32;
 
 /// Every `step`-th row from `first` on of the matrices of all experts.
 #[derive(Debug)]
@@ -76,16 +73,7 @@ impl ExpertRows {
         let experts = bytes.as_chunks::<N>().0.chunks_exact((rows * columns).max(1));
         let outs = out.as_chunks_mut::<N>().0.chunks_exact_mut((own_rows * columns).max(1));
         for (values, out) in experts.zip(outs) {
-            for top in (0..own_rows).step_by(TILE) {
-                for left in (0..columns).step_by(TILE) {
-                    for row in top..own_rows.min(top + TILE) {
-                        for column in left..columns.min(left + TILE) {
-                            out[row * columns + column] =
-                                values[column * rows + row * self.step + self.first];
-                        }
-                    }
-                }
-            }
+            transpose(values, rows, (self.first, self.step), out, columns);
         }
         out
     }

@@ -141,6 +141,10 @@ impl Experts {
 /// Groups of experts, of which a token's are of the best; one group is none.
 fn write_groups(config: &Fields<'_>, n_experts: usize, keys: &mut Keys) -> Result<()> {
     const COUNT: &str = "n_group";
+    // DeepSeek-V2 may have groups and not select by them.
+    if config.text("topk_method")? == Some("greedy") {
+        return Ok(());
+    }
     let Some(count @ 2..) = config.count(COUNT, 0..=n_experts)? else { return Ok(()) };
     keys.count("expert_group_count", count);
     keys.count("expert_group_used_count", config.require_count("topk_group", 1..=count)?);

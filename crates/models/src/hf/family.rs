@@ -79,6 +79,8 @@ pub(super) struct Decoder {
     pub(super) window: Option<Window>,
     /// `None`: no mixture of experts.
     pub(super) experts: Option<&'static Experts>,
+    /// Every layer has latent attention, whose tensors come behind those of the layer.
+    pub(super) is_latent: bool,
     /// `None`: every layer has attention.
     pub(super) recurrent: Option<Recurrent>,
     /// The tensors of a layer with a state.
@@ -209,6 +211,17 @@ pub(super) enum Shape {
     Query,
     Key,
     Value,
+    /// To the latent of queries.
+    QueryLatent,
+    /// A norm over it.
+    QueryLatentNorm,
+    /// Queries of latent attention, from the latent or the residual stream.
+    LatentQuery,
+    /// To the latent of keys and values, and the rotated key.
+    Latent,
+    /// A norm over the latent.
+    LatentNorm,
+    LatentOutput,
     /// Queries, keys and values in one matrix.
     QueryKeyValue,
     AttentionOutput,

@@ -21,6 +21,7 @@ mod family;
 mod fields;
 mod heads;
 mod keys;
+mod latent;
 mod origin;
 mod packed;
 mod parts;
@@ -31,6 +32,7 @@ mod shards;
 mod sizes;
 mod stacks;
 mod tensors;
+mod transpose;
 mod vocabulary;
 mod window;
 
@@ -170,6 +172,7 @@ impl HfFolder {
                 first.map(|slice| &slice.stored).collect()
             }
             Origin::Experts(rows) if rows.first == 0 => vec![&rows.stored],
+            Origin::Transposed(heads) => vec![&heads.stored],
             Origin::Experts(_) | Origin::Generated(_) => Vec::new(),
         });
         stored.filter(|stored| stored.packed.is_none()).filter_map(|stored| {
@@ -256,6 +259,10 @@ impl Checkpoint for HfFolder {
         let (stored, change) = match &tensor.origin {
             Origin::Generated(values) => return Ok(TensorBytes::Made(change::f32_bytes(values))),
             Origin::Stacked(slices) => return self.stack(slices),
+            Origin::Transposed(heads) => {
+                let bytes = heads.bytes(&self.shards.data(&heads.stored)?);
+                return bytes.map(TensorBytes::Made).ok_or_else(missing);
+            }
             Origin::Experts(rows) => {
                 let bytes = rows.bytes(|stored| self.shards.data(stored).ok());
                 return bytes.map(TensorBytes::Made).ok_or_else(missing);

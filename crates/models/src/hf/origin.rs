@@ -7,6 +7,7 @@ use gguf_rs_lite::TensorInfo;
 use super::expert_rows::ExpertRows;
 use super::heads::HeadOrder;
 use super::shards::Stored;
+use super::transpose::TransposedHeads;
 
 /// A tensor of the model: how it appears and where its values come from.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(super) enum Origin {
     Stored(Stored, Change),
     /// Parts of tensors of weight files, one behind the other.
     Stacked(Vec<Slice>),
+    /// Keys of heads in latent attention.
+    Transposed(TransposedHeads),
     /// Rows of the experts of gpt-oss.
     Experts(ExpertRows),
     /// Values that follow from the hyperparameters.

@@ -51,6 +51,26 @@ const ROW_NORMS: &[Part] = &[
     plain("self_attn.k_norm", "attn_k_norm", Shape::KeyNorm),
 ];
 
+/// Latent attention with queries from the residual stream, beside the projection to keys and
+/// values.
+pub(super) const LATENT: Parts = &[&[plain("self_attn.q_proj", "attn_q", Shape::LatentQuery)], LATENTS];
+
+/// The same with queries from a latent of their own.
+pub(super) const LATENT_QUERIES: Parts = &[
+    &[
+        part("self_attn.q_a_proj", "attn_q_a", Shape::QueryLatent, Bias::Maybe),
+        plain("self_attn.q_a_layernorm", "attn_q_a_norm", Shape::QueryLatentNorm),
+        plain("self_attn.q_b_proj", "attn_q_b", Shape::LatentQuery),
+    ],
+    LATENTS,
+];
+
+const LATENTS: &[Part] = &[
+    part("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", Shape::Latent, Bias::Maybe),
+    plain("self_attn.kv_a_layernorm", "attn_kv_a_norm", Shape::LatentNorm),
+    part("self_attn.o_proj", "attn_output", Shape::LatentOutput, Bias::Maybe),
+];
+
 const DELTA_NET: &[Part] = &[
     plain("linear_attn.in_proj_qkv", "attn_qkv", Shape::StateInput),
     plain("linear_attn.in_proj_z", "attn_gate", Shape::StateGate),
@@ -107,6 +127,13 @@ pub(super) const GEMMA2: Parts =
 
 pub(super) const GEMMA3: Parts =
     &[&[INPUT_NORM], ATTENTION, HEAD_NORMS, &[POST_NORM, PRE_FFN_NORM], NETWORK, &[POST_FFN_NORM]];
+
+/// Latent attention has its tensors apart.
+pub(super) const DEEPSEEK: Parts = &[&[INPUT_NORM, FFN_NORM, ROUTER, SELECTION_BIAS], PLAIN_SHARED_EXPERTS];
+
+pub(super) const DEEPSEEK2: Parts = &[&[INPUT_NORM, FFN_NORM, ROUTER], PLAIN_SHARED_EXPERTS];
+
+pub(super) const DEEPSEEK_DENSE: Parts = &[&[INPUT_NORM, FFN_NORM], NETWORK];
 
 pub(super) const MIXTRAL: Parts =
     &[&[INPUT_NORM, query(Bias::Never), key(Bias::Never), value(Bias::Never), OUTPUT, FFN_NORM, ROUTER]];

@@ -106,7 +106,10 @@ pub(super) fn write(
         let field = if config.get("rope_parameters").is_some() { "rope_parameters" } else { "rope_scaling" };
         return Err(config.missing(field, "an object with the `rope_type`"));
     }
-    let rotary_dim = (sizes.head_dim as f64 * rope.partial) as usize;
+    let rotary_dim = match &sizes.latent {
+        Some(latent) => latent.rotary_dim,
+        None => (sizes.head_dim as f64 * rope.partial) as usize,
+    };
     if decoder.writes_rotary_dim || rotary_dim != sizes.head_dim {
         keys.count("rope.dimension_count", rotary_dim);
     }
@@ -201,7 +204,21 @@ fn write_yarn(rope: &Rope<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut Keys
         keys.flag(YARN_TRUNCATE, truncate);
     }
     let scales = (fields.within("mscale", MAGNITUDES)?, fields.within("mscale_all_dim", MAGNITUDES)?);
-    match (fields.within("attention_factor", MAGNITUDES)?, scales) {
+    let given = fields.within("attention_factor", MAGNITUDES)?;
+    if let (Some(_), (_, Some(all))) = (&sizes.latent, scales) {
+        // A factor of scores, and one of cosines and sines, which readers take as 1 beside it.
+        keys.real("rope.scaling.yarn_log_multiplier", 0.1 * all);
+        let magnitude = match (given, scales.0) {
+            (Some(given), _) => given,
+            (None, Some(scale)) => yarn_attention_factor(factor, scale, all),
+            (None, None) => yarn_attention_factor(factor, 1.0, 0.0),
+        };
+        if (magnitude - 1.0).abs() > 1e-6 {
+            keys.real("rope.scaling.yarn_attn_factor", magnitude);
+        }
+        return write_turns(fields, keys);
+    }
+    match (given, scales) {
         (Some(given), _) => keys.real("rope.scaling.yarn_attn_factor", given),
         // Other readers know this key, and of this architecture only.
         (None, (Some(1.0), Some(all))) if decoder.is_mistral3 => {
@@ -212,6 +229,11 @@ fn write_yarn(rope: &Rope<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut Keys
         }
         _ => {}
     }
+    write_turns(fields, keys)
+}
+
+/// Turns over the original context at which the blend of frequencies begins and ends.
+fn write_turns(fields: &Fields<'_>, keys: &mut Keys) -> Result<()> {
     for (key, field) in [("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")] {
         if let Some(beta) = fields.within(field, TURNS)? {
             keys.real(&format!("rope.scaling.{key}"), beta);

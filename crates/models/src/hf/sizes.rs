@@ -1,6 +1,7 @@
 //! The sizes of a model and their limits.
 
 use super::heads::RecurrentSizes;
+use crate::family::LatentAttention;
 
 /// Limits beyond which a value is not taken for real; every size is checked against the tensors
 /// afterwards.
@@ -18,6 +19,8 @@ pub(super) struct Sizes {
     pub(super) ffn_dim: usize,
     /// `None`: no mixture of experts.
     pub(super) experts: Option<ExpertSizes>,
+    /// `None`: the usual attention.
+    pub(super) latent: Option<LatentAttention>,
     /// Of layers with a state; zeros without.
     pub(super) recurrent: RecurrentSizes,
     pub(super) n_layers: usize,

@@ -7,6 +7,7 @@ use gguf_rs_lite::{TensorInfo, TensorType};
 
 use super::config::Hyperparameters;
 use super::family::{Bias, Decoder, Form, Part, Shape};
+use super::latent::JointProjections;
 use super::origin::{Change, Origin, Tensor};
 use super::shards::Stored;
 use super::stacks::Stacks;
@@ -58,7 +59,7 @@ pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Sto
         tensors.push(Tensor { info, origin: Origin::Generated(generated.values.clone()) });
     }
     let mut seen: HashMap<String, String> = HashMap::new();
-    let mut stacks = Stacks::default();
+    let (mut stacks, mut joint) = (Stacks::default(), JointProjections::default());
     let experts = match &model.family.form {
         Form::Decoder(decoder) => decoder.experts.zip(model.sizes.experts.as_ref()),
         Form::Encoder(_) => None,
@@ -72,6 +73,18 @@ pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Sto
         let tensor = match place_in_stack {
             None => tensor,
             Some((experts, layer, name)) => match stacks.take(experts, (layer, &name), tensor)? {
+                None => continue,
+                Some(tensor) => tensor,
+            },
+        };
+        let place_of_joint = model.sizes.latent.and_then(|_| {
+            let name = without_prefix(&tensor.name).strip_prefix(model.family.names.layers)?;
+            let (layer, rest) = split_layer(name, model.sizes.n_layers)?;
+            Some((layer, rest.to_owned()))
+        });
+        let tensor = match place_of_joint {
+            None => tensor,
+            Some((layer, name)) => match joint.take((layer, &name), tensor)? {
                 None => continue,
                 Some(tensor) => tensor,
             },
@@ -90,6 +103,7 @@ pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Sto
         tensors.push(target.tensor(tensor)?);
     }
     check_complete(model, |name| seen.contains_key(name))?;
+    tensors.extend(joint.finish(&model.sizes)?);
     if let Some((experts, sizes)) = experts {
         let (n_layers, architecture) = (model.sizes.n_layers, model.family.architecture);
         tensors.extend(stacks.finish(experts, (model.sizes.model_dim, sizes), n_layers, architecture)?);
@@ -261,6 +275,7 @@ fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
     let sizes = &model.sizes;
     let (query, key) = (sizes.n_heads * sizes.head_dim, sizes.n_kv_heads * sizes.head_dim);
     let (width, inner, state) = (sizes.model_dim, sizes.ffn_dim, &sizes.recurrent);
+    let latent = sizes.latent.unwrap_or_default();
     let (count, shared) = sizes.experts.map_or((0, 0), |experts| (experts.count, experts.shared_dim));
     let dims = match shape {
         Shape::ModelNorm => return vec![width as u64],
@@ -273,6 +288,12 @@ fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
         Shape::StateNorm => return vec![state.value_dim as u64],
         Shape::StateTaps => return vec![state.taps as u64, 1, (2 * state.keys() + state.values()) as u64],
         Shape::ConvolutionTaps => return vec![state.taps as u64, 1, width as u64],
+        Shape::QueryLatentNorm => return vec![latent.query_rank.unwrap_or(0) as u64],
+        Shape::LatentNorm => return vec![latent.rank as u64],
+        Shape::QueryLatent => [width, latent.query_rank.unwrap_or(0)],
+        Shape::LatentQuery => [latent.query_rank.unwrap_or(width), sizes.n_heads * latent.query_dim()],
+        Shape::Latent => [width, latent.rank + latent.rotary_dim],
+        Shape::LatentOutput => [sizes.n_heads * latent.value_dim, width],
         Shape::StateInput => [width, 2 * state.keys() + state.values()],
         Shape::StateGate => [width, state.values()],
         Shape::StateHeads => [width, state.value_heads],

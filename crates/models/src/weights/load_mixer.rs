@@ -2,10 +2,10 @@
 
 use super::linear::{Joint, linear};
 use super::source::TensorSource;
-use super::{AttentionWeights, ConvolutionWeights, DeltaNetWeights, Mixer};
+use super::{AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Mixer};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::family::{DeltaNet, Projections, RecurrentMixer, ShortConvolution};
+use crate::family::{DeltaNet, LatentAttention, Projections, RecurrentMixer, ShortConvolution};
 
 /// Loads what a layer computes across tokens.
 pub(super) fn load_mixer(
@@ -15,6 +15,9 @@ pub(super) fn load_mixer(
     name: &dyn Fn(&str) -> String,
 ) -> Result<Mixer> {
     let recurrent = config.decoder.recurrent.as_ref().filter(|recurrent| recurrent.layers[layer]);
+    if let Some(latent) = &config.decoder.latent {
+        return Ok(Mixer::Latent(load_latent(source, config, latent, name)?));
+    }
     Ok(match recurrent.map(|recurrent| &recurrent.mixer) {
         None => Mixer::Attention(load_attention(source, config, name)?),
         Some(RecurrentMixer::DeltaNet(net)) => {
@@ -56,6 +59,34 @@ fn load_attention(
         key_norm: norm("attn_k_norm.weight", norm_dims[1])?,
         sinks: decoder.sinks.then(|| load_sinks(source, config, name)).transpose()?,
         output: linear(source, &name("attn_output"), model_dim, query_dim)?,
+    })
+}
+
+fn load_latent(
+    source: &mut TensorSource<'_>,
+    config: &ModelConfig,
+    latent: &LatentAttention,
+    name: &dyn Fn(&str) -> String,
+) -> Result<LatentWeights> {
+    let (n_heads, model_dim) = (config.n_heads, config.model_dim);
+    let queries = n_heads * latent.query_dim();
+    let (query_latent, query) = match latent.query_rank {
+        None => (None, linear(source, &name("attn_q"), queries, model_dim)?),
+        Some(rank) => {
+            let down = linear(source, &name("attn_q_a"), rank, model_dim)?;
+            let norm = source.vector(&name("attn_q_a_norm.weight"), rank)?;
+            (Some((down, norm)), linear(source, &name("attn_q_b"), queries, rank)?)
+        }
+    };
+    let LatentAttention { rank, still_dim, rotary_dim, value_dim, .. } = *latent;
+    Ok(LatentWeights {
+        query_latent,
+        query,
+        latent: linear(source, &name("attn_kv_a_mqa"), rank + rotary_dim, model_dim)?,
+        latent_norm: source.vector(&name("attn_kv_a_norm.weight"), rank)?,
+        keys: source.matrices(&name("attn_k_b.weight"), n_heads, rank, still_dim)?,
+        values: source.matrices(&name("attn_v_b.weight"), n_heads, value_dim, rank)?,
+        output: linear(source, &name("attn_output"), model_dim, n_heads * value_dim)?,
     })
 }
 

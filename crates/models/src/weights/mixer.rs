@@ -1,5 +1,7 @@
 //! Token mixers: what a layer computes across tokens, attention or with a state.
 
+use ruvllm_kernels::quant::PackedMatrix;
+
 use super::Linear;
 
 /// Weights of what a layer computes across tokens.
@@ -8,6 +10,8 @@ use super::Linear;
 pub enum Mixer {
     /// Attention over keys and values.
     Attention(AttentionWeights),
+    /// Attention over latents of keys and values.
+    Latent(LatentWeights),
     /// Gated delta rule over a state.
     DeltaNet(DeltaNetWeights),
     /// Short convolution over the last tokens.
@@ -32,6 +36,27 @@ pub struct AttentionWeights {
     /// Scores without a value that take part in each head's softmax, `[n_heads]`; finite.
     pub sinks: Option<Vec<f32>>,
     /// `[model_dim, n_heads * head_dim]`.
+    pub output: Linear,
+}
+
+/// Latent attention.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct LatentWeights {
+    /// To the latent of queries, `[query_rank, model_dim]`, and the norm of it, `[query_rank]`; if
+    /// there is one.
+    pub query_latent: Option<(Linear, Vec<f32>)>,
+    /// `[n_heads * (still_dim + rotary_dim), query_rank]`, or without a latent `model_dim` columns.
+    pub query: Linear,
+    /// To the latent of keys and values and the rotated key, `[rank + rotary_dim, model_dim]`.
+    pub latent: Linear,
+    /// Norm of the latent, `[rank]`.
+    pub latent_norm: Vec<f32>,
+    /// From a head's query to the space of the latent, `[rank, still_dim]` for each head.
+    pub keys: Vec<PackedMatrix>,
+    /// From the latent to a head's value, `[value_dim, rank]` for each head.
+    pub values: Vec<PackedMatrix>,
+    /// `[model_dim, n_heads * value_dim]`.
     pub output: Linear,
 }
 
@@ -77,7 +102,7 @@ pub struct ConvolutionWeights {
 }
 
 impl Mixer {
-    /// Attention; `None` for a layer with a state.
+    /// Attention over keys and values; `None` for a layer with another mixer.
     pub fn attention(&self) -> Option<&AttentionWeights> {
         match self {
             Self::Attention(attention) => Some(attention),

@@ -87,7 +87,7 @@ fn wrong_hyperparameters_are_named_with_value_and_expectation() {
         ("context_length", 0u32.into(), "0, expected a whole number from 1 to 4294967295"),
         ("attention.head_count_kv", 3u32.into(), "3, expected a divisor of the 4 attention heads"),
         ("attention.key_length", 15u32.into(), "15, expected an even number"),
-        ("attention.value_length", 8u32.into(), "8, expected 16, the key length"),
+        ("attention.value_length", 8u32.into(), "8, expected 16, that of the keys"),
         ("attention.layer_norm_rms_epsilon", f32::NAN.into(), "NaN, expected a number above 0 and at most 1"),
         (
             "attention.layer_norm_rms_epsilon",
@@ -167,13 +167,13 @@ fn other_architectures_are_refused_by_name() {
         error_with("general.architecture", Some("gpt2".into())),
         "architecture `gpt2` is not supported (supported: llama, mistral3, smollm3, qwen2, qwen3, \
          qwen2moe, qwen3moe, qwen35, qwen35moe, olmo2, olmoe, gpt-oss, phi3, gemma, gemma2, gemma3, \
-         exaone4, granite, lfm2, glm4moe)"
+         exaone4, granite, lfm2, deepseek2, mistral4, glm4moe)"
     );
     assert_eq!(
         error_with("general.architecture", None),
         "metadata key `general.architecture` is missing, expected one of llama, mistral3, smollm3, \
          qwen2, qwen3, qwen2moe, qwen3moe, qwen35, qwen35moe, olmo2, olmoe, gpt-oss, phi3, gemma, \
-         gemma2, gemma3, exaone4, granite, lfm2, glm4moe"
+         gemma2, gemma3, exaone4, granite, lfm2, deepseek2, mistral4, glm4moe"
     );
 }
 

@@ -16,23 +16,25 @@ fn load(checkpoint: &dyn Checkpoint) -> Model {
     Model::load(checkpoint, &mut |_| ()).expect("it loads")
 }
 
-/// The same bits from a file, in any chunks, beside other prompts and for every instruction set.
 #[test]
 fn no_bit_depends_on_files_chunks_batches_or_instruction_sets() {
+    FORMS.into_iter().for_each(check_bits);
+}
+
+/// The same bits from a file, in any chunks, beside other prompts and for every instruction set.
+pub(crate) fn check_bits(name: &str) {
     let [first, second] = [prompt(1, 45), prompt(2, 23)];
-    for name in FORMS {
-        let temporary = tempfile::tempdir().expect("a folder");
-        let folder = folder(name);
-        let (model, of_file) = (load(&folder), load(&gguf_of(&folder, temporary.path())));
-        let compute = Compute::new(1).expect("kernels");
-        let expected = bits(&model, &compute, &[(&first, first.len())]);
-        assert_eq!(bits(&of_file, &compute, &[(&first, 7)]), expected, "{name}");
-        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            let kernels = Kernels::for_isa(isa).expect("an available one");
-            let compute = Compute::with(kernels, ThreadPool::new(2).expect("threads"));
-            for prompts in [&[(&first[..], 1)][..], &[(&first, 16), (&second, 5)]] {
-                assert_eq!(bits(&model, &compute, prompts), expected, "{name} {isa}");
-            }
+    let temporary = tempfile::tempdir().expect("a folder");
+    let folder = folder(name);
+    let (model, of_file) = (load(&folder), load(&gguf_of(&folder, temporary.path())));
+    let compute = Compute::new(1).expect("kernels");
+    let expected = bits(&model, &compute, &[(&first, first.len())]);
+    assert_eq!(bits(&of_file, &compute, &[(&first, 7)]), expected, "{name}");
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        let kernels = Kernels::for_isa(isa).expect("an available one");
+        let compute = Compute::with(kernels, ThreadPool::new(2).expect("threads"));
+        for prompts in [&[(&first[..], 1)][..], &[(&first, 16), (&second, 5)]] {
+            assert_eq!(bits(&model, &compute, prompts), expected, "{name} {isa}");
         }
     }
 }

@@ -9,6 +9,7 @@ mod goldens;
 mod gpt_oss;
 mod hostile;
 mod hybrids;
+mod latents;
 mod mixtures;
 mod quantized;
 mod refused;

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::support::Copy;
 
-const MIXTURES: [&str; 9] = [
+const MIXTURES: [&str; 12] = [
     "qwen3moe",
     "qwen3moe_fused",
     "mixtral",
@@ -27,6 +27,9 @@ const MIXTURES: [&str; 9] = [
     "gpt_oss_mxfp4",
     "glm4moe",
     "glm4moe_plain",
+    "deepseek2",
+    "deepseek3",
+    "mistral4",
 ];
 
 pub(crate) fn form(name: &str) -> PathBuf {

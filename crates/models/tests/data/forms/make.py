@@ -1,9 +1,9 @@
 """Makes a folder for each form of a family that published models have but `tiny/` has not, and what transformers computes.
 
-    python3 make.py [hybrids | leading | mixtures | sinks | switches]
+    python3 make.py [hybrids | latents | leading | mixtures | sinks | switches]
 
 Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`, 5.24 for mixtures of
-experts, gpt-oss (`sinks`), layers with a state (`hybrids`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
+experts, gpt-oss (`sinks`), layers with a state (`hybrids`), latent attention (`latents`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
 softmax, tables of rotary positions).
 """
 
@@ -146,12 +146,30 @@ HYBRIDS = {
         layer_types=["conv", "full_attention", "conv", "conv"])),
 }
 
+# Latent attention; transformers gives the norms of latents an epsilon of 1e-6.
+LATENT = dict(rms_norm_eps=1e-6, rope_theta=None, tie_word_embeddings=False, head_dim=None, num_key_value_heads=4,
+              kv_lora_rank=24, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=16, n_routed_experts=8, n_shared_experts=2,
+              num_experts_per_tok=3, moe_intermediate_size=16)
+LATENTS = {
+    "deepseek3": ("DeepseekV3ForCausalLM", dict(
+        LATENT, num_hidden_layers=3, first_k_dense_replace=1, q_lora_rank=20, n_group=4, topk_group=2, norm_topk_prob=True,
+        routed_scaling_factor=2.5, rope_parameters=dict(YARN, rope_theta=10000.0, mscale=1.0, mscale_all_dim=0.7))),
+    "deepseek2": ("DeepseekV2ForCausalLM", dict(
+        LATENT, num_hidden_layers=2, first_k_dense_replace=1, q_lora_rank=None, n_group=4, topk_group=2,
+        topk_method="group_limited_greedy", norm_topk_prob=False, routed_scaling_factor=1.5,
+        rope_parameters=dict(YARN, rope_theta=20000.0, mscale=0.707, mscale_all_dim=0.707))),
+    "mistral4": ("Mistral4ForCausalLM", dict(
+        LATENT, num_hidden_layers=2, first_k_dense_replace=0, q_lora_rank=16, n_group=1, topk_group=1, norm_topk_prob=True,
+        rope_parameters=dict(YARN, rope_theta=10000.0, mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=12,
+                             llama_4_scaling_beta=0.4))),
+}
+
 # Values of the quants of MXFP4.
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 
 
 def configuration(class_name, changes):
-    fields = {key: value for key, value in (COMMON | changes).items() if value is not None or key.endswith(("window", "capping"))}
+    fields = {key: value for key, value in (COMMON | changes).items() if value is not None or key.endswith(("window", "capping", "q_lora_rank"))}
     cls = getattr(transformers, class_name).config_class
     if class_name.startswith("Mistral3"):
         text = dict(fields, model_type="mistral")
@@ -220,6 +238,8 @@ def main():
         forms = HYBRIDS
     elif sys.argv[1:] == ["leading"]:
         forms = LEADING
+    elif sys.argv[1:] == ["latents"]:
+        forms = LATENTS
     elif sys.argv[1:] == ["sinks"]:
         forms = SINKS
     torch.set_num_threads(1)
