@@ -160,14 +160,46 @@ pub enum Error {
 
     /// The state of layers that keep one cannot be that of another number of tokens.
     #[error(
-        "cannot go to {len} tokens without computing them: the state of some layers holds {tokens} tokens \
-         and is kept for no others"
+        "cannot go to {len} tokens without computing them: the state of some layers holds {tokens} tokens, and \
+         earlier only that of {border} is kept"
     )]
     StateOfAll {
         /// Tokens wanted.
         len: usize,
         /// Tokens of the sequence.
         tokens: usize,
+        /// Tokens before the last block border whose state is kept; 0 without one.
+        border: usize,
+    },
+
+    /// A snapshot that does not fit the sequence.
+    #[error(
+        "a snapshot of {found_values} values behind {found_tokens} tokens does not fit a state of {values} values \
+         behind {tokens} tokens"
+    )]
+    OtherState {
+        /// Tokens of the snapshot.
+        found_tokens: usize,
+        /// Values of the snapshot.
+        found_values: usize,
+        /// Tokens that it has to stand for.
+        tokens: usize,
+        /// Values of the sequence's state.
+        values: usize,
+    },
+
+    /// A snapshot of a sequence without a state.
+    #[error("no layer of the model keeps a state: blocks hold all that there is")]
+    Stateless,
+
+    /// No memory of the page pool for a snapshot.
+    #[error("no room for a snapshot of a state of {bytes} bytes; raise the key/value budget")]
+    SnapshotMemory {
+        /// Bytes of the snapshot.
+        bytes: usize,
+        /// Error of the pool.
+        #[source]
+        source: ruvllm_memory::Error,
     },
 
     /// No memory for the state of layers that keep one.

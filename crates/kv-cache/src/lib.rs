@@ -69,6 +69,6 @@ pub use controller::Controller;
 pub use error::{Error, Result};
 pub use learned::{KeyRopes, KvRope, KvRopes};
 pub use policy::{ColdTier, ErrorTarget, KvFormats, KvPolicy};
-pub use sequence::{KvReader, KvStep, Migration, Probe, Sample, SampleScratch, Sequence};
+pub use sequence::{KvReader, KvStep, Migration, Probe, Sample, SampleScratch, Sequence, StateSnapshot};
 pub use shape::KvShape;
-pub use store::{KvStore, TierUse};
+pub use store::{KvStore, SnapshotUse, TierUse};

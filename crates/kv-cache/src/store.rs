@@ -2,12 +2,13 @@
 //! tier.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use ruvllm_kernels::attention::{KvBlock, KvLayout, KvPlane, KvPlaneMut, KvRole, NuqContext};
-use ruvllm_memory::{PagePool, Request, Slab, Tenant, TenantUsage};
+use ruvllm_memory::{PagePool, PressurePolicy, Request, Slab, SlabBlock, Tenant, TenantUsage};
 
 use crate::calibration::KvCalibration;
 use crate::error::{Error, Result};
@@ -33,6 +34,8 @@ struct TenantStore {
     tenant: Tenant,
     /// One for each tier.
     slabs: Vec<Slab>,
+    /// Of snapshots of states, by their bytes: one, as a store serves one model.
+    states: Mutex<HashMap<usize, Slab>>,
 }
 
 /// State that all tenants share.
@@ -43,6 +46,8 @@ struct StoreState {
     tiers: Vec<Tier>, // from hot to cold
     learned: Option<Learned>,
     pool: PagePool,
+    snapshots: AtomicUsize,
+    snapshot_bytes: AtomicUsize,
     /// The stores in use, by the paths of their tenants.
     tenants: Mutex<HashMap<String, Weak<TenantStore>>>,
 }
@@ -54,6 +59,15 @@ pub(crate) struct Tier {
     /// `None` where values are keys.
     pub(crate) values: Option<KvLayout>,
     blocks: AtomicUsize,
+}
+
+/// Snapshots of states in the memory of a store.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SnapshotUse {
+    /// Snapshots, each counted once however many holders it has.
+    pub snapshots: usize,
+    /// Their bytes.
+    pub bytes: usize,
 }
 
 /// Present content of a tier.
@@ -160,6 +174,8 @@ impl KvStore {
             tiers,
             learned,
             pool: pool.clone(),
+            snapshots: AtomicUsize::new(0),
+            snapshot_bytes: AtomicUsize::new(0),
             tenants: Mutex::default(),
         };
         Self::of_tenant(&Arc::new(state), &Tenant::root())
@@ -213,7 +229,7 @@ impl KvStore {
         };
         let slabs = state.tiers.iter().map(slab).collect::<Result<_>>()?;
         let (state, tenant) = (Arc::clone(state), tenant.clone());
-        let store = Arc::new(TenantStore { state, tenant, slabs });
+        let store = Arc::new(TenantStore { state, tenant, slabs, states: Mutex::default() });
         stores.retain(|_, store| store.strong_count() > 0);
         stores.insert(store.tenant.path().to_owned(), Arc::downgrade(&store));
         Ok(Self(store))
@@ -280,6 +296,48 @@ impl KvStore {
                 bytes: blocks * tier.layer_bytes() * self.shape().n_layers,
             }
         })
+    }
+
+    /// Snapshots of states, of all tenants together.
+    pub fn snapshots(&self) -> SnapshotUse {
+        let StoreState { snapshots, snapshot_bytes, .. } = &*self.0.state;
+        SnapshotUse {
+            snapshots: snapshots.load(Ordering::Relaxed),
+            bytes: snapshot_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Counts a snapshot.
+    pub(crate) fn count_snapshot(&self, bytes: usize) {
+        self.0.state.snapshots.fetch_add(1, Ordering::Relaxed);
+        self.0.state.snapshot_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts the end of a snapshot.
+    pub(crate) fn discount_snapshot(&self, bytes: usize) {
+        self.0.state.snapshots.fetch_sub(1, Ordering::Relaxed);
+        self.0.state.snapshot_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Memory for a snapshot of `bytes` bytes, charged to the tenant. Prefixes that no sequence
+    /// uses, other snapshots among them, make room for it.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotMemory`], [`Error::BudgetReached`], [`Error::QuotaReached`].
+    pub(crate) fn allocate_state(&self, bytes: usize) -> Result<SlabBlock> {
+        let failed = |source| Error::SnapshotMemory { bytes, source };
+        let slab = match self.0.states.lock().entry(bytes) {
+            Entry::Occupied(entry) => entry.get().clone(),
+            Entry::Vacant(entry) => {
+                let request = Request::default().tenant(self.tenant().clone());
+                let request = request.pressure(PressurePolicy::EvictPrefixes);
+                entry.insert(Slab::new(self.pool(), bytes, request).map_err(failed)?).clone()
+            }
+        };
+        if slab.stats().free_blocks == 0 {
+            self.keep_pages()?;
+        }
+        slab.allocate().map_err(failed)
     }
 
     /// Expected [`Sequence::bytes`](crate::Sequence::bytes) of `tokens` unshared tokens with every

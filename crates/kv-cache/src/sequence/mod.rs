@@ -22,6 +22,7 @@
 //! | `sample.rs` | attention by block, and the error that migrating would add |
 //! | `share.rs` | forks, shared blocks, copy-on-write |
 //! | `state.rs` | the state of layers that keep one instead of keys and values |
+//! | `snapshot.rs` | [`StateSnapshot`]: states that outlive their sequence |
 //! | `handles.rs` | handles of blocks and tables, allocated some blocks in advance |
 
 mod handles;
@@ -31,6 +32,7 @@ mod release;
 mod room;
 mod sample;
 mod share;
+mod snapshot;
 mod squat;
 mod state;
 mod step;
@@ -50,6 +52,7 @@ use migrate::MigrationScratch;
 pub use migrate::Migration;
 pub use read::KvReader;
 pub use sample::{Probe, Sample, SampleScratch};
+pub use snapshot::StateSnapshot;
 use squat::LayerQueries;
 use state::State;
 pub use step::KvStep;
@@ -172,25 +175,37 @@ impl Sequence {
     ///
     /// # Errors
     /// Unless `len` is 0: [`Error::Released`] if tokens before `len` were released,
-    /// [`Error::StateOfAll`] if layers keep a state. Nothing has changed then.
+    /// [`Error::StateOfAll`] if layers keep a state and `len` is not the [`border`](Self::border).
+    /// Nothing has changed then.
     pub fn truncate(&mut self, len: usize) -> Result<()> {
         if len == 0 {
             self.clear();
             return Ok(());
         }
-        if len < self.len {
+        if len < self.len && len != self.border() {
             self.check_stateless(len)?;
         }
-        if len < self.released() {
-            return Err(Error::Released { len, released: self.released() });
+        self.check_released(len)?;
+        if len < self.len {
+            self.state.return_to_border();
         }
+        self.cut(len);
+        Ok(())
+    }
+
+    fn check_released(&self, len: usize) -> Result<()> {
+        let released = self.released();
+        if len < released { Err(Error::Released { len, released }) } else { Ok(()) }
+    }
+
+    /// Removes the tokens from position `len` on, none of which was released. The state stays.
+    fn cut(&mut self, len: usize) {
         self.len = self.len.min(len);
         let needed = self.len.div_ceil(self.store.block_tokens()) - self.released;
         self.blocks.truncate(needed);
         self.tail.truncate(needed - self.blocks.len());
         // Of a block that is cut too: rejected drafts leave no trace.
         self.mass.truncate(self.len.div_ceil(self.store.block_tokens()));
-        Ok(())
     }
 
     /// Removes all tokens, released ones too, and releases their memory.

@@ -51,18 +51,28 @@ impl Sequence {
     /// # Errors
     /// [`Error::NotAtBlock`] behind a partial block, [`Error::ForeignBlock`] if one is of another
     /// store, [`Error::Full`] beyond the capacity, [`Error::StateOfAll`] if layers keep a state
-    /// that blocks do not have. Nothing has changed then.
+    /// that blocks do not have: see [`begin_with`](Self::begin_with). Nothing has changed then.
     pub fn append_shared(&mut self, blocks: &[Block]) -> Result<()> {
-        let block_tokens = self.store.block_tokens();
         self.check_at_block()?;
-        self.check_room(blocks.len() * block_tokens)?;
+        self.check_blocks(blocks)?;
+        self.push_blocks(blocks);
+        Ok(())
+    }
+
+    /// Checks that whole blocks fit and are of this store.
+    pub(super) fn check_blocks(&self, blocks: &[Block]) -> Result<()> {
+        self.check_room(blocks.len() * self.store.block_tokens())?;
         if blocks.iter().any(|block| !block.store().is_same(&self.store)) {
             return Err(Error::ForeignBlock);
         }
+        Ok(())
+    }
+
+    /// Appends whole blocks, which were checked, behind others.
+    pub(super) fn push_blocks(&mut self, blocks: &[Block]) {
         self.tail.clear();
         self.blocks.extend_from_slice(blocks);
-        self.len += blocks.len() * block_tokens;
-        Ok(())
+        self.len += blocks.len() * self.store.block_tokens();
     }
 
     /// Appends a copy of the first `tokens` tokens of a block.

@@ -1,5 +1,8 @@
 //! State of layers that keep one instead of keys and values: a step reads the present one and
 //! writes the next, which takes its place when the step is committed.
+//!
+//! The state at the last block border where a step ended is kept as well: sequences can be cut back
+//! to it, and stored prefixes end there.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,21 +13,38 @@ use crate::error::{Error, Result};
 /// State of one sequence; of no values in most models.
 #[derive(Default)]
 pub(super) struct State {
-    values: usize,
+    pub(super) values: usize,
     /// Behind the tokens of the sequence; forks share it. Empty stands for zeros.
     present: Arc<Vec<f32>>,
     /// Written by a step. Both buffers are as long as the state once a step began.
     next: Vec<f32>,
+    /// Behind the last block border where a step ended.
+    border: Option<Border>,
+    /// Buffer of a former border, for `next`; empty if there is none.
+    spare: Vec<f32>,
+}
+
+/// State behind whole blocks.
+#[derive(Clone)]
+struct Border {
+    tokens: usize,
+    values: Arc<Vec<f32>>,
 }
 
 impl State {
     /// The state of a second sequence with the same tokens.
     pub(super) fn fork(&self) -> Self {
-        Self { values: self.values, present: Arc::clone(&self.present), next: Vec::new() }
+        Self {
+            values: self.values,
+            present: Arc::clone(&self.present),
+            border: self.border.clone(),
+            ..Self::default()
+        }
     }
 
     /// The state before the first token.
     pub(super) fn clear(&mut self) {
+        self.drop_border();
         match Arc::get_mut(&mut self.present) {
             Some(present) => present.fill(0.0),
             None => self.present = Arc::default(),
@@ -37,13 +57,20 @@ impl State {
             self.present = Arc::new(zeros(self.values)?);
         }
         if self.next.len() < self.values {
-            self.next = zeros(self.values)?;
+            self.next = self.buffer()?;
         }
         Ok(())
     }
 
-    /// Replaces the present state by the one that a step has written.
-    pub(super) fn advance(&mut self) {
+    /// The spare buffer, or a new one.
+    fn buffer(&mut self) -> Result<Vec<f32>> {
+        let spare = std::mem::take(&mut self.spare);
+        if spare.is_empty() { zeros(self.values) } else { Ok(spare) }
+    }
+
+    /// Replaces the present state by the one that a step has written, which is behind `tokens`
+    /// tokens; `is_border` if these fill whole blocks.
+    pub(super) fn advance(&mut self, tokens: usize, is_border: bool) {
         if self.values == 0 {
             return;
         }
@@ -51,11 +78,81 @@ impl State {
             Some(present) => std::mem::swap(present, &mut self.next),
             None => self.present = Arc::new(std::mem::take(&mut self.next)),
         }
+        if is_border {
+            self.set_border(tokens);
+        }
     }
 
-    /// Bytes of both buffers; a shared one counts in each of its sequences.
+    /// Keeps the present state, behind `tokens` tokens of whole blocks. Nothing is copied: the next
+    /// step writes another buffer.
+    fn set_border(&mut self, tokens: usize) {
+        self.drop_border();
+        self.border = Some(Border { tokens, values: Arc::clone(&self.present) });
+    }
+
+    /// Forgets the border; its buffer becomes the spare one if nobody shares it.
+    fn drop_border(&mut self) {
+        let Some(border) = self.border.take() else { return };
+        if self.spare.is_empty()
+            && let Ok(values) = Arc::try_unwrap(border.values)
+        {
+            self.spare = values;
+        }
+    }
+
+    /// Tokens of the border; 0 without one.
+    pub(super) fn border_tokens(&self) -> usize {
+        self.border.as_ref().map_or(0, |border| border.tokens)
+    }
+
+    /// State of the border.
+    pub(super) fn border_values(&self) -> Option<&[f32]> {
+        self.border.as_ref().map(|border| border.values.as_slice())
+    }
+
+    /// The present state; empty for zeros.
+    pub(super) fn present(&self) -> &[f32] {
+        &self.present
+    }
+
+    /// Goes back to the border.
+    pub(super) fn return_to_border(&mut self) {
+        if let Some(border) = &self.border {
+            self.present = Arc::clone(&border.values);
+        }
+    }
+
+    /// Takes a state from elsewhere, behind `tokens` tokens: `fill` writes it.
+    ///
+    /// # Errors
+    /// [`Error::StateMemory`]; the present state is as it was then.
+    pub(super) fn replace(
+        &mut self,
+        tokens: usize,
+        is_border: bool,
+        fill: impl FnOnce(&mut [f32]),
+    ) -> Result<()> {
+        match Arc::get_mut(&mut self.present).filter(|present| present.len() == self.values) {
+            Some(present) => fill(present),
+            None => {
+                let mut values = self.buffer()?;
+                fill(&mut values);
+                self.present = Arc::new(values);
+            }
+        }
+        if is_border {
+            self.set_border(tokens);
+        } else if self.border_tokens() > tokens {
+            self.drop_border();
+        }
+        Ok(())
+    }
+
+    /// Bytes of all buffers; a shared one counts in each of its sequences.
     pub(super) fn bytes(&self) -> usize {
-        (self.present.len() + self.next.len()) * size_of::<f32>()
+        let border = self.border.as_ref().filter(|border| !Arc::ptr_eq(&border.values, &self.present));
+        let border = border.map_or(0, |border| border.values.len());
+        (self.present.len() + self.next.len() + self.spare.len() + border) * size_of::<f32>()
     }
 }
 
@@ -73,7 +170,8 @@ impl Sequence {
     /// instead of keys and values. The state before the first token is zeros.
     ///
     /// A state is what all tokens left in it: such a sequence can be forked, but
-    /// [`truncate`](Self::truncate)d to 0 tokens alone, and takes no blocks of others.
+    /// [`truncate`](Self::truncate)d to 0 tokens, to its [`border`](Self::border) or to a
+    /// [`snapshot`](Self::snapshot) alone, and takes blocks of others only with a snapshot.
     ///
     /// # Panics
     /// If the sequence has tokens.
@@ -89,10 +187,26 @@ impl Sequence {
         self.state.values
     }
 
+    /// Tokens before the last block border where a step ended, whose state is kept; 0 without one.
+    pub fn border(&self) -> usize {
+        self.state.border_tokens()
+    }
+
+    /// The most tokens, at most `len`, that the sequence can be [`truncate`](Self::truncate)d to.
+    pub fn truncatable(&self, len: usize) -> usize {
+        match () {
+            () if len >= self.len => self.len,
+            () if len < self.released() => 0,
+            () if self.state.values == 0 => len,
+            () if self.border() <= len => self.border(),
+            () => 0,
+        }
+    }
+
     /// Checks that the tokens behind position `len` may be dropped, or others taken from blocks.
     pub(super) fn check_stateless(&self, len: usize) -> Result<()> {
         if self.state.values > 0 {
-            return Err(Error::StateOfAll { len, tokens: self.len });
+            return Err(Error::StateOfAll { len, tokens: self.len, border: self.border() });
         }
         Ok(())
     }

@@ -171,7 +171,9 @@ impl KvStep<'_> {
     /// Appends the tokens, which were written in every layer, to the sequence.
     pub fn commit(mut self) {
         self.copied = None;
-        self.sequence.state.advance();
+        let Sequence { store, len, state, .. } = &mut *self.sequence;
+        let tokens = *len + self.n_tokens;
+        state.advance(tokens, tokens.is_multiple_of(store.block_tokens()));
         self.sequence.append(self.n_tokens);
     }
 }
