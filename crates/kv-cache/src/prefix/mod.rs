@@ -29,5 +29,5 @@ pub use store::entry::Fault;
 pub use store::folder_key::{FolderKey, Purpose, TAG_BYTES};
 pub use tree::{
     Evicted, Inserted, LeafEviction, LeafId, Leaves, Lru, Match, MatchEnd, Partial, PrefixBlocks,
-    PrefixChange, PrefixNode, PrefixPin, PrefixTree, PrefixWatch, TreeStatistics,
+    PrefixChange, PrefixNode, PrefixPin, PrefixTree, PrefixWatch, StateMatch, TreeStatistics,
 };

@@ -116,7 +116,7 @@ impl Waiting {
     }
 }
 
-impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
+impl<B: Clone, L: Leaves<B>, S> PrefixTree<B, L, S> {
     /// Watch of the changes from now on, after those that describe the whole tree.
     ///
     /// ```
@@ -168,7 +168,7 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
     }
 
     /// Blocks of all nodes below a root, parents before children.
-    fn below(&self, nodes: &Nodes<B>, key: &Arc<PrefixKey>, root: NodeId) -> Vec<PrefixChange> {
+    fn below(&self, nodes: &Nodes<B, S>, key: &Arc<PrefixKey>, root: NodeId) -> Vec<PrefixChange> {
         let mut changes = Vec::new();
         let mut open: Vec<(NodeId, Vec<u32>)> = vec![(root, Vec::new())];
         while let Some((id, before)) = open.pop() {

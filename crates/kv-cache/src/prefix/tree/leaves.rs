@@ -34,14 +34,16 @@ pub trait Leaves<B>: Send + Sync {
 
 /// Result of [`PrefixTree::evict_leaf`](super::PrefixTree::evict_leaf).
 #[derive(Clone, Debug)]
-pub enum LeafEviction<B> {
+pub enum LeafEviction<B, S = ()> {
     /// Blocks were taken out.
     Evicted {
         /// The blocks.
-        evicted: Evicted<B>,
+        evicted: Evicted<B, S>,
         /// `true` if the leaf has more.
         has_rest: bool,
     },
+    /// A state was taken out whose blocks stay for states behind it. The leaf has more.
+    State(S),
     /// The leaf was used later than asked for.
     Used(Use),
     /// A [`PrefixPin`](super::PrefixPin) holds it.

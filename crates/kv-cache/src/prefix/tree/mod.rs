@@ -4,6 +4,7 @@ mod changes;
 mod leaves;
 mod nodes;
 mod snapshot;
+mod states;
 mod statistics;
 #[cfg(test)]
 mod tests;
@@ -13,9 +14,10 @@ use std::{collections::HashMap, sync::Arc};
 use changes::Watches;
 pub use changes::{PrefixBlocks, PrefixChange, PrefixWatch};
 pub use leaves::{LeafEviction, LeafId, Leaves, Lru};
-use nodes::{NodeId, Nodes, Parent, Usage};
+use nodes::{NodeId, NodeState, Nodes, Parent, Usage};
 use parking_lot::RwLock;
 pub use snapshot::PrefixNode;
+pub use states::StateMatch;
 use statistics::Counters;
 pub use statistics::TreeStatistics;
 
@@ -32,6 +34,9 @@ use super::PrefixKey;
 /// atomic. Evicted handles are returned, never dropped under the lock. Which leaf is evicted first
 /// is decided by `L`, to which the tree offers its leaves: a page pool, or [`Lru`] for a tree
 /// alone.
+///
+/// `S` is a cheap handle of the state that models with such layers need behind the blocks: see
+/// [`lookup_state`](Self::lookup_state).
 ///
 /// ```
 /// use ruvllm_kv_cache::prefix::{PrefixKey, PrefixTree, Scope};
@@ -57,18 +62,18 @@ use super::PrefixKey;
 /// # Source
 /// `RadixAttention` of `SGLang` (arXiv 2312.07104), with whole blocks as in vLLM's prefix caching.
 #[derive(Debug)]
-pub struct PrefixTree<B, L = Lru> {
+pub struct PrefixTree<B, L = Lru, S = ()> {
     block_tokens: usize,
-    state: RwLock<State<B>>,
+    state: RwLock<State<B, S>>,
     leaves: L,
     counters: Counters,
     watches: Watches,
 }
 
 #[derive(Debug)]
-struct State<B> {
+struct State<B, S> {
     roots: HashMap<Arc<PrefixKey>, NodeId>,
-    nodes: Nodes<B>,
+    nodes: Nodes<B, S>,
 }
 
 /// Result of [`PrefixTree::lookup`].
@@ -145,7 +150,7 @@ pub struct Inserted<B> {
 
 /// Blocks that were evicted.
 #[derive(Clone, Debug)]
-pub struct Evicted<B> {
+pub struct Evicted<B, S = ()> {
     /// Key of their tree.
     pub key: Arc<PrefixKey>,
     /// The whole prefix, from the first token to the end of the last evicted block, which need not
@@ -153,6 +158,8 @@ pub struct Evicted<B> {
     pub tokens: Vec<u32>,
     /// The last blocks of that prefix; those before are still in the tree.
     pub blocks: Vec<B>,
+    /// States behind these blocks.
+    pub states: Vec<S>,
 }
 
 /// One descent through the tree of a key.
@@ -183,25 +190,29 @@ impl<B: Clone> PrefixTree<B> {
     pub fn new(block_tokens: usize) -> Self {
         Self::with_leaves(block_tokens, Lru::default())
     }
+}
 
+impl<B: Clone, S: Clone> PrefixTree<B, Lru, S> {
     /// Evicts `n_blocks` blocks, or as many as there are without a pin: always from the end of the
-    /// least recently used leaf, of whatever key.
+    /// least recently used leaf, of whatever key. States that were not used for longer yield
+    /// first.
     ///
     /// A block is free once its last handle is dropped. To free memory, drop the result, check the
     /// pool, and evict again.
-    pub fn evict(&self, n_blocks: usize) -> Vec<Evicted<B>> {
+    pub fn evict(&self, n_blocks: usize) -> Vec<Evicted<B, S>> {
         let (mut evicted, mut missing, mut pinned) = (Vec::new(), n_blocks, Vec::new());
         while missing > 0
             && let Some((turn, leaf)) = self.leaves.pop()
         {
             match self.evict_leaf(leaf, turn, |_| missing) {
                 LeafEviction::Evicted { evicted: taken, has_rest } => {
-                    missing -= taken.blocks.len();
+                    missing = missing.saturating_sub(taken.blocks.len());
                     evicted.push(taken);
                     if has_rest {
                         self.leaves.push(turn, leaf);
                     }
                 }
+                LeafEviction::State(_) => self.leaves.push(turn, leaf),
                 LeafEviction::Used(used) => self.leaves.push(used.turn, leaf),
                 LeafEviction::Pinned => pinned.push((turn, leaf)),
                 LeafEviction::Gone => {}
@@ -212,7 +223,7 @@ impl<B: Clone> PrefixTree<B> {
     }
 }
 
-impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
+impl<B: Clone, L: Leaves<B>, S: Clone> PrefixTree<B, L, S> {
     /// An empty tree over blocks of `block_tokens` tokens that offers its leaves to `leaves`.
     ///
     /// # Panics
@@ -320,7 +331,7 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
     }
 
     /// Follows `wanted` down from `root` as far as it is known.
-    fn walk(&self, nodes: &Nodes<B>, root: NodeId, wanted: &[u32]) -> Walk {
+    fn walk(&self, nodes: &Nodes<B, S>, root: NodeId, wanted: &[u32]) -> Walk {
         let mut walk =
             Walk { path: Vec::new(), last_blocks: 0, tokens: 0, partial: None, end: MatchEnd::Complete };
         let mut id = root;
@@ -363,13 +374,25 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
     /// # Panics
     /// If the number of blocks is another.
     pub fn insert(&self, key: &PrefixKey, tokens: &[u32], blocks: &[B]) -> Inserted<B> {
+        self.insert_with(key, tokens, blocks, None).0
+    }
+
+    /// As [`insert`](Self::insert), with the state behind the last block. Returns a state that is
+    /// not needed: the tree keeps its own for the same tokens.
+    fn insert_with(
+        &self,
+        key: &PrefixKey,
+        tokens: &[u32],
+        blocks: &[B],
+        new_state: Option<S>,
+    ) -> (Inserted<B>, Option<S>) {
         let n_blocks = blocks.len();
         let fits = [tokens.len() / self.block_tokens, tokens.len().div_ceil(self.block_tokens)];
         assert!(fits.contains(&n_blocks), "insert: {n_blocks} blocks for {} tokens", tokens.len());
         let tokens = &tokens[..tokens.len().min(n_blocks * self.block_tokens)];
         let mut inserted = Inserted { known: Vec::new(), new_blocks: 0, replaced: Vec::new(), pin: None };
         if n_blocks == 0 {
-            return inserted;
+            return (inserted, new_state);
         }
         let mut state = self.state.write();
         let state = &mut *state;
@@ -405,43 +428,61 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
             break;
         }
         inserted.pin = Some(PrefixPin(Arc::clone(state.nodes.get(id).usage())));
+        let surplus = new_state.and_then(|new| self.add_state(&mut state.nodes, id, new, now.turn));
         let n_known = n_blocks - inserted.new_blocks;
         self.watches.tell(|| {
             let (key, _) = state.roots.get_key_value(key)?;
             PrefixBlocks::new(key, tokens, n_known, self.block_tokens).map(PrefixChange::Stored)
         });
         self.counters.count_insert(n_known, inserted.new_blocks, inserted.replaced.len());
-        inserted
+        (inserted, surplus)
     }
 
     /// Evicts blocks from the end of an offered leaf: as many as `count` returns for its blocks, at
     /// least one. `turn` is its last use that the caller knows of.
-    pub fn evict_leaf(&self, leaf: LeafId, turn: u64, count: impl FnOnce(&[B]) -> usize) -> LeafEviction<B> {
+    ///
+    /// Where blocks have states behind them, the least recently used state of the leaf's path goes
+    /// instead, and of the blocks those that no other state needs.
+    pub fn evict_leaf(
+        &self,
+        leaf: LeafId,
+        turn: u64,
+        count: impl FnOnce(&[B]) -> usize,
+    ) -> LeafEviction<B, S> {
         let mut state = self.state.write();
+        let state = &mut *state;
         let Some(node) = state.nodes.find(leaf) else { return LeafEviction::Gone };
         if !node.children.is_empty() || node.blocks.is_empty() {
             return LeafEviction::Gone;
         }
-        let used = node.used();
+        let (used, is_pinned, has_states) = (node.used(), node.is_pinned(), !node.states.is_empty());
         if used.turn > turn {
             return LeafEviction::Used(used);
         }
-        if node.is_pinned() {
+        if let Some(taken) = state.nodes.take_unneeded_state(leaf, is_pinned) {
+            self.counters.count_evicted(0, 1);
+            return LeafEviction::State(taken);
+        }
+        if is_pinned {
             return LeafEviction::Pinned;
         }
-        let n_blocks = count(&node.blocks).max(1);
+        let node = state.nodes.get(leaf);
+        let n_blocks = if has_states { node.blocks_of_last_state() } else { count(&node.blocks).max(1) };
         let has_rest = n_blocks < node.blocks.len();
-        let (evicted, parent) = state.take(leaf, n_blocks);
+        let (mut evicted, mut parent) = state.take(leaf, n_blocks);
+        if has_states {
+            parent = state.take_stateless_end(&mut evicted, parent);
+        }
         if let Some(parent) = parent {
             let node = state.nodes.get(parent);
             self.leaves.offer(parent, &node.blocks, node.used());
         }
         self.watches.tell(|| {
-            let Evicted { key, tokens, blocks } = &evicted;
+            let Evicted { key, tokens, blocks, .. } = &evicted;
             let first = tokens.len().div_ceil(self.block_tokens) - blocks.len();
             PrefixBlocks::new(key, tokens, first, self.block_tokens).map(PrefixChange::Removed)
         });
-        self.counters.count_evicted(evicted.blocks.len());
+        self.counters.count_evicted(evicted.blocks.len(), evicted.states.len());
         LeafEviction::Evicted { evicted, has_rest }
     }
 
@@ -453,6 +494,7 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
         (statistics.keys, statistics.nodes) = (state.roots.len(), state.nodes.len());
         for (_, node) in state.nodes.iter() {
             statistics.blocks += node.blocks.len();
+            statistics.states += node.states.len();
             statistics.tokens += node.label.len();
         }
         statistics.bytes = state.heap_bytes() + self.leaves.heap_bytes();
@@ -460,7 +502,7 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
     }
 }
 
-impl<B: Clone> State<B> {
+impl<B: Clone, S> State<B, S> {
     fn root(&mut self, key: &PrefixKey) -> NodeId {
         if let Some(&root) = self.roots.get(key) {
             return root;
@@ -473,11 +515,12 @@ impl<B: Clone> State<B> {
 
     /// Takes up to `n_blocks` from the end of a leaf; a leaf without blocks, and a root without
     /// leaves, are removed. Returns the parent as well if it is a leaf now.
-    fn take(&mut self, id: NodeId, n_blocks: usize) -> (Evicted<B>, Option<NodeId>) {
+    fn take(&mut self, id: NodeId, n_blocks: usize) -> (Evicted<B, S>, Option<NodeId>) {
         let (key, tokens) = self.nodes.path_of(id);
+        let of = |states: Vec<NodeState<S>>| states.into_iter().map(|state| state.state).collect();
         if n_blocks < self.nodes.get(id).blocks.len() {
-            let blocks = self.nodes.shorten(id, n_blocks);
-            return (Evicted { key, tokens, blocks }, None);
+            let (blocks, states) = self.nodes.shorten(id, n_blocks);
+            return (Evicted { key, tokens, blocks, states: of(states) }, None);
         }
         let removed = self.nodes.remove(id);
         let mut leaf = None;
@@ -492,7 +535,7 @@ impl<B: Clone> State<B> {
                 }
             }
         }
-        (Evicted { key, tokens, blocks: removed.blocks }, leaf)
+        (Evicted { key, tokens, blocks: removed.blocks, states: of(removed.states) }, leaf)
     }
 
     fn heap_bytes(&self) -> usize {

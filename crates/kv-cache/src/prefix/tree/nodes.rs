@@ -29,20 +29,32 @@ pub(super) enum Parent {
     Node(NodeId),
 }
 
+/// State behind some blocks of an edge.
+#[derive(Debug)]
+pub(super) struct NodeState<S> {
+    /// Blocks of the edge before it: at least one.
+    pub(super) blocks: usize,
+    pub(super) state: S,
+    /// Turn of the last use.
+    pub(super) turn: AtomicU64,
+}
+
 /// An edge and the node at its end.
 #[derive(Debug)]
-pub(super) struct Node<B> {
+pub(super) struct Node<B, S> {
     pub(super) parent: Parent,
     /// Tokens of the edge: `[blocks.len() * block_tokens]`, fewer where the last block of a leaf is
     /// not full.
     pub(super) label: Vec<u32>,
     pub(super) blocks: Vec<B>,
+    /// States behind blocks of the edge, in their order.
+    pub(super) states: Vec<NodeState<S>>,
     /// Sorted by label. The first block of one is never the beginning of another's.
     pub(super) children: Vec<NodeId>,
     usage: Arc<Usage>,
 }
 
-impl<B> Node<B> {
+impl<B, S> Node<B, S> {
     pub(super) fn usage(&self) -> &Arc<Usage> {
         &self.usage
     }
@@ -71,31 +83,31 @@ impl<B> Node<B> {
 
 /// All nodes.
 #[derive(Debug)]
-pub(super) struct Nodes<B> {
+pub(super) struct Nodes<B, S> {
     block_tokens: usize,
-    slots: Vec<Option<Node<B>>>,
+    slots: Vec<Option<Node<B, S>>>,
     free: Vec<NodeId>,
 }
 
-impl<B: Clone> Nodes<B> {
+impl<B: Clone, S> Nodes<B, S> {
     pub(super) fn new(block_tokens: usize) -> Self {
         Self { block_tokens, slots: Vec::new(), free: Vec::new() }
     }
 
-    pub(super) fn get(&self, id: NodeId) -> &Node<B> {
+    pub(super) fn get(&self, id: NodeId) -> &Node<B, S> {
         self.slots[id as usize].as_ref().expect("a node's id is dropped with the node")
     }
 
     /// The node with an id that may be gone.
-    pub(super) fn find(&self, id: NodeId) -> Option<&Node<B>> {
+    pub(super) fn find(&self, id: NodeId) -> Option<&Node<B, S>> {
         self.slots.get(id as usize)?.as_ref()
     }
 
-    pub(super) fn get_mut(&mut self, id: NodeId) -> &mut Node<B> {
+    pub(super) fn get_mut(&mut self, id: NodeId) -> &mut Node<B, S> {
         self.slots[id as usize].as_mut().expect("a node's id is dropped with the node")
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (NodeId, &Node<B>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (NodeId, &Node<B, S>)> {
         (0..).zip(&self.slots).filter_map(|(id, slot)| slot.as_ref().map(|node| (id, node)))
     }
 
@@ -155,11 +167,15 @@ impl<B: Clone> Nodes<B> {
         let at = self.place_of(&self.get(parent).children, &node.label);
         let node = self.get_mut(id);
         let lower = (node.label.split_off(cut), node.blocks.split_off(n_blocks));
+        let mut below = node.states.split_off(node.states.partition_point(|state| state.blocks <= n_blocks));
+        below.iter_mut().for_each(|state| state.blocks -= n_blocks);
+        let states = std::mem::replace(&mut node.states, below);
         let mut label = std::mem::replace(&mut node.label, lower.0);
         let mut blocks = std::mem::replace(&mut node.blocks, lower.1);
         label.shrink_to_fit();
         blocks.shrink_to_fit();
         let upper = self.add(Parent::Node(parent), label, blocks, used);
+        self.get_mut(upper).states = states;
         self.get_mut(parent).children[at] = upper;
         self.get_mut(upper).children.push(id);
         self.get_mut(id).parent = Parent::Node(upper);
@@ -175,8 +191,8 @@ impl<B: Clone> Nodes<B> {
         std::mem::replace(&mut node.blocks, blocks.to_vec())
     }
 
-    /// Takes the last `n_blocks` of a leaf that has more.
-    pub(super) fn shorten(&mut self, id: NodeId, n_blocks: usize) -> Vec<B> {
+    /// Takes the last `n_blocks` of a leaf that has more, and the states behind them.
+    pub(super) fn shorten(&mut self, id: NodeId, n_blocks: usize) -> (Vec<B>, Vec<NodeState<S>>) {
         let block_tokens = self.block_tokens;
         let node = self.get_mut(id);
         let kept = node.blocks.len() - n_blocks;
@@ -184,11 +200,12 @@ impl<B: Clone> Nodes<B> {
         node.blocks.shrink_to_fit();
         node.label.truncate(kept * block_tokens);
         node.label.shrink_to_fit();
-        taken
+        let states = node.states.split_off(node.states.partition_point(|state| state.blocks <= kept));
+        (taken, states)
     }
 
     /// Removes a node that has no children.
-    pub(super) fn remove(&mut self, id: NodeId) -> Node<B> {
+    pub(super) fn remove(&mut self, id: NodeId) -> Node<B, S> {
         let node = self.get(id);
         debug_assert!(node.children.is_empty());
         if let Parent::Node(parent) = node.parent {
@@ -222,13 +239,14 @@ impl<B: Clone> Nodes<B> {
     pub(super) fn heap_bytes(&self) -> usize {
         // An `Arc` has two counters before its content.
         const USAGE: usize = size_of::<Usage>() + 2 * size_of::<usize>();
-        let of_node = |node: &Node<B>| {
+        let of_node = |node: &Node<B, S>| {
             node.label.capacity() * size_of::<u32>()
                 + node.blocks.capacity() * size_of::<B>()
+                + node.states.capacity() * size_of::<NodeState<S>>()
                 + node.children.capacity() * size_of::<NodeId>()
                 + USAGE
         };
-        self.slots.capacity() * size_of::<Option<Node<B>>>()
+        self.slots.capacity() * size_of::<Option<Node<B, S>>>()
             + self.free.capacity() * size_of::<NodeId>()
             + self.iter().map(|(_, node)| of_node(node)).sum::<usize>()
     }
@@ -236,7 +254,7 @@ impl<B: Clone> Nodes<B> {
     fn add(&mut self, parent: Parent, label: Vec<u32>, blocks: Vec<B>, used: Use) -> NodeId {
         let (inflation, turn) = (AtomicU64::new(used.inflation), AtomicU64::new(used.turn));
         let usage = Arc::new(Usage { inflation, turn });
-        let node = Node { parent, label, blocks, children: Vec::new(), usage };
+        let node = Node { parent, label, blocks, states: Vec::new(), children: Vec::new(), usage };
         if let Some(id) = self.free.pop() {
             self.slots[id as usize] = Some(node);
             return id;

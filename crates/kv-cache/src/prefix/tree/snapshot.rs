@@ -17,6 +17,8 @@ pub struct PrefixNode {
     pub tokens: usize,
     /// Blocks of the node.
     pub blocks: usize,
+    /// States behind its blocks.
+    pub states: usize,
     /// Nodes below it, whether or not they are in the list.
     pub children: usize,
     /// Pins: sequences that use the node as the end of their prefix.
@@ -25,7 +27,7 @@ pub struct PrefixNode {
     pub last_use: u64,
 }
 
-impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
+impl<B: Clone, L: Leaves<B>, S> PrefixTree<B, L, S> {
     /// The `most` nodes of all keys that were used last, latest first; a parent comes before its
     /// children. Takes time for these nodes and their children alone.
     #[must_use]
@@ -48,6 +50,7 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
                 start,
                 tokens: node.label.len(),
                 blocks: node.blocks.len(),
+                states: node.states.len(),
                 children: node.children.len(),
                 references: node.pins(),
                 last_use,
@@ -58,9 +61,9 @@ impl<B: Clone, L: Leaves<B>> PrefixTree<B, L> {
 }
 
 /// Adds the children of a node, whose index in the list is `index`.
-fn push_children<B: Clone>(
+fn push_children<B: Clone, S>(
     open: &mut BinaryHeap<(u64, NodeId, Option<usize>)>,
-    nodes: &Nodes<B>,
+    nodes: &Nodes<B, S>,
     id: NodeId,
     index: Option<usize>,
 ) {

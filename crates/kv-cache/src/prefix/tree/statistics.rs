@@ -41,12 +41,18 @@ pub struct TreeStatistics {
     pub replaced_blocks: u64,
     /// Blocks taken out by `evict`.
     pub evicted_blocks: u64,
+    /// States that became part of the tree.
+    pub inserted_states: u64,
+    /// States taken out by `evict`.
+    pub evicted_states: u64,
     /// Keys with a tree now.
     pub keys: usize,
     /// Nodes in all trees now, roots included.
     pub nodes: usize,
     /// Blocks in all trees now.
     pub blocks: usize,
+    /// States in all trees now.
+    pub states: usize,
     /// Tokens of these blocks.
     pub tokens: usize,
     /// Bytes on the heap that the trees take now, without what the blocks' handles point at.
@@ -70,6 +76,8 @@ pub(super) struct Counters {
     known_blocks: AtomicU64,
     replaced_blocks: AtomicU64,
     evicted_blocks: AtomicU64,
+    inserted_states: AtomicU64,
+    evicted_states: AtomicU64,
 }
 
 impl Counters {
@@ -100,8 +108,13 @@ impl Counters {
         add(&self.replaced_blocks, replaced);
     }
 
-    pub(super) fn count_evicted(&self, blocks: usize) {
+    pub(super) fn count_state(&self) {
+        add(&self.inserted_states, 1);
+    }
+
+    pub(super) fn count_evicted(&self, blocks: usize, states: usize) {
         add(&self.evicted_blocks, blocks);
+        add(&self.evicted_states, states);
     }
 
     /// The counters, without the present size.
@@ -123,6 +136,8 @@ impl Counters {
             known_blocks: get(&self.known_blocks),
             replaced_blocks: get(&self.replaced_blocks),
             evicted_blocks: get(&self.evicted_blocks),
+            inserted_states: get(&self.inserted_states),
+            evicted_states: get(&self.evicted_states),
             ..TreeStatistics::default()
         }
     }
