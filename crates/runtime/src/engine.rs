@@ -283,7 +283,10 @@ impl Engine {
 
     /// Counters of the prefix cache; `None` if it is off.
     pub fn prefix_statistics(&self) -> Option<PrefixStatistics> {
-        self.core.prefixes.as_deref().map(PrefixCache::statistics)
+        let mut statistics = self.core.prefixes.as_deref().map(PrefixCache::statistics)?;
+        let stores = [&self.core.kv].into_iter().chain(&self.core.request_kv);
+        statistics.snapshot_bytes = stores.map(|kv| kv.snapshots().bytes).sum();
+        Some(statistics)
     }
 
     /// Counters of the step loop, which runs all requests.

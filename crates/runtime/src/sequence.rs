@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ruvllm_adapters::{ScaledAdapter, kv_digest};
 use ruvllm_kv_cache::prefix::PrefixKey;
-use ruvllm_kv_cache::{KvStore, Sequence};
+use ruvllm_kv_cache::{KvStore, Sequence, StateSnapshot};
 use ruvllm_memory::{PressurePolicy, Tenant};
 use ruvllm_models::{Compute, LogitsRows, Model, Segment, Workspace};
 use ruvllm_text::TokenId;
@@ -50,6 +50,9 @@ pub(crate) struct NativeSequence {
     n_layers: usize,
     /// Whole blocks at the last [`settle`](Self::settle).
     settled: usize,
+    /// Block borders of the prompt at which a pass ends and the prefix is stored, in their order,
+    /// if layers keep a state.
+    borders: Vec<usize>,
     /// Cached prefix that the sequence began with, pinned as long as it lives.
     reused: Reused,
     /// Tokens in whole blocks of the sequence that this is a fork of.
@@ -96,15 +99,13 @@ impl NativeSequence {
             .and_then(|store| core.model.new_sequence(&store, capacity))
             .map_err(|source| Error::Cache { tokens: capacity, source })?;
         let n_layers = core.model.config().kv_shape().n_layers;
-        // The state of a layer that keeps one is in no block.
-        let caches_prefix = spec.caches_prefix && cache.state_values() == 0;
-        let spec = SequenceSpec { caches_prefix, ..spec.clone() };
         let watch = Watch::new(&mut cache, n_layers, learned);
         Ok(Self {
             cache,
             tokens: Vec::new(),
             kv_digest: kv_digest(&spec.adapters),
-            spec,
+            spec: spec.clone(),
+            borders: Vec::new(),
             settled: 0,
             n_layers,
             forked: 0,
@@ -128,6 +129,7 @@ impl NativeSequence {
             kv_digest: self.kv_digest,
             n_layers: self.n_layers,
             settled: self.settled,
+            borders: Vec::new(),
             // The fork holds the blocks itself, so that it needs no pin.
             reused: Reused::unpinned(self.reused.tokens),
             window: self.window,
@@ -179,21 +181,83 @@ impl NativeSequence {
     pub(crate) fn adopt(&mut self, spec: &SequenceSpec) {
         self.spec.adapters = Arc::clone(&spec.adapters);
         self.spec.pressure = spec.pressure;
-        self.spec.caches_prefix = spec.caches_prefix && self.cache.state_values() == 0;
+        self.spec.caches_prefix = spec.caches_prefix;
         self.spec.shared_tokens = spec.shared_tokens;
     }
 
     /// Number of tokens of `prompt` that the sequence can go on from; at least the last token is
-    /// left to compute. 0 without a common prefix, if a sliding window has released blocks that
-    /// would be seen again, and if layers keep a state of the other tokens too.
+    /// left to compute. 0 without a common prefix, and if a sliding window has released blocks that
+    /// would be seen again.
     pub(crate) fn reusable(&self, prompt: &[TokenId]) -> usize {
-        let common = common_prefix_len(&self.tokens, prompt);
-        if common < self.cache.len() && !self.can_go_back() { 0 } else { common }
+        self.truncatable(common_prefix_len(&self.tokens, prompt))
     }
 
-    /// True if the sequence can be cut back to any length.
-    pub(crate) fn can_go_back(&self) -> bool {
-        self.cache.released() == 0 && self.cache.state_values() == 0
+    /// The most tokens, at most `len`, that the sequence can be cut back to: fewer where layers
+    /// keep a state of the others too.
+    pub(crate) fn truncatable(&self, len: usize) -> usize {
+        let is_whole = self.cache.released() == 0;
+        if len < self.cache.len() && !is_whole { 0 } else { self.cache.truncatable(len) }
+    }
+
+    /// Plans the borders of a prompt that is to be computed: where other prompts part from it
+    /// (`known_tokens` of it are cached), behind what all tenants share, and at its end.
+    pub(crate) fn plan_borders(&mut self, prompt_tokens: usize, known_tokens: usize) {
+        self.borders.clear();
+        if self.cache.state_values() == 0 || !self.spec.caches_prefix {
+            return;
+        }
+        let (block_tokens, most) = (self.cache.store().block_tokens(), prompt_tokens.saturating_sub(1));
+        let ends = [self.spec.shared_tokens, known_tokens, most];
+        let borders = ends.map(|end| end.min(most) / block_tokens * block_tokens);
+        self.borders.extend(borders.iter().filter(|&&border| border > self.cache.len()));
+        self.borders.sort_unstable();
+    }
+
+    /// Tokens up to the next planned border, at which a pass of the prompt ends.
+    pub(crate) fn tokens_to_border(&self) -> usize {
+        let next = self.borders.iter().find(|&&border| border > self.cache.len());
+        next.map_or(usize::MAX, |border| border - self.cache.len())
+    }
+
+    /// Stores the prefix at a planned border.
+    pub(crate) fn keep_planned(&mut self, prefixes: Option<&PrefixCache>) {
+        if self.borders.contains(&self.cache.len()) {
+            self.keep_border(prefixes);
+        }
+    }
+
+    /// Stores the prefix up to the last block border where a pass ended; false if it is not stored.
+    fn keep_border(&mut self, prefixes: Option<&PrefixCache>) -> bool {
+        let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) else { return false };
+        prefixes.keep_border(&mut self.cache, self.kv_digest, &self.tokens, self.spec.shared_tokens)
+    }
+
+    /// Snapshot of the state of a sequence that has one and tokens, for [`return_to`].
+    ///
+    /// # Errors
+    /// [`Error::Cache`] without memory.
+    ///
+    /// [`return_to`]: Self::return_to
+    pub(crate) fn snapshot(&self) -> Result<Option<StateSnapshot>> {
+        if self.cache.state_values() == 0 || self.cache.is_empty() {
+            return Ok(None);
+        }
+        let snapshot = self.cache.snapshot();
+        snapshot.map(Some).map_err(|source| Error::Cache { tokens: self.len(), source: source.into() })
+    }
+
+    /// Drops the tokens behind those of a snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Cache`] without memory, or for a snapshot of another sequence.
+    pub(crate) fn return_to(&mut self, snapshot: &StateSnapshot) -> Result<()> {
+        let len = snapshot.tokens();
+        self.forget_behind(len);
+        self.cache
+            .return_to(snapshot)
+            .map_err(|source| Error::Cache { tokens: len, source: source.into() })?;
+        self.tokens.truncate(len);
+        Ok(())
     }
 
     /// Begins the empty sequence with the part of `prompt` that the prefix cache has; returns the
@@ -214,11 +278,16 @@ impl NativeSequence {
             .begin(&compute.kernels, &mut self.cache, self.kv_digest, prompt, self.spec.min_cache_tokens)
             .map_err(|source| Error::Cache { tokens: prompt.len(), source: source.into() })?;
         self.tokens.extend_from_slice(&prompt[..self.reused.tokens]);
+        self.plan_borders(prompt.len(), self.reused.known_tokens);
         Ok(self.reused.tokens)
     }
 
-    /// Stores the whole blocks as a prefix of other sequences, if there are new ones.
+    /// Stores the whole blocks as a prefix of other sequences, if there are new ones. Those of a
+    /// model with layers that keep a state were stored at their border.
     pub(crate) fn keep_whole_blocks(&mut self, prefixes: Option<&PrefixCache>) {
+        if self.cache.state_values() > 0 {
+            return;
+        }
         let block_tokens = self.cache.store().block_tokens();
         let whole = self.tokens.len() / block_tokens * block_tokens;
         if whole > self.reused.tokens
@@ -231,6 +300,9 @@ impl NativeSequence {
 
     /// Stores the sequence as a prefix of later sequences; true if the prefix cache has it whole.
     pub(crate) fn keep(&mut self, prefixes: Option<&PrefixCache>) -> bool {
+        if self.cache.state_values() > 0 {
+            return self.keep_border(prefixes) && self.cache.border() == self.cache.len();
+        }
         let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) else { return false };
         prefixes.keep(&mut self.cache, self.kv_digest, &self.tokens, self.spec.shared_tokens)
     }
@@ -257,14 +329,19 @@ impl NativeSequence {
     /// Drops the tokens from position `len` on.
     ///
     /// # Errors
-    /// [`Error::Cache`] if tokens before `len` were released.
+    /// [`Error::Cache`] if tokens before `len` were released, or layers keep a state and the
+    /// sequence has none of `len` tokens.
     pub(crate) fn truncate(&mut self, len: usize) -> Result<()> {
-        let block_tokens = self.cache.store().block_tokens();
-        self.settled = self.settled.min(len / block_tokens);
-        self.forked = self.forked.min(len / block_tokens * block_tokens);
+        self.forget_behind(len);
         self.cache.truncate(len).map_err(|source| Error::Cache { tokens: len, source: source.into() })?;
         self.tokens.truncate(len);
         Ok(())
+    }
+
+    fn forget_behind(&mut self, len: usize) {
+        let whole = len / self.cache.store().block_tokens();
+        self.settled = self.settled.min(whole);
+        self.forked = self.forked.min(whole * self.cache.store().block_tokens());
     }
 
     /// Largest number of tokens behind the next `tokens` that can be computed with these and

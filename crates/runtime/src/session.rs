@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ruvllm_adapters::ScaledAdapter;
+use ruvllm_kv_cache::StateSnapshot;
 use ruvllm_memory::Tenant;
 use ruvllm_models::{Compute, LogitsRows, Segment, Workspace};
 use ruvllm_text::TokenId;
@@ -76,6 +77,19 @@ impl<'e> Session<'e> {
         self.sequence.truncate(len)
     }
 
+    /// See [`NativeSequence::snapshot`].
+    pub(crate) fn snapshot(&self) -> Result<Option<StateSnapshot>> {
+        self.sequence.snapshot()
+    }
+
+    /// Drops the tokens from position `len` on, the end of `snapshot` if layers keep a state.
+    pub(crate) fn return_to(&mut self, len: usize, snapshot: Option<&StateSnapshot>) -> Result<()> {
+        match snapshot {
+            Some(snapshot) => self.sequence.return_to(snapshot),
+            None => self.truncate(len),
+        }
+    }
+
     /// See [`NativeSequence::repeat_until`].
     pub(crate) fn repeat_until(&mut self, len: usize) -> Result<()> {
         self.sequence.repeat_until(&self.core.model, self.compute, len)
@@ -134,7 +148,7 @@ impl BackendSession for Session<'_> {
 
     fn truncate(&mut self, len: usize) -> Result<usize> {
         let len = len.min(self.len());
-        let kept = if len < self.len() && !self.sequence.can_go_back() { 0 } else { len };
+        let kept = self.sequence.truncatable(len);
         Session::truncate(self, kept)?;
         Ok(kept)
     }

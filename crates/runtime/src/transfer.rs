@@ -36,7 +36,8 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PrefixTransfer`] if the engine exchanges no prefixes, [`Error::TokenOutOfRange`].
+    /// [`Error::PrefixTransfer`] if the engine exchanges no prefixes or layers of its model keep a
+    /// state, [`Error::TokenOutOfRange`].
     pub fn export_prefix(
         &self,
         tenant: &Tenant,
@@ -74,6 +75,9 @@ impl Engine {
     /// The prefix cache, for tokens of the vocabulary.
     fn transferring(&self, tokens: &[TokenId]) -> Result<&Arc<PrefixCache>> {
         self.check_tokens(tokens)?;
+        if self.config().state_values() > 0 {
+            return Err(Error::PrefixTransfer(TransferError::State));
+        }
         self.core().prefixes.as_ref().ok_or(Error::PrefixTransfer(TransferError::Off))
     }
 }

@@ -189,6 +189,7 @@ impl Engine {
         for piece in tokens[session.len()..options.depth].chunks(at_once) {
             session.forward(piece, LogitsRows::None)?;
         }
+        let snapshot = session.snapshot()?;
         let mut measurements: Vec<Measurement> = options
             .tests
             .iter()
@@ -203,6 +204,7 @@ impl Engine {
                 BenchTest::Greedy(_) => BenchTest::Greedy(1),
             };
             run(&mut session, test, &tokens[options.depth..], options.batch)?;
+            session.return_to(options.depth, snapshot.as_ref())?;
         }
         let total = options.runs * measurements.len();
         let mut done = 0;
@@ -216,6 +218,7 @@ impl Engine {
                 let before = ((options.cpu_time)(), Instant::now());
                 run(&mut session, measurement.test, &tokens[options.depth..], options.batch)?;
                 let after = ((options.cpu_time)(), Instant::now());
+                session.return_to(options.depth, snapshot.as_ref())?;
                 measurement.record(before, after, compute.pool.threads());
                 done += 1;
             }
@@ -306,9 +309,8 @@ pub(crate) fn check(options: &BenchOptions) -> Result<usize> {
     }
 }
 
-/// One run; the session is truncated to its former length afterwards.
+/// One run behind the present tokens of the session.
 fn run(session: &mut Session<'_>, test: BenchTest, tokens: &[TokenId], batch: usize) -> Result<()> {
-    let depth = session.len();
     let tokens = &tokens[..test.tokens()];
     match test {
         BenchTest::Prefill(_) => {
@@ -321,7 +323,7 @@ fn run(session: &mut Session<'_>, test: BenchTest, tokens: &[TokenId], batch: us
         }
         BenchTest::Greedy(n) => session.greedy(&tokens[..1], n, &mut |_| ControlFlow::Continue(()))?,
     }
-    session.truncate(depth)
+    Ok(())
 }
 
 /// Pseudorandom ids, the same in every run.

@@ -43,8 +43,7 @@ impl ModelSize {
             context_length: config.context_length,
             window: config.longest_window(),
             kv_shape: config.kv_shape(),
-            // A step reads one and writes the other.
-            state_bytes: (2 * size_of::<f32>()).saturating_mul(config.state_values()) as u64,
+            state_bytes: (STATES * size_of::<f32>()).saturating_mul(config.state_values()) as u64,
         }
     }
 }
@@ -176,6 +175,14 @@ pub struct Plan {
     pub warnings: Vec<Warning>,
     model: ModelSize,
 }
+
+/// States of a sequence: a step reads one and writes the other, and that of the last block border
+/// is kept.
+const STATES: usize = 3;
+
+/// Snapshots of states that the default KV budget has room for, for each sequence of the plan: at
+/// the end of a prompt, at that of its answer, and where prompts part.
+const SNAPSHOTS: u64 = 3;
 
 /// Assumed memory where the system reports none.
 const ASSUMED_MEMORY: u64 = 8 << 30;
@@ -325,8 +332,10 @@ fn budget(
     }
     let hot = KvPolicy::uniform(kv.hot);
     let whole = with_slack(model.kv_bytes(&hot, model.context_length));
-    let sequences = whole.saturating_mul(Plan::SEQUENCES as u64).saturating_add(MIN_KV_BUDGET);
-    let least = with_slack(sequence_bytes).max(MIN_KV_BUDGET);
+    let snapshot_bytes = model.state_bytes / STATES as u64;
+    let of_sequence = whole.saturating_add(snapshot_bytes.saturating_mul(SNAPSHOTS));
+    let sequences = of_sequence.saturating_mul(Plan::SEQUENCES as u64).saturating_add(MIN_KV_BUDGET);
+    let least = with_slack(sequence_bytes).saturating_add(snapshot_bytes).max(MIN_KV_BUDGET);
     let (value, reason) = if sequences <= most.max(least) {
         (sequences, Reason::Sequences { sequences: Plan::SEQUENCES })
     } else if least < most {
@@ -340,7 +349,9 @@ fn budget(
 /// KV budget for one sequence of `tokens` tokens without a sliding window.
 pub(crate) fn sequence_budget(config: &ModelConfig, kv: &KvPolicy, tokens: usize) -> usize {
     let model = ModelSize { window: None, ..ModelSize::new(config, 0) };
-    let bytes = with_slack(model.kv_bytes(kv, tokens)).saturating_add(MIN_KV_BUDGET);
+    let snapshot_bytes = model.state_bytes / STATES as u64;
+    let bytes = with_slack(model.kv_bytes(kv, tokens)).saturating_add(snapshot_bytes);
+    let bytes = bytes.saturating_add(MIN_KV_BUDGET);
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ruvllm_kv_cache::Block;
 use ruvllm_kv_cache::prefix::{Evicted, LeafEviction, LeafId, Leaves};
+use ruvllm_kv_cache::{Block, StateSnapshot};
 use ruvllm_memory::{Demand, Offer, OwnerId, PagePool, PressureOwner, Release, Rung, Use};
 
 use super::PrefixCache;
@@ -48,7 +48,12 @@ impl PrefixCache {
 
     /// Queues evicted blocks for writing, in spill mode and if reading them back would be faster
     /// than recomputing.
-    fn spill(&self, Evicted { key, tokens, blocks }: &Evicted<Block>) {
+    fn spill(&self, evicted: &Evicted<Block, StateSnapshot>) {
+        let Evicted { key, tokens, blocks, states } = evicted;
+        // Blocks are of no use without the states.
+        if !states.is_empty() {
+            return;
+        }
         let bytes: usize = blocks.iter().map(Block::bytes).sum();
         let block_tokens = self.tree.block_tokens();
         if let Some(files) = self.files.as_ref().filter(|files| !files.at_once)
@@ -80,6 +85,7 @@ impl PressureOwner for PrefixCache {
                 self.spill(&evicted);
                 Release::Released { has_rest }
             }
+            LeafEviction::State(_) => Release::Released { has_rest: true },
             LeafEviction::Used(used) => Release::Used(used),
             LeafEviction::Pinned => Release::Pinned,
             LeafEviction::Gone => Release::Gone,

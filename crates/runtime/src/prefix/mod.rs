@@ -11,6 +11,7 @@ mod events;
 mod eviction;
 mod fingerprint;
 mod report;
+mod states;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -26,7 +27,7 @@ use ruvllm_kv_cache::prefix::{
     TreeStatistics,
     store::{ChainReader, Entry, StoreStatistics},
 };
-use ruvllm_kv_cache::{Block, KvFormats, KvPolicy, KvStore, Sequence};
+use ruvllm_kv_cache::{Block, KvFormats, KvPolicy, KvStore, Sequence, StateSnapshot};
 use ruvllm_models::{ModelConfig, RowKernels};
 use ruvllm_text::TokenId;
 use sha2::{Digest as _, Sha256};
@@ -49,7 +50,7 @@ use writer::{WhenFull, WriteQueue, Writer};
 
 /// Prefix cache: prefix tree, files and counters.
 pub(crate) struct PrefixCache {
-    tree: PrefixTree<Block, PoolLeaves>,
+    tree: PrefixTree<Block, PoolLeaves, StateSnapshot>,
     files: Option<Files>,
     /// Prefix key of the root tenant, for native kernels.
     key: PrefixKey,
@@ -80,6 +81,8 @@ struct Files {
 pub struct PrefixStatistics {
     /// Counters of prefixes in memory.
     pub memory: TreeStatistics,
+    /// Bytes of snapshots of states, for models with layers that keep one; part of the KV budget.
+    pub snapshot_bytes: usize,
     /// Counters of prefixes in the folder or storage, if there is one.
     pub folder: Option<StoreStatistics>,
     /// Blocks spilled to the folder under memory pressure.
@@ -105,6 +108,9 @@ pub struct PrefixStatistics {
 pub(crate) struct Reused {
     /// Prompt tokens served from the cache.
     pub(crate) tokens: usize,
+    /// Tokens whose blocks are cached, of models with layers that keep a state: more than `tokens`
+    /// where prompts part and no state is stored.
+    pub(crate) known_tokens: usize,
     /// Pins the prefix: no eviction while it is in use.
     _pin: Option<PrefixPin>,
 }
@@ -112,7 +118,7 @@ pub(crate) struct Reused {
 impl Reused {
     /// A hit whose blocks are held otherwise.
     pub(crate) fn unpinned(tokens: usize) -> Self {
-        Self { tokens, _pin: None }
+        Self { tokens, ..Self::default() }
     }
 }
 
@@ -132,6 +138,9 @@ impl PrefixCache {
         let reports = Arc::new(Reports::default());
         if *caching == PrefixCaching::Off {
             return Ok(None);
+        }
+        if caching.has_files() && config.state_values() > 0 {
+            reports.note("layers of the model keep a state: its prefixes stay in memory".to_owned());
         }
         let (files, model) = match caching.open(kv.block_tokens(), folder_key)? {
             Some(store) => (Some(Files::new(store, caching.stores_all(), &reports, kv)?), model()),
@@ -256,6 +265,9 @@ impl PrefixCache {
         tokens: &[TokenId],
         least: usize,
     ) -> Result<Reused, ruvllm_kv_cache::Error> {
+        if sequence.state_values() > 0 {
+            return self.begin_with_state(sequence, adapters, tokens, least);
+        }
         let key = self.key_of(sequence, adapters);
         let mut found = self.tree.lookup(&key, tokens);
         let mut pin = found.pin.take();
@@ -277,7 +289,7 @@ impl PrefixCache {
                 n_tokens += partial.tokens;
             }
         }
-        Ok(Reused { tokens: n_tokens, _pin: pin })
+        Ok(Reused { tokens: n_tokens, _pin: pin, ..Reused::default() })
     }
 
     /// Inserts the blocks of a sequence into the prefix tree of its tenant. The full blocks of the

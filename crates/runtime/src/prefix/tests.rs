@@ -299,3 +299,82 @@ fn tenants_beyond_their_soft_quota_lose_prefixes_first() {
     while evict_page(&kv, "") {}
     assert_eq!(known(&cache, &modest, &tokens(1, 160)), 0, "then whoever is left");
 }
+
+/// Values of a state of 128 KiB; four fill a page.
+const STATE: usize = 32 << 10;
+
+/// A sequence whose keys, values and state are functions of its tokens, computed up to each of
+/// `ends`.
+fn with_state(kv: &KvStore, tokens: &[TokenId], ends: &[usize]) -> Sequence {
+    let mut sequence = kv.sequence(tokens.len()).with_state(STATE);
+    for &end in ends {
+        let tokens = &tokens[sequence.len()..end];
+        let mut step = sequence.step(&kernels(), tokens.len()).expect("room");
+        let rows: Vec<f32> = tokens.iter().flat_map(|&token| vec![token as f32; SHAPE.width()]).collect();
+        step.write(&kernels(), 0, &rows, &rows);
+        let (_, state) = step.state(0..STATE);
+        state.fill(end as f32);
+        step.commit();
+    }
+    sequence
+}
+
+/// Cached tokens of a model with a state; asserts that the state is theirs.
+fn known_with_state(cache: &PrefixCache, kv: &KvStore, tokens: &[TokenId]) -> Reused {
+    let mut sequence = kv.sequence(tokens.len()).with_state(STATE);
+    let reused = cache.begin(&kernels(), &mut sequence, None, tokens, 0).expect("an empty sequence");
+    assert_eq!((sequence.len(), sequence.border()), (reused.tokens, reused.tokens));
+    let step = sequence.step(&kernels(), 1).expect("room");
+    assert!(step.state_before(0..STATE).iter().all(|&value| value == reused.tokens as f32));
+    reused
+}
+
+#[test]
+fn snapshots_yield_by_their_last_use_and_take_blocks_that_nothing_needs() {
+    let kv = kv(16);
+    let cache = in_memory(&kv);
+    let prompt = tokens(1, 200);
+    for ends in [&[64][..], &[64, 128], &[64, 128, 192]] {
+        let mut sequence = with_state(&kv, &prompt, ends);
+        assert!(cache.keep_border(&mut sequence, None, &prompt, 0));
+        assert!(cache.keep_border(&mut sequence, None, &prompt, 0), "what is there is kept");
+    }
+    assert!(!cache.keep_border(&mut with_state(&kv, &prompt, &[50]), None, &prompt, 0), "no border");
+    assert_eq!((kv.snapshots().snapshots, cache.statistics().memory.states), (3, 3));
+    assert_eq!(known_with_state(&cache, &kv, &prompt).tokens, 192);
+    let parts = [&prompt[..70], &tokens(2, 20)[..]].concat();
+    assert_eq!(known_with_state(&cache, &kv, &parts).tokens, 64);
+    let parts = [&prompt[..110], &tokens(2, 20)[..]].concat();
+    let reused = known_with_state(&cache, &kv, &parts);
+    assert_eq!((reused.tokens, reused.known_tokens), (64, 96), "three blocks are known");
+    // The snapshot behind 128 tokens was not used since; its blocks are needed.
+    assert!(evict_page(&kv, ""));
+    assert_eq!((kv.snapshots().snapshots, cache.statistics().memory.blocks), (2, 6));
+    assert_eq!(known_with_state(&cache, &kv, &prompt[..180]).tokens, 64);
+    // The one at the end leaves with the blocks behind 64 tokens.
+    assert!(evict_page(&kv, ""));
+    assert_eq!((kv.snapshots().snapshots, cache.statistics().memory.blocks), (1, 2));
+    assert!(!evict_page(&kv, ""), "pinned by the sequence that began with it");
+    drop(reused);
+    while evict_page(&kv, "") {}
+    assert_eq!((kv.snapshots().snapshots, cache.statistics().memory.blocks), (0, 0));
+    assert_eq!(kv.pool().stats().used_pages, 2, "spare pages of blocks and of states");
+}
+
+#[test]
+fn a_snapshot_without_room_takes_that_of_an_older_prefix() {
+    let kv = kv(8);
+    let cache = in_memory(&kv);
+    for seed in 1..30 {
+        let prompt = tokens(seed, 97);
+        let mut sequence = with_state(&kv, &prompt, &[96]);
+        assert!(cache.keep_border(&mut sequence, None, &prompt, 0), "prompt {seed}");
+        drop(sequence);
+        assert_eq!(known_with_state(&cache, &kv, &prompt).tokens, 96);
+        relieve(&kv);
+    }
+    let statistics = cache.statistics().memory;
+    assert!(statistics.evicted_states > 10, "{statistics:?}");
+    assert_eq!(statistics.states, kv.snapshots().snapshots);
+    assert_eq!(statistics.blocks, 3 * statistics.states, "no block without a state behind it");
+}

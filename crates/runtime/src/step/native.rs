@@ -91,6 +91,9 @@ impl<'c> NativeExecutor<'c> {
         for ((part, sequence), outcome) in parts.iter().zip(sequences).zip(&outcomes[first..]) {
             if let Outcome::Computed { tokens } = *outcome {
                 sequence.passed(&core.model, &self.workspace, index, &step.tokens(part)[..tokens]);
+                if part.is_prompt {
+                    sequence.keep_planned(core.prefixes.as_deref());
+                }
                 index += 1;
             }
         }
@@ -113,14 +116,18 @@ impl<'c> NativeExecutor<'c> {
     }
 }
 
-/// Room for a part and its segment: a prompt chunk is shortened where memory is short.
+/// Room for a part and its segment: a prompt chunk is shortened where memory is short, and ends at
+/// a block border whose state is to be stored.
 fn segment<'s>(
     core: &Core,
     step: &'s Step,
     part: &Part,
     sequence: &'s mut NativeSequence,
 ) -> Result<Segment<'s>> {
-    let tokens = step.tokens(part);
+    let mut tokens = step.tokens(part);
+    if part.is_prompt {
+        tokens = &tokens[..tokens.len().min(sequence.tokens_to_border())];
+    }
     let least = if part.is_prompt { core.kv.block_tokens().min(tokens.len()) } else { tokens.len() };
     let room = sequence.prepare(&core.model, &core.compute, least..=tokens.len())?;
     sequence.segment(&core.compute, &tokens[..room], LogitsRows::Tail(part.rows_of(room)))
@@ -143,6 +150,7 @@ impl Executor for NativeExecutor<'_> {
         }
         sequence.truncate(reusable)?;
         sequence.adopt(spec);
+        sequence.plan_borders(prompt.len(), 0);
         self.sequences.insert(id, sequence);
         Ok(Some(reusable))
     }

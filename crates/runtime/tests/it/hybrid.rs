@@ -1,9 +1,13 @@
-//! Models with layers that keep a state instead of keys and values (ADR-0119).
+//! Models with layers that keep a state instead of keys and values (ADR-0119, ADR-0120).
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::Path;
 
-use ruvllm::{Completion, Engine, GenerateRequest, PrefixCaching, Prompt, Speculation};
+use ruvllm::{
+    BenchOptions, BenchTest, Completion, Engine, Error, GenerateRequest, PrefixCaching, Prompt, Speculation,
+    Tenant, TransferError,
+};
 use ruvllm_testkit::model_data;
 use serde_json::json;
 
@@ -57,34 +61,88 @@ fn ids(seed: u32, n: u32) -> Vec<u32> {
 }
 
 fn request(tokens: &[u32]) -> GenerateRequest {
-    greedy(Prompt::Tokens(tokens.to_vec()), 12).with_ignore_eos(true)
+    greedy(Prompt::Tokens(tokens.to_vec()), 12).with_ignore_eos(true).with_logprobs(3)
 }
 
-/// A completion of an engine that has seen nothing else.
-fn alone(folder: &Path, tokens: &[u32]) -> Completion {
-    complete(&engine(folder), &request(tokens))
+/// A completion of an engine that has seen nothing else and stores nothing, with the
+/// log-probabilities of its tokens.
+fn alone(folder: &Path, tokens: &[u32], max_tokens: usize) -> Completion {
+    let engine = load(folder.to_owned(), &tiny_options().with_prefixes(PrefixCaching::Off));
+    complete(&engine, &request(tokens).with_max_tokens(max_tokens))
+}
+
+/// Checks that a request gets what an engine alone computes, bit for bit, with `cached` tokens from
+/// prefixes; returns the tokens of its answer.
+#[track_caller]
+fn agrees(engine: &Engine, folder: &Path, request: &GenerateRequest, cached: usize) -> Vec<u32> {
+    let Prompt::Tokens(prompt) = &request.prompt else { panic!("a prompt of tokens") };
+    let (found, expected) =
+        (complete(engine, request), alone(folder, prompt, request.max_tokens.unwrap_or(1)));
+    assert_eq!(found.cached_tokens, cached);
+    assert_eq!(found.tokens, expected.tokens);
+    assert_eq!(found.logprobs, expected.logprobs);
+    assert!(!found.logprobs.is_empty());
+    found.tokens
 }
 
 #[test]
-fn conversations_go_on_and_others_are_computed_anew() {
+fn conversations_go_on_and_others_begin_at_a_snapshot() {
     for name in FORMS {
         let folder = folder(name);
         let engine = engine(folder.path());
         let first = ids(1, 70);
-        let answer = complete(&engine, &request(&first).with_session("talk"));
-        assert_eq!(answer.tokens, alone(folder.path(), &first).tokens, "{name}");
-        // The sequence holds the beginning of the next prompt.
-        let longer = [&first[..], &answer.tokens, &ids(2, 9)].concat();
-        let next = complete(&engine, &request(&longer).with_session("talk"));
-        assert!(next.cached_tokens >= first.len(), "{name}: {} cached", next.cached_tokens);
-        assert_eq!(next.tokens, alone(folder.path(), &longer).tokens, "{name}");
-        // Of a prompt that differs before its end, nothing can be kept.
+        let answer = agrees(&engine, folder.path(), &request(&first).with_session("talk"), 0);
+        // The sequence holds the beginning of the next prompt: all but the last token was computed.
+        let longer = [&first[..], &answer, &ids(2, 9)].concat();
+        agrees(&engine, folder.path(), &request(&longer).with_session("talk"), 81);
+        // A prompt that differs before the end of the sequence's last block.
         let other = [&first[..64], &ids(3, 20)].concat();
-        let changed = complete(&engine, &request(&other).with_session("talk"));
-        assert_eq!(changed.cached_tokens, 0, "{name}");
-        assert_eq!(changed.tokens, alone(folder.path(), &other).tokens, "{name}");
-        // Without a session, prefixes are not shared either.
-        assert_eq!(complete(&engine, &request(&longer)).cached_tokens, 0, "{name}");
+        agrees(&engine, folder.path(), &request(&other).with_session("talk"), 64);
+        // Without a session.
+        agrees(&engine, folder.path(), &request(&longer), 64);
+    }
+}
+
+#[test]
+fn prefixes_end_where_prompts_part_and_where_answers_end() {
+    for name in FORMS {
+        let folder = folder(name);
+        let engine = engine(folder.path());
+        let (folder, system) = (folder.path(), ids(5, 75));
+        let prompt = |seed: u32| [&system[..], &ids(seed, 60)].concat();
+        let answer = agrees(&engine, folder, &request(&prompt(6)).with_max_tokens(40), 0);
+        agrees(&engine, folder, &request(&prompt(6)), 128);
+        // The blocks are known, the state behind them is not, so the second prompt stores it.
+        agrees(&engine, folder, &request(&prompt(7)), 0);
+        agrees(&engine, folder, &request(&prompt(8)), 64);
+        agrees(&engine, folder, &request(&prompt(7)).with_min_cache_tokens(129), 0);
+        // 135 tokens and 39 of the answer: five whole blocks.
+        let next = [&prompt(6)[..], &answer, &ids(9, 20)].concat();
+        agrees(&engine, folder, &request(&next), 160);
+        let statistics = engine.prefix_statistics().expect("a prefix cache");
+        assert!(statistics.memory.states >= 5 && statistics.snapshot_bytes > 0, "{statistics:?}");
+        assert_eq!(statistics.memory.evicted_states, 0);
+        // Nothing is stored for those who do not want it.
+        agrees(&engine, folder, &request(&prompt(10)).with_cache_prefix(false), 0);
+        agrees(&engine, folder, &request(&prompt(10)), 64);
+    }
+}
+
+#[test]
+fn tenants_share_what_is_declared_alone() {
+    for name in FORMS {
+        let folder = folder(name);
+        let engine = engine(folder.path());
+        let pool = engine.kv_store().pool();
+        let tenants = ["ann", "bob"].map(|tenant| pool.tenant(tenant).expect("a tenant"));
+        let prompt = |seed: u32| [&ids(5, 75)[..], &ids(seed, 60)].concat();
+        let of = |tenant: usize, seed: u32| {
+            request(&prompt(seed)).with_tenant(tenants[tenant].clone()).with_shared_tokens(75)
+        };
+        agrees(&engine, folder.path(), &of(0, 1), 0);
+        agrees(&engine, folder.path(), &of(0, 1), 128);
+        agrees(&engine, folder.path(), &of(1, 1), 64);
+        agrees(&engine, folder.path(), &of(1, 2), 64);
     }
 }
 
@@ -98,22 +156,71 @@ fn several_sequences_and_choices_are_those_of_one_alone() {
             prompts.iter().map(|prompt| engine.submit(request(prompt)).expect("a handle")).collect();
         for (handle, prompt) in handles.into_iter().zip(&prompts) {
             let found = handle.wait().expect("a completion");
-            assert_eq!(found.tokens, alone(folder.path(), prompt).tokens, "{name}");
+            assert_eq!(found.tokens, alone(folder.path(), prompt, 12).tokens, "{name}");
+        }
+        let prompt = ids(11, 77);
+        for choice in engine.submit_many(request(&prompt), 3).expect("three handles") {
+            let found = choice.wait().expect("a completion");
+            assert_eq!(found.logprobs, alone(folder.path(), &prompt, 12).logprobs, "{name}");
         }
     }
 }
 
 #[test]
-fn drafts_prefixes_and_adapters_of_attention_are_left_out() {
+fn snapshots_yield_to_requests_and_outputs_stay() {
     for name in FORMS {
         let folder = folder(name);
-        let engine = engine(folder.path());
+        let options = tiny_options().with_prefixes(PrefixCaching::Memory).with_context(512);
+        let engine = load(folder.path().to_owned(), &options.with_kv_budget(8 << 20));
+        let mut evicted = 0;
+        for round in 0..400 {
+            let prompt = [&[3 + round % 60, 3 + round / 60], &ids(round, 200 + round % 50)[..]].concat();
+            let found = complete(&engine, &request(&prompt).with_max_tokens(2));
+            if round % 40 == 0 {
+                assert_eq!(found.logprobs, alone(folder.path(), &prompt, 2).logprobs, "{name}");
+            }
+            evicted = engine.prefix_statistics().expect("a prefix cache").memory.evicted_states;
+            if evicted > 5 {
+                break;
+            }
+        }
+        assert!(evicted > 5, "{name}: {:?}", engine.prefix_statistics());
+    }
+}
+
+#[test]
+fn the_benchmark_runs_behind_a_depth() {
+    for name in FORMS {
+        let folder = folder(name);
+        let options = BenchOptions::default()
+            .with_tests(vec![BenchTest::Prefill(20), BenchTest::Decode(3)])
+            .with_depth(45)
+            .with_runs(2);
+        let results = engine(folder.path()).bench(&options, &mut |_, _| ControlFlow::Continue(()));
+        let results = results.expect("a valid benchmark");
+        assert!(results.len() == 2 && results.iter().all(|result| result.depth == 45), "{name}");
+    }
+}
+
+#[test]
+fn drafts_files_and_adapters_of_attention_are_left_out() {
+    for name in FORMS {
+        let folder = folder(name);
+        let files = tempfile::tempdir().expect("a folder");
+        let caching = PrefixCaching::Folder { path: files.path().join("prefixes"), limit_bytes: 1 << 30 };
+        let options = tiny_options().with_prefixes(caching).with_prefix_transfers(true);
+        let engine = load(folder.path().to_owned(), &options);
         // A text that repeats itself, for which drafts would be found.
         let prompt = ids(4, 12).repeat(6);
-        let drafted = complete(&engine, &request(&prompt).with_speculation(Speculation::Fixed(4)));
-        assert_eq!(drafted.tokens, alone(folder.path(), &prompt).tokens, "{name}");
+        agrees(&engine, folder.path(), &request(&prompt).with_speculation(Speculation::Fixed(4)), 0);
         assert_eq!(engine.step_statistics().drafted_tokens, 0, "{name}");
         assert_eq!(engine.adapter_base().query_dim, 0, "{name}");
         assert!(engine.plan().state_bytes > 0, "{name}");
+        let statistics = engine.prefix_statistics().expect("a prefix cache");
+        assert_eq!((statistics.queued_blocks, statistics.memory.states), (0, 1), "{name}");
+        assert_eq!(statistics.folder.expect("a folder").written_blocks, 0, "{name}");
+        assert!(engine.take_prefix_warnings().iter().any(|text| text.contains("stay in memory")), "{name}");
+        let error = engine.export_prefix(&Tenant::root(), &prompt, 0).expect_err("blocks alone");
+        assert!(matches!(error, Error::PrefixTransfer(TransferError::State)), "{error:?}");
     }
 }

@@ -242,6 +242,7 @@ fn transfer_error(error: &TransferError) -> ApiError {
             let message = "this server exchanges no prefixes; set grpc.transfers (--grpc-transfers)";
             return ApiError::invalid(message).with_code("transfers_off");
         }
+        TransferError::State => "state_layers",
         TransferError::Memory { .. } => return ApiError::overloaded(message, None),
         TransferError::Model { .. } => "other_model",
         TransferError::KvFormat { .. } => "other_kv_format",

@@ -64,7 +64,7 @@ impl<B: Clone, L: Leaves<B>, S: Clone> PrefixTree<B, L, S> {
         let now = self.leaves.now();
         walk.path.iter().for_each(|&id| nodes.get(id).touch(now));
         let Some((last, index, tokens)) = place else {
-            let end = if walk.tokens == 0 { walk.end } else { MatchEnd::Ended { at: 0 } };
+            let end = if walk.agreeing() == 0 { walk.end } else { MatchEnd::Ended { at: 0 } };
             return nothing(end, walk.tokens);
         };
         let node = nodes.get(last);
@@ -82,6 +82,27 @@ impl<B: Clone, L: Leaves<B>, S: Clone> PrefixTree<B, L, S> {
             state: Some(kept.state.clone()),
             known_tokens: walk.tokens,
         }
+    }
+
+    /// True if the tree has the state behind all of `tokens`, visible to `key`; this counts as a
+    /// use.
+    #[must_use]
+    pub fn touch_state(&self, key: &PrefixKey, tokens: &[u32]) -> bool {
+        let tree = self.state.read();
+        let now = self.leaves.now();
+        let roots = key.visible().filter_map(|key| tree.roots.get(&key));
+        let mut is_known = false;
+        for &root in roots {
+            let walk = self.walk(&tree.nodes, root, tokens);
+            if let Some((id, index, known)) = last_state(&tree.nodes, &walk, self.block_tokens)
+                && known == tokens.len()
+            {
+                walk.path.iter().for_each(|&id| tree.nodes.get(id).touch(now));
+                tree.nodes.get(id).states[index].turn.fetch_max(now.turn, Relaxed);
+                is_known = true;
+            }
+        }
+        is_known
     }
 
     /// Makes whole blocks of `tokens` and the state behind them known under `key`. Where the tree
@@ -255,6 +276,9 @@ mod tests {
         // The last token is computed, so the state behind it is of no use.
         assert_eq!(found(&tree, &[1, 1, 2, 2, 3, 3]), (vec![], None, 4));
         assert_eq!(found(&tree, &[1, 1, 2, 2, 9, 9, 9]), (vec![], None, 4));
+        let knows = |tokens: &[u32]| tree.touch_state(&key("a"), tokens);
+        assert!(knows(&[1, 1, 2, 2, 3, 3]) && !knows(&[1, 1, 2, 2]) && !knows(&[1, 1, 2, 2, 3, 3, 4, 4]));
+        assert!(!tree.touch_state(&key("b"), &[1, 1, 2, 2, 3, 3]));
         insert(&tree, &[1, 1, 2, 2], 20);
         assert_eq!(found(&tree, &[1, 1, 2, 2, 9, 9, 9]), (vec![10, 11], Some(20), 4));
         insert(&tree, &[1, 1, 2, 2, 9, 9], 30);

@@ -12,6 +12,9 @@ pub enum TransferError {
          EngineOptions::prefix_transfers on"
     )]
     Off,
+    /// The model has layers that keep a state, which blocks do not hold.
+    #[error("layers of this model keep a state, which is not exchanged: prefixes stay in memory")]
+    State,
     /// The blocks are of another model.
     #[error("the sender has another model: fingerprint {found}, here {expected}; use the same file")]
     Model {

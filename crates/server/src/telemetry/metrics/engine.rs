@@ -138,7 +138,7 @@ fn kv_metrics() -> [EngineMetric; 6] {
     ]
 }
 
-fn prefix_metrics() -> [EngineMetric; 4] {
+fn prefix_metrics() -> [EngineMetric; 6] {
     [
         counter("prefix_lookups", "Lookups in the prefix cache", |engine| {
             prefix(engine, |tree| tree.lookups)
@@ -152,6 +152,13 @@ fn prefix_metrics() -> [EngineMetric; 4] {
         gauge("prefix_blocks", "KV blocks in the prefix cache", |engine| {
             prefix(engine, |tree| tree.blocks as u64)
         }),
+        gauge("prefix_snapshots", "States of layers that keep one in the prefix cache", |engine| {
+            prefix(engine, |tree| tree.states as u64)
+        }),
+        gauge("prefix_snapshot", "Bytes of these states, within the KV budget", |engine: &EngineFigures| {
+            engine.prefix.as_ref().map_or_else(Vec::new, |prefix| one(prefix.snapshot_bytes as u64))
+        })
+        .with_unit(Unit::Bytes),
     ]
 }
 
