@@ -232,6 +232,21 @@ impl NativeSequence {
         prefixes.keep_border(&mut self.cache, self.kv_digest, &self.tokens, self.spec.shared_tokens)
     }
 
+    /// Stores the prefix up to the last border, also in files, there with those at the planned
+    /// borders. True if the sequence ends there.
+    fn keep_states(&mut self, prefixes: Option<&PrefixCache>) -> bool {
+        let is_kept = self.keep_border(prefixes);
+        if let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) {
+            self.borders.push(self.cache.border());
+            self.borders.sort_unstable();
+            self.borders.dedup();
+            let Self { cache, kv_digest, tokens, spec, borders, .. } = self;
+            prefixes.write_borders(cache, *kv_digest, tokens, spec.shared_tokens, borders);
+            self.borders.clear();
+        }
+        is_kept && self.cache.border() == self.cache.len()
+    }
+
     /// Snapshot of the state of a sequence that has one and tokens, for [`return_to`].
     ///
     /// # Errors
@@ -301,7 +316,7 @@ impl NativeSequence {
     /// Stores the sequence as a prefix of later sequences; true if the prefix cache has it whole.
     pub(crate) fn keep(&mut self, prefixes: Option<&PrefixCache>) -> bool {
         if self.cache.state_values() > 0 {
-            return self.keep_border(prefixes) && self.cache.border() == self.cache.len();
+            return self.keep_states(prefixes);
         }
         let Some(prefixes) = prefixes.filter(|_| self.spec.caches_prefix) else { return false };
         prefixes.keep(&mut self.cache, self.kv_digest, &self.tokens, self.spec.shared_tokens)

@@ -13,7 +13,6 @@ use ruvllm_text::TokenId;
 use crate::embed::EmbeddingRequest;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::prefix::PrefixCache;
 use crate::request::{GenerateRequest, Prompt, check_id};
 use crate::session_table::file::{self, Saved};
 use crate::session_table::{Name, Record, SessionError, SessionTable, State};
@@ -254,7 +253,7 @@ impl Sessions<'_> {
                 Saved { name, tokens, last_message: last_message.as_ref().to_owned(), last_used, prefix }
             })
             .collect();
-        if let Some(prefixes) = self.archived() {
+        if let Some(prefixes) = &self.engine.core().prefixes {
             let store = prefixes.archive(&folder.join("prefixes")).map_err(store_failed)?;
             for session in &saved {
                 if let Some(key) = &session.prefix {
@@ -284,7 +283,7 @@ impl Sessions<'_> {
             let reason = "a token is outside the vocabulary";
             return Err(Error::Session(SessionError::Damaged { path, reason }));
         }
-        let archive = match self.archived() {
+        let archive = match &core.prefixes {
             Some(prefixes) => {
                 Some((prefixes, prefixes.archive(&folder.join("prefixes")).map_err(store_failed)?))
             }
@@ -307,13 +306,6 @@ impl Sessions<'_> {
             restored += 1;
         }
         Ok(restored)
-    }
-
-    /// The prefix cache, if its blocks alone are worth a file: those of a model with layers that
-    /// keep a state are computed again.
-    fn archived(&self) -> Option<&Arc<PrefixCache>> {
-        let is_stateless = self.engine.config().state_values() == 0;
-        self.engine.core().prefixes.as_ref().filter(|_| is_stateless)
     }
 
     /// The tenant of a path; `None` if the pool has no place for it.

@@ -19,7 +19,7 @@ struct Copy {
     /// Tokens that left the state.
     tokens: usize,
     values: usize,
-    /// The values in the machine's byte order.
+    /// The values, little-endian.
     memory: SlabBlock,
 }
 
@@ -28,11 +28,15 @@ impl StateSnapshot {
         let mut memory = store.allocate_state(n_values.saturating_mul(size_of::<f32>()))?;
         let (bytes, zeros) = memory.bytes_mut().split_at_mut(size_of_val(values));
         for (to, value) in bytes.chunks_exact_mut(size_of::<f32>()).zip(values) {
-            to.copy_from_slice(&value.to_ne_bytes());
+            to.copy_from_slice(&value.to_le_bytes());
         }
         zeros.fill(0);
+        Ok(Self::of(store, tokens, n_values, memory))
+    }
+
+    fn of(store: &KvStore, tokens: usize, values: usize, memory: SlabBlock) -> Self {
         store.count_snapshot(memory.bytes().len());
-        Ok(Self(Arc::new(Copy { store: store.clone(), tokens, values: n_values, memory })))
+        Self(Arc::new(Copy { store: store.clone(), tokens, values, memory }))
     }
 
     /// Tokens of the sequence that the state stands for.
@@ -42,15 +46,42 @@ impl StateSnapshot {
 
     /// Bytes of the copy in the page pool.
     pub fn bytes(&self) -> usize {
-        self.0.memory.bytes().len()
+        self.as_bytes().len()
+    }
+
+    /// The values, little-endian, for [`KvStore::restore_snapshot`].
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.memory.bytes()
     }
 
     fn copy_to(&self, values: &mut [f32]) {
-        for (value, bytes) in values.iter_mut().zip(self.0.memory.bytes().chunks_exact(size_of::<f32>())) {
+        for (value, bytes) in values.iter_mut().zip(self.as_bytes().chunks_exact(size_of::<f32>())) {
             let mut raw = [0; size_of::<f32>()];
             raw.copy_from_slice(bytes);
-            *value = f32::from_ne_bytes(raw);
+            *value = f32::from_le_bytes(raw);
         }
+    }
+}
+
+impl KvStore {
+    /// A snapshot of `values` values behind `tokens` tokens from the bytes of
+    /// [`StateSnapshot::as_bytes`]: `fill` writes them into the buffer it gets.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotMemory`], [`Error::BudgetReached`] and [`Error::QuotaReached`] without
+    /// room; [`Error::Stateless`] for no values; the error of `fill`.
+    pub fn restore_snapshot<E: From<Error>>(
+        &self,
+        tokens: usize,
+        values: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<StateSnapshot, E> {
+        if values == 0 {
+            return Err(Error::Stateless.into());
+        }
+        let mut memory = self.allocate_state(values.saturating_mul(size_of::<f32>()))?;
+        fill(memory.bytes_mut())?;
+        Ok(StateSnapshot::of(self, tokens, values, memory))
     }
 }
 

@@ -30,10 +30,13 @@ impl PrefixCache {
         key: &PrefixKey,
         tokens: &[TokenId],
     ) -> Result<(), ruvllm_kv_cache::Error> {
+        let stored = PrefixKey { model: self.computed_by(model), ..key.clone() };
+        if self.facts.state_values > 0 {
+            return self.save_state(store, key, &stored, tokens);
+        }
         // A lookup leaves one token to compute.
         let asked: Vec<TokenId> = tokens.iter().copied().chain([0]).collect();
-        let found = self.tree.lookup(key, &asked);
-        let key = PrefixKey { model: self.computed_by(model), ..key.clone() };
+        let (found, key) = (self.tree.lookup(key, &asked), stored);
         let tokens = &tokens[..found.blocks.len() * self.tree.block_tokens()];
         for place in store.missing(&key, tokens, 0) {
             let block = found.blocks[place.index()].pin();
@@ -59,6 +62,9 @@ impl PrefixCache {
         key.model = self.computed_by(self.key.model);
         let of_format = stores.find(|kv| *kv_format(kv) == *key.kv_format);
         let Some(Ok(kv)) = of_format.map(|kv| kv.for_tenant(tenant)) else { return };
+        if self.facts.state_values > 0 {
+            return self.restore_state(store, (&kv, self.facts.state_values), key, &stored, tokens);
+        }
         let asked: Vec<TokenId> = tokens.iter().copied().chain([0]).collect();
         let found = store.find(&stored, &asked, 0);
         found.warnings.iter().for_each(|warning| self.reports.add_error(warning));

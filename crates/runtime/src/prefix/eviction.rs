@@ -50,16 +50,16 @@ impl PrefixCache {
     /// than recomputing.
     fn spill(&self, evicted: &Evicted<Block, StateSnapshot>) {
         let Evicted { key, tokens, blocks, states } = evicted;
-        // Blocks are of no use without the states.
-        if !states.is_empty() {
-            return;
-        }
-        let bytes: usize = blocks.iter().map(Block::bytes).sum();
+        let bytes: usize =
+            blocks.iter().map(Block::bytes).chain(states.iter().map(StateSnapshot::bytes)).sum();
         let block_tokens = self.tree.block_tokens();
         if let Some(files) = self.files.as_ref().filter(|files| !files.at_once)
             && self.cost.reading_is_quicker(bytes as u64, blocks.len() * block_tokens)
         {
             files.write(key, tokens, blocks, block_tokens);
+            for state in states {
+                self.queue_state(&files.store, key, &tokens[..state.tokens()], state);
+            }
         }
     }
 }

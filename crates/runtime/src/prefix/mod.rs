@@ -58,13 +58,21 @@ pub(crate) struct PrefixCache {
     row_kernels: Option<Arc<dyn RowKernels>>,
     /// Policy of the engine's store, whose format `key` has.
     policy: KvPolicy,
-    /// Sequence capacity above which the model uses its second RoPE frequencies (`LongRoPE`);
-    /// `None` if it has one set.
-    long_above: Option<usize>,
+    facts: ModelFacts,
     cost: Arc<ReuseCost>,
     recomputed_tokens: AtomicU64,
     reports: Arc<Reports>,
     transfers: Transfers,
+}
+
+/// Properties of a model that its prefixes depend on.
+#[derive(Debug, Clone, Copy, Default)]
+struct ModelFacts {
+    /// Sequence capacity above which the model uses its second RoPE frequencies (`LongRoPE`);
+    /// `None` if it has one set.
+    long_above: Option<usize>,
+    /// Values of the state of layers that keep one.
+    state_values: usize,
 }
 
 /// Folder of a prefix cache, and its writer.
@@ -139,9 +147,6 @@ impl PrefixCache {
         if *caching == PrefixCaching::Off {
             return Ok(None);
         }
-        if caching.has_files() && config.state_values() > 0 {
-            reports.note("layers of the model keep a state: its prefixes stay in memory".to_owned());
-        }
         let (files, model) = match caching.open(kv.block_tokens(), folder_key)? {
             Some(store) => (Some(Files::new(store, caching.stores_all(), &reports, kv)?), model()),
             // Of the loaded weights: the file may be another one by the time of a transfer.
@@ -150,8 +155,8 @@ impl PrefixCache {
             None => (None, [0; 32]),
         };
         let transfers = Transfers::new(has_transfers, kv.block_tokens(), folder_key.cloned());
-        let long_above = config.long_rope_above();
-        Ok(Some(Self::new(kv, files, reports, model, long_above, row_kernels, transfers)))
+        let facts = ModelFacts { long_above: config.long_rope_above(), state_values: config.state_values() };
+        Ok(Some(Self::new(kv, files, reports, model, facts, row_kernels, transfers)))
     }
 
     fn new(
@@ -159,7 +164,7 @@ impl PrefixCache {
         files: Option<Files>,
         reports: Arc<Reports>,
         model: [u8; 32],
-        long_above: Option<usize>,
+        facts: ModelFacts,
         row_kernels: Option<Arc<dyn RowKernels>>,
         transfers: Transfers,
     ) -> Arc<Self> {
@@ -183,18 +188,7 @@ impl PrefixCache {
             let tree = PrefixTree::with_leaves(kv.block_tokens(), leaves);
             let policy = *kv.policy();
             let recomputed_tokens = AtomicU64::new(0);
-            Self {
-                tree,
-                files,
-                key,
-                row_kernels,
-                policy,
-                long_above,
-                cost,
-                recomputed_tokens,
-                reports,
-                transfers,
-            }
+            Self { tree, files, key, row_kernels, policy, facts, cost, recomputed_tokens, reports, transfers }
         })
     }
 
@@ -225,7 +219,7 @@ impl PrefixCache {
             key.kv_format = kv_format(store).into();
         }
         key.adapter = adapters.map(|digest| AdapterVersion { id: hex(&digest).into(), version: 0 });
-        if self.long_above.is_some_and(|length| capacity > length) {
+        if self.facts.long_above.is_some_and(|length| capacity > length) {
             key.rope_scaling = "as the model for long sequences".into();
         }
         key
@@ -353,6 +347,10 @@ impl PrefixCache {
         }
     }
 
+    fn count_recomputed(&self, tokens: usize) {
+        self.recomputed_tokens.fetch_add(tokens as u64, Relaxed);
+    }
+
     /// Loads the stored blocks after `known` into the tree, unless recomputing is faster or all of
     /// them are fewer than `least` tokens.
     fn read_back(
@@ -373,7 +371,7 @@ impl PrefixCache {
         }
         if !self.cost.reading_is_quicker(bytes, n_tokens) {
             self.cost.forgive_reading();
-            self.recomputed_tokens.fetch_add(n_tokens as u64, Relaxed);
+            self.count_recomputed(n_tokens);
             return None;
         }
         let started = Instant::now();

@@ -25,11 +25,6 @@ impl Reports {
     /// Adds a failure.
     pub(crate) fn add(&self, text: String) {
         self.failures.fetch_add(1, Relaxed);
-        self.note(text);
-    }
-
-    /// Adds a warning of no failure.
-    pub(crate) fn note(&self, text: String) {
         let mut warnings = self.warnings.lock();
         if warnings.len() < MOST_WARNINGS {
             warnings.push(text);

@@ -1,5 +1,6 @@
 //! Eviction, spilling, reading back and recomputing of prefixes.
 
+use std::fs;
 use std::sync::Arc;
 
 use ruvllm_kernels::attention::NuqCodebooks;
@@ -58,11 +59,11 @@ fn spilling(kv: &KvStore, folder: &tempfile::TempDir) -> Arc<PrefixCache> {
         PrefixStore::open(folder.path().join("prefixes"), kv.block_tokens(), 1 << 30).expect("a folder");
     let reports = Arc::default();
     let files = Files::new(store, false, &reports, kv).expect("a thread");
-    PrefixCache::new(kv, Some(files), reports, [1; 32], None, None, off(kv))
+    PrefixCache::new(kv, Some(files), reports, [1; 32], ModelFacts::default(), None, off(kv))
 }
 
 fn in_memory(kv: &KvStore) -> Arc<PrefixCache> {
-    PrefixCache::new(kv, None, Arc::default(), [0; 32], None, None, off(kv))
+    PrefixCache::new(kv, None, Arc::default(), [0; 32], ModelFacts::default(), None, off(kv))
 }
 
 /// A claim that succeeds after the eviction of one unit for a tenant.
@@ -377,4 +378,34 @@ fn a_snapshot_without_room_takes_that_of_an_older_prefix() {
     assert!(statistics.evicted_states > 10, "{statistics:?}");
     assert_eq!(statistics.states, kv.snapshots().snapshots);
     assert_eq!(statistics.blocks, 3 * statistics.states, "no block without a state behind it");
+}
+
+#[test]
+fn a_spilled_state_comes_back_with_its_blocks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kv = kv(32);
+    let cache = spilling(&kv, &folder);
+    let (prompt, other) = (tokens(1, 200), tokens(2, 100));
+    assert!(cache.keep_border(&mut with_state(&kv, &prompt, &[192]), None, &prompt, 0));
+    assert!(cache.keep_border(&mut with_state(&kv, &other, &[96]), None, &other, 0));
+    assert!(evict_all(&cache, &kv));
+    assert_eq!((kv.snapshots().snapshots, cache.statistics().spilled_blocks), (0, 6 + 3 + 2));
+    assert_eq!(known_with_state(&cache, &kv, &prompt[..190]).tokens, 0, "no state within these tokens");
+    assert_eq!(known_with_state(&cache, &kv, &prompt).tokens, 192);
+    assert_eq!(known_with_state(&cache, &kv, &other).tokens, 96);
+    assert_eq!((kv.snapshots().snapshots, cache.statistics().failures), (2, 0));
+    // Blocks without their state are of no use.
+    assert!(evict_all(&cache, &kv));
+    let states = fs::read_dir(folder.path().join("prefixes"))
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path());
+    for path in states.filter(|path| fs::metadata(path).expect("a file").len() > 4 * STATE as u64) {
+        let mut bytes = fs::read(&path).expect("a file");
+        if bytes.len() < 2 * 4 * STATE {
+            *bytes.last_mut().expect("a payload") ^= 1;
+            fs::write(path, bytes).expect("a file");
+        }
+    }
+    assert_eq!(known_with_state(&cache, &kv, &prompt).tokens, 0);
+    assert!(cache.statistics().failures > 0 && kv.snapshots().snapshots == 0);
 }

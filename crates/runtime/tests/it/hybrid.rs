@@ -202,24 +202,60 @@ fn the_benchmark_runs_behind_a_depth() {
     }
 }
 
+/// Engine with a prefix cache in files.
+fn with_files(folder: &Path, files: &Path) -> Engine {
+    let caching = PrefixCaching::Folder { path: files.join("prefixes"), limit_bytes: 1 << 30 };
+    load(folder.to_owned(), &tiny_options().with_prefixes(caching).with_prefix_transfers(true))
+}
+
 #[test]
-fn drafts_files_and_adapters_of_attention_are_left_out() {
+fn prefixes_and_sessions_survive_a_restart() {
     for name in FORMS {
-        let folder = folder(name);
-        let files = tempfile::tempdir().expect("a folder");
-        let caching = PrefixCaching::Folder { path: files.path().join("prefixes"), limit_bytes: 1 << 30 };
-        let options = tiny_options().with_prefixes(caching).with_prefix_transfers(true);
-        let engine = load(folder.path().to_owned(), &options);
+        let (folder, files) = (folder(name), tempfile::tempdir().expect("a folder"));
+        let (folder, files) = (folder.path(), files.path());
+        let (prompt, talk) = (ids(5, 135), ids(6, 70));
+        let engine = with_files(folder, files);
+        let answer = agrees(&engine, folder, &request(&prompt).with_max_tokens(40), 0);
+        let said = agrees(&engine, folder, &request(&talk).with_max_tokens(40).with_session("talk"), 0);
+        engine.sessions().save(&files.join("sessions")).expect("a folder");
+        drop(engine);
+
+        let engine = with_files(folder, files);
+        agrees(&engine, folder, &request(&prompt), 128);
+        let next = [&prompt[..], &answer, &ids(9, 20)].concat();
+        agrees(&engine, folder, &request(&next), 160);
+        assert_eq!(engine.prefix_statistics().expect("a prefix cache").failures, 0);
+        drop(engine);
+
+        // An engine with a prefix cache in memory alone.
+        let engine = self::engine(folder);
+        assert_eq!(engine.sessions().restore(&files.join("sessions")).expect("a folder"), 1);
+        let next = [&talk[..], &said, &ids(9, 20)].concat();
+        agrees(&engine, folder, &request(&next).with_session("talk"), 96);
+
+        let entries = fs::read_dir(files.join("prefixes")).expect("a folder");
+        for path in entries.map(|entry| entry.expect("an entry").path()) {
+            let mut bytes = fs::read(&path).expect("a file");
+            *bytes.last_mut().expect("a file with content") ^= 1;
+            fs::write(path, bytes).expect("a file");
+        }
+        let engine = with_files(folder, files);
+        agrees(&engine, folder, &request(&prompt), 0);
+        assert!(engine.prefix_statistics().expect("a prefix cache").failures > 0);
+    }
+}
+
+#[test]
+fn drafts_transfers_and_adapters_of_attention_are_left_out() {
+    for name in FORMS {
+        let (folder, files) = (folder(name), tempfile::tempdir().expect("a folder"));
+        let engine = with_files(folder.path(), files.path());
         // A text that repeats itself, for which drafts would be found.
         let prompt = ids(4, 12).repeat(6);
         agrees(&engine, folder.path(), &request(&prompt).with_speculation(Speculation::Fixed(4)), 0);
         assert_eq!(engine.step_statistics().drafted_tokens, 0, "{name}");
         assert_eq!(engine.adapter_base().query_dim, 0, "{name}");
         assert!(engine.plan().state_bytes > 0, "{name}");
-        let statistics = engine.prefix_statistics().expect("a prefix cache");
-        assert_eq!((statistics.queued_blocks, statistics.memory.states), (0, 1), "{name}");
-        assert_eq!(statistics.folder.expect("a folder").written_blocks, 0, "{name}");
-        assert!(engine.take_prefix_warnings().iter().any(|text| text.contains("stay in memory")), "{name}");
         let error = engine.export_prefix(&Tenant::root(), &prompt, 0).expect_err("blocks alone");
         assert!(matches!(error, Error::PrefixTransfer(TransferError::State)), "{error:?}");
     }
