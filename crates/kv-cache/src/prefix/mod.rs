@@ -1,10 +1,11 @@
 //! Prefix cache: keys and values of shared prefixes, in memory and on disk.
 //!
 //! [`PrefixTree`] indexes the blocks in memory: a radix tree over tokens whose edges are whole
-//! blocks. It owns no keys and values, only cheap handles of the blocks (`B`), and offers its
-//! leaves for eviction ([`Leaves`]). [`PrefixStore`] keeps blocks as files, named by a hash of
-//! everything they depend on, and trusts no file it reads. Neither knows the other, nor what a
-//! block holds: the owner of both moves blocks from one to the other.
+//! blocks. It owns no keys and values, only cheap handles of the blocks (`B`) and of the states
+//! behind some of them (`S`), and offers its leaves for eviction ([`Leaves`]). [`PrefixStore`]
+//! keeps blocks as files, named by a hash of everything they depend on, and trusts no file it
+//! reads. Neither knows the other, nor what a block holds: the owner of both moves blocks from one
+//! to the other.
 //!
 //! ```text
 //! PrefixTree<B> ── lookup ──> Match { blocks, partial, pin }

@@ -19,7 +19,7 @@ struct Copy {
     /// Tokens that left the state.
     tokens: usize,
     values: usize,
-    /// The values, little-endian.
+    /// The values in the machine's byte order, as those of blocks.
     memory: SlabBlock,
 }
 
@@ -27,9 +27,7 @@ impl StateSnapshot {
     fn new(store: &KvStore, tokens: usize, n_values: usize, values: &[f32]) -> Result<Self> {
         let mut memory = store.allocate_state(n_values.saturating_mul(size_of::<f32>()))?;
         let (bytes, zeros) = memory.bytes_mut().split_at_mut(size_of_val(values));
-        for (to, value) in bytes.chunks_exact_mut(size_of::<f32>()).zip(values) {
-            to.copy_from_slice(&value.to_le_bytes());
-        }
+        bytes.copy_from_slice(bytemuck::cast_slice(values));
         zeros.fill(0);
         Ok(Self::of(store, tokens, n_values, memory))
     }
@@ -49,17 +47,13 @@ impl StateSnapshot {
         self.as_bytes().len()
     }
 
-    /// The values, little-endian, for [`KvStore::restore_snapshot`].
+    /// The values in the machine's byte order, for [`KvStore::restore_snapshot`].
     pub fn as_bytes(&self) -> &[u8] {
         self.0.memory.bytes()
     }
 
     fn copy_to(&self, values: &mut [f32]) {
-        for (value, bytes) in values.iter_mut().zip(self.as_bytes().chunks_exact(size_of::<f32>())) {
-            let mut raw = [0; size_of::<f32>()];
-            raw.copy_from_slice(bytes);
-            *value = f32::from_le_bytes(raw);
-        }
+        bytemuck::cast_slice_mut(values).copy_from_slice(self.as_bytes());
     }
 }
 
