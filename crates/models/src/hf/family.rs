@@ -31,6 +31,7 @@ pub(super) struct Family {
 
 /// Decoder or encoder, with its hyperparameters.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // only in static tables, which do not move
 pub(super) enum Form {
     /// The next token.
     Decoder(Decoder),
