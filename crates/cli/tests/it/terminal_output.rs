@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::program::{argument, command, ids, run};
 
-/// Runs the program with a pseudo-terminal as standard output; returns the terminal's bytes.
+/// Runs the program with a pseudo-terminal as standard output; returns the terminal's bytes. The
+/// terminal can show styles, also where that of the tests cannot.
 pub(crate) fn at_terminal(arguments: &[&str]) -> String {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = openpt(flags).unwrap();
@@ -18,6 +19,7 @@ pub(crate) fn at_terminal(arguments: &[&str]) -> String {
     unlockpt(&master).unwrap();
     let peer = ioctl_tiocgptpeer(&master, flags).unwrap();
     let mut command = command(arguments);
+    command.env("TERM", "xterm").env_remove("NO_COLOR");
     let mut child = command.stdout(Stdio::from(peer)).stderr(Stdio::null()).spawn().unwrap();
     // It holds the other end open.
     drop(command);
