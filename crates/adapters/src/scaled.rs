@@ -98,7 +98,7 @@ pub fn kv_digest(adapters: &[ScaledAdapter]) -> Option<[u8; 32]> {
     hash.map(|hash| hash.finalize().into())
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::gate::GateConfig;

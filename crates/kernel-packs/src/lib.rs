@@ -5,7 +5,7 @@
 
 mod archive;
 mod contents;
-#[cfg(any(feature = "sandbox", all(test, loom)))]
+#[cfg(feature = "sandbox")]
 mod current;
 mod error;
 mod files;
@@ -21,7 +21,7 @@ mod pack;
 pub mod sandbox;
 pub mod signature;
 mod store;
-#[cfg(any(feature = "sandbox", all(test, loom)))]
+#[cfg(feature = "sandbox")]
 mod sync;
 mod trust;
 

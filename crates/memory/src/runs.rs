@@ -67,7 +67,7 @@ impl FreeRuns {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::region::Region;

@@ -51,9 +51,20 @@ pub(crate) fn built_in() -> ModelSource {
     ModelSource::Static { name: "base".to_owned(), bytes: ruvllm_default_model::gguf() }
 }
 
+/// The draft model under a name, for tests in which a model learns: its lessons take a fraction of
+/// the built-in model's time.
+pub(crate) fn small(name: &str) -> ModelSource {
+    ModelSource::Static { name: name.to_owned(), bytes: ruvllm_default_model::draft() }
+}
+
 /// A state with the built-in model.
 pub(crate) fn app() -> App {
-    let options = EngineOptions::default().with_threads(1).with_kv_budget(64 << 20);
+    app_of(EngineOptions::default())
+}
+
+/// A state with the built-in model under these options.
+pub(crate) fn app_of(options: EngineOptions) -> App {
+    let options = options.with_threads(1).with_kv_budget(64 << 20);
     let entry = ModelEntry::new("base", built_in(), options);
     App::new(ModelSet::new(vec![entry], None), RequestLimits::default())
 }

@@ -4,7 +4,7 @@
 //! the normalized attention input of that layer (ADR-0059).
 
 mod file;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 
 use std::fmt;

@@ -7,7 +7,7 @@
 
 mod edit;
 mod preset;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 mod versions;
 

@@ -13,7 +13,7 @@ use crate::gate::Gate;
 use crate::learning::background;
 use crate::models::{ModelEntry, ModelSet};
 use crate::router::router;
-use crate::testing::{Reply, built_in, exchange, request, send_to};
+use crate::testing::{Reply, exchange, request, send_to, small};
 
 const PROMPT: &str = "The name of the cat is";
 
@@ -25,7 +25,7 @@ fn server(folder: &Path, tenant: Tenant) -> Router {
 /// The models of a server that learns in a folder.
 fn models(folder: &Path) -> ModelSet {
     let options = ruvllm::EngineOptions::default().with_threads(1).with_kv_budget(256 << 20);
-    let models = ModelSet::new(vec![ModelEntry::new("base", built_in(), options)], None);
+    let models = ModelSet::new(vec![ModelEntry::new("base", small("base"), options)], None);
     let (folder, consolidation_lessons) = (Some(folder.to_owned()), Some(16));
     models.with_learning(Learning { folder, consolidation_lessons, ..Learning::default() })
 }

@@ -21,7 +21,7 @@ use crate::config::{Config, Learning, Tenant};
 use crate::gate::Gate;
 use crate::models::{ModelEntry, ModelSet};
 use crate::router::router;
-use crate::testing::{app, built_in, exchange, request, run, serve};
+use crate::testing::{app, exchange, request, run, serve, small};
 
 /// A state, and a router that has had a few requests.
 struct Served {
@@ -56,7 +56,7 @@ impl Served {
         let mut options = options.with_threads(1).with_kv_budget(256 << 20);
         let tuning = ruvllm::TuningOptions::fitting(&options.scheduling, options.prefill_chunk);
         options.tuning = Some(tuning);
-        let models = ModelSet::new(vec![ModelEntry::new("base", built_in(), options)], None);
+        let models = ModelSet::new(vec![ModelEntry::new("base", small("base"), options)], None);
         let learning = Learning { folder: Some(folder.to_owned()), ..Learning::default() };
         let app = Arc::new(App::new(models.with_learning(learning), RequestLimits::default()));
         let mut config = Config::default();
