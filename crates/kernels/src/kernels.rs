@@ -217,6 +217,8 @@ slots! { $
         (convolution: &crate::recurrence::Convolution<'_>, token: usize, out: &mut [f32]);
     delta_rule = crate::recurrence::delta_rule:
         (rule: &crate::recurrence::DeltaRule<'_>, before: &[f32], after: &mut [f32], out: &mut [f32]);
+    selective_scan = crate::recurrence::selective_scan:
+        (scan: &crate::recurrence::SelectiveScan<'_>, before: &[f32], after: &mut [f32], out: &mut [f32]);
 
     // Low-rank updates: one task of each dispatch.
     low_rank_shrink = crate::low_rank::shrink::shrink:

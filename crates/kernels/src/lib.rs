@@ -33,7 +33,7 @@
 //! | [`matmul`] | [`Activations`](matmul::Activations), [`MatmulJob`](matmul::MatmulJob) | `matmul`, `matmul_many` |
 //! | [`low_rank`] | [`FactorFormat`](low_rank::FactorFormat), [`LowRank`](low_rank::LowRank), [`LowRankTerm`](low_rank::LowRankTerm) | `add_low_rank`, `matmul_low_rank` |
 //! | [`attention`] | [`AttentionShape`](attention::AttentionShape), [`Mask`](attention::Mask), [`KvPlane`](attention::KvPlane), [`KvView`](attention::KvView), the formats of keys and values | `attention`, `store_kv`, `convert_kv`, `read_kv`, ... |
-//! | [`recurrence`] | [`Convolution`](recurrence::Convolution), [`DeltaRule`](recurrence::DeltaRule) | `convolve`, `delta_rule` |
+//! | [`recurrence`] | [`Convolution`](recurrence::Convolution), [`DeltaRule`](recurrence::DeltaRule), [`SelectiveScan`](recurrence::SelectiveScan) | `convolve`, `delta_rule`, `selective_scan` |
 //! | [`rope`] | [`RopeConfig`](rope::RopeConfig), [`RopeTable`](rope::RopeTable) | `rope` |
 //! | [`rows`] | [`Norm`](rows::Norm), [`Activation`](rows::Activation), [`MatrixView`](rows::MatrixView) | `dot`, `norm`, `gated`, `softmax`, `hadamard`, `top_k`, ... |
 //! | [`vector`] | [`VectorRows`](vector::VectorRows), [`Metric`](vector::Metric), [`ProductQuantizer`](vector::ProductQuantizer) | `distance`, `distances`, `hamming`, `quantize_int8`, ... |

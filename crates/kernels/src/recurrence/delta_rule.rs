@@ -3,13 +3,10 @@
 //! Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks: improving Mamba2 with delta rule",
 //! arXiv 2412.06464, equation 10, token by token.
 
+use super::columns::{BROAD, block, block_mut};
 use crate::Kernels;
 use crate::lanes::{Fused, LANES, Lanes};
 use crate::rows::MatrixView;
-
-/// Vectors of a block of the state's columns: these, as many results and as many corrections are
-/// in registers.
-const BROAD: usize = 4;
 
 /// The tokens of one head of one sequence.
 #[derive(Debug, Clone, Copy)]
@@ -177,17 +174,6 @@ fn single_column(rule: &DeltaRule<'_>, column: usize, before: &[f32], after: &mu
         }
         out[token * width + column] = result;
     }
-}
-
-/// `W` vectors of a row, from `column` on.
-#[inline(always)]
-fn block<const W: usize>(row: &[f32], column: usize) -> &[[f32; LANES]] {
-    row[column..][..W * LANES].as_chunks().0
-}
-
-#[inline(always)]
-fn block_mut<const W: usize>(row: &mut [f32], column: usize) -> &mut [[f32; LANES]] {
-    row[column..][..W * LANES].as_chunks_mut().0
 }
 
 #[cfg(test)]
