@@ -55,7 +55,7 @@ pub use decoder::Model;
 pub use encoder::{Encoder, EncoderConfig, EncoderWorkspace};
 pub use error::{Error, Result};
 pub use family::{
-    Activation, AttentionTemperature, DecoderSpec, DeltaNet, ExpertGroups, Experts, LatentAttention,
+    Activation, AttentionTemperature, DecoderSpec, DeltaNet, ExpertGroups, Experts, LatentAttention, Mamba2,
     Projections, Recurrent, RecurrentMixer, Router, Scoring, ShortConvolution, Window, is_encoder,
 };
 pub use hf::{HfFolder, StoredTensor, folder_chat_template};
@@ -68,6 +68,7 @@ pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;
 pub use weights::{
     AttentionWeights, ConvolutionWeights, DeltaNetWeights, ExpertLinears, ExpertWeights, FeedForward,
-    LatentWeights, LayerWeights, Linear, LoadProgress, Mixer, WeightBytes, Weights, weight_format,
+    LatentWeights, LayerWeights, Linear, LoadProgress, Mamba2Weights, Mixer, WeightBytes, Weights,
+    weight_format,
 };
 pub use workspace::Workspace;

@@ -199,11 +199,41 @@ def smollm3(draw):
     return "SmolLM3ForCausalLM", dict(fields, attention_bias=maybe(draw, 0.3), mlp_bias=maybe(draw, 0.3))
 
 
+def factors(draw):
+    """Those of Granite."""
+    return dict(embedding_multiplier=pick(draw, 1.0, 6.0, 12.0), attention_multiplier=pick(draw, 0.0625, 0.2),
+                residual_multiplier=pick(draw, 1.0, 0.22), logits_scaling=pick(draw, 1.0, 3.0, 16.0))
+
+
 def granite(draw):
     fields = narrow(scaled(draw, sizes(draw), ["default", "llama3", "yarn"]))
-    return "GraniteForCausalLM", dict(
-        fields, attention_bias=maybe(draw, 0.3), mlp_bias=maybe(draw, 0.3), embedding_multiplier=pick(draw, 1.0, 6.0, 12.0),
-        attention_multiplier=pick(draw, 0.0625, 0.2), residual_multiplier=pick(draw, 1.0, 0.22), logits_scaling=pick(draw, 1.0, 3.0, 16.0))
+    fields.update(attention_bias=maybe(draw, 0.3), mlp_bias=maybe(draw, 0.3))
+    return "GraniteForCausalLM", dict(fields, **factors(draw))
+
+
+def granitemoe(draw):
+    fields = experts(draw, narrow(scaled(draw, sizes(draw), ["default", "llama3", "yarn"])), "num_local_experts")
+    fields.update(factors(draw), attention_bias=maybe(draw, 0.3))
+    shared = dict(shared_intermediate_size=pick(draw, 40, 64))
+    return pick(draw, ("GraniteMoeForCausalLM", fields), ("GraniteMoeSharedForCausalLM", fields | shared))
+
+
+def granitehybrid(draw):
+    fields = narrow(scaled(draw, sizes(draw), ["default", "default", "yarn"]))
+    if maybe(draw, 0.5):
+        fields = experts(draw, fields, "num_local_experts")
+    else:
+        fields.update(num_local_experts=0, num_experts_per_tok=0)
+    layers = fields["num_hidden_layers"]
+    kinds = [pick(draw, "linear_attention", "linear_attention", "full_attention") for _ in range(layers)]
+    kinds[draw.randrange(layers)] = "full_attention"
+    expand, groups = pick(draw, 1, 2), pick(draw, 1, 1, 2)
+    heads = groups * pick(draw, *[n for n in (1, 2, 4, 8) if expand * fields["hidden_size"] % (groups * n) == 0])
+    return "GraniteMoeHybridForCausalLM", dict(
+        fields, **factors(draw), attention_bias=maybe(draw, 0.3), layer_types=kinds, mamba_n_heads=heads, mamba_n_groups=groups,
+        mamba_expand=expand, mamba_d_head="auto", mamba_d_state=pick(draw, 8, 24, 64, 128), mamba_d_conv=pick(draw, 2, 4),
+        mamba_conv_bias=maybe(draw, 0.7), mamba_proj_bias=maybe(draw, 0.3), mamba_chunk_size=pick(draw, 16, 64, 256),
+        shared_intermediate_size=pick(draw, 40, 64), position_embedding_type=pick(draw, None, "rope"))
 
 
 def olmo2(draw):
@@ -251,8 +281,8 @@ def distilbert(draw):
 
 FAMILIES = dict(llama=llama, mistral=mistral, mistral3=mistral3, ministral3=ministral3, qwen2=qwen2, qwen3=qwen3, phi3=phi3,
                 gemma=gemma, gemma2=gemma2, gemma3=gemma3, mixtral=mixtral, qwen2moe=qwen2moe,
-                qwen3moe=qwen3moe, olmoe=olmoe, gpt_oss=gpt_oss, smollm3=smollm3, granite=granite, olmo2=olmo2, olmo3=olmo3,
-                exaone4=exaone4, bert=encoder("Bert", 0), roberta=encoder("Roberta", 1),
+                qwen3moe=qwen3moe, olmoe=olmoe, gpt_oss=gpt_oss, smollm3=smollm3, granite=granite,
+                granitemoe=granitemoe, granitehybrid=granitehybrid, olmo2=olmo2, olmo3=olmo3, exaone4=exaone4, bert=encoder("Bert", 0), roberta=encoder("Roberta", 1),
                 xlm_roberta=encoder("XLMRoberta", 1), distilbert=distilbert)
 
 
@@ -272,6 +302,9 @@ def fill(model, norms_plus_one, generator):
             values = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() > 1:
                 values *= (0.3 if norms_plus_one else 1.0) if "embed" in name else 1.3 / math.sqrt(parameter.shape[-1])
+            elif name.endswith(("mamba.A_log", "mamba.dt_bias")):
+                # States that decay over a few tokens in some heads, and over many in others.
+                values = 1.2 * values - 1.5
             elif name.endswith("sinks"):
                 values *= 2.0
             elif "norm" in name.lower() and name.endswith("weight"):
@@ -293,11 +326,16 @@ def is_mixture(model):
     return any(".experts." in name for name in model.state_dict())
 
 
+def keeps_state(model):
+    """Adapters of the attention of such models are refused."""
+    return any(".mamba." in name for name in model.state_dict())
+
+
 def adapt(model, family, draw, generator):
     """Puts a LoRA into a decoder: some of its matrices, ranks and scales of their own for some of them."""
     leaves = sorted({name.rpartition(".")[2] for name, module in model.named_modules()
                      if isinstance(module, torch.nn.Linear) and "vision" not in name and "projector" not in name})
-    if is_mixture(model):
+    if is_mixture(model) or family == "granitehybrid":
         # The names of others are those of experts as well, which adapters do not change here.
         leaves = [leaf for leaf in leaves if leaf in ("q_proj", "k_proj", "v_proj", "o_proj", "lm_head")]
     targets = draw.sample(leaves, draw.randint(1, len(leaves)))
@@ -322,14 +360,15 @@ def make(out, family, number, draw):
     model = build(class_name, fields)
     generator = torch.Generator().manual_seed(draw.randrange(1 << 30))
     fill(model, family.startswith("gemma"), generator)
-    stacked = is_mixture(model) and maybe(draw, 0.3)
+    # Of Granite, that form has been published by nobody.
+    stacked = is_mixture(model) and not family.startswith("granite") and maybe(draw, 0.3)
     model.save_pretrained(folder, **(dict(save_original_format=False) if stacked else {}))
     vocabulary = fields.get("text_config", fields)["vocab_size"]
     ids = torch.randint(3, vocabulary, (1, pick(draw, *TOKENS)), generator=generator)
     with torch.no_grad():
         reference = compute(model, ids)
     reference.numpy().astype("<f4").tofile(folder / "reference.f32")
-    if peft and class_name.endswith(("ForCausalLM", "ForConditionalGeneration")):
+    if peft and class_name.endswith(("ForCausalLM", "ForConditionalGeneration")) and not keeps_state(model):
         model = model.float()
         adapted = adapt(model, family, draw, generator)
         adapted.save_pretrained(folder / "adapter")

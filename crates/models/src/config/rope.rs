@@ -119,7 +119,10 @@ pub(crate) fn read_local_rope(
         }
         (LocalRopes::Windowed { base }, None) => (unscaled(base.into()), windowed().collect()),
         (LocalRopes::UnscaledWindows, None) => (unscaled(rope.base), windowed().collect()),
-        (LocalRopes::StillWithoutWindow | LocalRopes::None, _) => return Ok(None),
+        (LocalRopes::StillIfFalse(key), _) if keys.flag(key)? == Some(false) => (None, vec![true; n_layers]),
+        (LocalRopes::StillWithoutWindow | LocalRopes::StillIfFalse(_) | LocalRopes::None, _) => {
+            return Ok(None);
+        }
     };
     Ok(layers.contains(&true).then_some(LocalRope { rope, layers }))
 }

@@ -61,6 +61,7 @@ impl Layer<'_> {
             Mixer::ShortConvolution(weights) => {
                 self.short_convolution(weights, buffers, segments, (all, wanted))
             }
+            Mixer::Mamba2(weights) => self.mamba2(weights, buffers, segments, (all, wanted)),
         };
         if wanted.is_empty() { Ok(()) } else { self.feed_forward(buffers, segments, wanted, n_rows) }
     }

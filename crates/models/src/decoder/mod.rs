@@ -7,6 +7,7 @@ mod gates;
 mod latent;
 mod latent_buffers;
 mod layer;
+mod mamba;
 mod recurrent;
 mod rope;
 mod router;

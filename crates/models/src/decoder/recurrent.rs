@@ -1,4 +1,5 @@
-//! Layers that keep a state instead of keys and values: gated `DeltaNet` and short convolutions.
+//! Layers that keep a state instead of keys and values: gated `DeltaNet` and short convolutions;
+//! `mamba.rs` has those with Mamba-2.
 //!
 //! The state of a layer in a sequence: the inputs of the convolution of the last tokens, `[taps -
 //! 1, channels]`, then for `DeltaNet` a matrix per head, `[value_heads, key_dim, value_dim]`.
@@ -23,22 +24,19 @@ use crate::workspace::{Buffers, resize};
 /// reference implementation of Qwen 3.5.
 const UNIT_EPS: f32 = 1e-6;
 
+/// Name of the buffers in errors.
+const WHAT: &str = "layers with a state";
+
 /// Sizes the buffers for `n_tokens` rows.
 pub(super) fn prepare(buffers: &mut RecurrentBuffers, recurrent: &Recurrent, n_tokens: usize) -> Result<()> {
-    const WHAT: &str = "layers with a state";
     let rows = |width: usize| n_tokens.saturating_mul(width);
     match &recurrent.mixer {
         RecurrentMixer::DeltaNet(net) => {
-            resize(&mut buffers.projected, rows(net.channels()), WHAT)?;
-            resize(&mut buffers.convolved, rows(net.channels()), WHAT)?;
-            resize(&mut buffers.gate, rows(net.values_dim()), WHAT)?;
-            resize(&mut buffers.outputs, rows(net.values_dim()), WHAT)?;
-            for by_head in
-                [&mut buffers.decays, &mut buffers.rates, &mut buffers.head_decays, &mut buffers.head_rates]
-            {
-                resize(by_head, rows(net.value_heads), WHAT)?;
-            }
-            Ok(())
+            resize(&mut buffers.rates, rows(net.value_heads), WHAT)?;
+            prepare_heads(buffers, n_tokens, (net.channels(), net.values_dim(), net.value_heads))
+        }
+        RecurrentMixer::Mamba2(mamba) => {
+            prepare_heads(buffers, n_tokens, (mamba.channels(), mamba.inner_dim(), mamba.heads))
         }
         RecurrentMixer::ShortConvolution(convolution) => {
             resize(&mut buffers.projected, rows(3 * convolution.channels), WHAT)?;
@@ -48,9 +46,30 @@ pub(super) fn prepare(buffers: &mut RecurrentBuffers, recurrent: &Recurrent, n_t
     }
 }
 
+/// Buffers of heads behind a convolution of so many channels, and the width of their outputs.
+fn prepare_heads(
+    buffers: &mut RecurrentBuffers,
+    n_tokens: usize,
+    (channels, outputs, heads): (usize, usize, usize),
+) -> Result<()> {
+    let RecurrentBuffers { projected, convolved, gate, decays, head_decays, head_rates, .. } = buffers;
+    for (buffer, width) in [
+        (projected, channels),
+        (convolved, channels),
+        (gate, outputs),
+        (&mut buffers.outputs, outputs),
+        (decays, heads),
+        (head_decays, heads),
+        (head_rates, heads),
+    ] {
+        resize(buffer, n_tokens.saturating_mul(width), WHAT)?;
+    }
+    Ok(())
+}
+
 impl Layer<'_> {
     /// Place of this layer's state among the values of a sequence, and the sizes of the mixer.
-    fn recurrent(&self) -> (Range<usize>, &RecurrentMixer) {
+    pub(super) fn recurrent(&self) -> (Range<usize>, &RecurrentMixer) {
         let recurrent = self.config.decoder.recurrent.as_ref().expect("weights of a layer with a state");
         let values = recurrent.layer_values();
         let first = recurrent.index_of(self.index) * values;
@@ -284,27 +303,31 @@ impl Layer<'_> {
 }
 
 /// Each token of `spans` in order, with its index within its span.
-fn tokens(spans: &[Span]) -> impl Iterator<Item = (Span, usize)> + Send {
+pub(super) fn tokens(spans: &[Span]) -> impl Iterator<Item = (Span, usize)> + Send {
     spans.iter().flat_map(|&span| (0..span.len).map(move |token| (span, token)))
 }
 
 /// Writes the last inputs of a convolution to `after`, of those before a step and its own.
-fn keep_inputs(before: &[f32], inputs: &[f32], after: &mut [f32]) {
+pub(super) fn keep_inputs(before: &[f32], inputs: &[f32], after: &mut [f32]) {
     let kept = before.len().saturating_sub(inputs.len());
     let (old, new) = after.split_at_mut(kept);
     old.copy_from_slice(&before[before.len() - kept..]);
     new.copy_from_slice(&inputs[inputs.len() - new.len()..]);
 }
 
-/// `exp(factor * softplus(x + bias))`. In f64, so that what is left after rounding does not depend
-/// on the machine's library.
+/// `exp(factor * softplus(x + bias))`.
 fn decay_of(x: f32, bias: f32, factor: f32) -> f32 {
-    let x = f64::from(x) + f64::from(bias);
-    let softplus = x.max(0.0) + (-x.abs()).exp().ln_1p();
-    (f64::from(factor) * softplus).exp() as f32
+    (f64::from(factor) * softplus(x, bias)).exp() as f32
 }
 
-/// `1 / (1 + exp(-x))`, in f64 as [`decay_of`].
+/// `ln(1 + exp(x + bias))`. In f64, so that what is left after rounding does not depend on the
+/// machine's library.
+pub(super) fn softplus(x: f32, bias: f32) -> f64 {
+    let x = f64::from(x) + f64::from(bias);
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+/// `1 / (1 + exp(-x))`, in f64 as [`softplus`].
 fn sigmoid(x: f32) -> f32 {
     (1.0 / (1.0 + (-f64::from(x)).exp())) as f32
 }

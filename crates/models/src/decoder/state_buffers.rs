@@ -11,10 +11,10 @@ pub(crate) struct RecurrentBuffers {
     pub(super) convolved: Vec<f32>,
     /// Gate of the output, `[tokens, value_heads, value_dim]`.
     pub(super) gate: Vec<f32>,
-    /// `[tokens, value_heads]` each, as projected.
+    /// `[tokens, value_heads]` each, as projected; of Mamba-2 `decays` are time steps.
     pub(super) decays: Vec<f32>,
     pub(super) rates: Vec<f32>,
-    /// For each segment `[value_heads, tokens]`.
+    /// For each segment `[value_heads, tokens]`; of Mamba-2 `head_rates` are time steps.
     pub(super) head_decays: Vec<f32>,
     pub(super) head_rates: Vec<f32>,
     /// For each segment `[value_heads, tokens, value_dim]`.

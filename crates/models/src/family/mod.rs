@@ -13,6 +13,7 @@ mod granite;
 mod latent;
 mod lfm;
 mod llama;
+mod mamba;
 mod olmo;
 mod phi;
 mod qwen;
@@ -25,6 +26,7 @@ use gguf_rs_lite::Metadata;
 pub use self::activation::Activation;
 pub use self::experts::{ExpertGroups, Experts, Router, Scoring};
 pub use self::latent::LatentAttention;
+pub use self::mamba::Mamba2;
 pub(crate) use self::recurrent::MAX_KEY_DIM;
 pub use self::recurrent::{DeltaNet, Recurrent, RecurrentMixer, ShortConvolution};
 pub use self::spec::{AttentionTemperature, DecoderSpec, Projections};
@@ -56,6 +58,8 @@ const FAMILIES: &[Family] = &[
     gemma::GEMMA3,
     exaone::EXAONE4,
     granite::GRANITE,
+    granite::GRANITE_MOE,
+    granite::GRANITE_HYBRID,
     lfm::LFM2,
     deepseek::DEEPSEEK2,
     deepseek::MISTRAL4,
@@ -85,6 +89,8 @@ pub(crate) enum LocalRopes {
     StillEvery(usize),
     /// Layers that see all tokens do not turn (`NoPE`) if others have a window.
     StillWithoutWindow,
+    /// No layer turns (`NoPE`) if the flag of this key is there and false.
+    StillIfFalse(&'static str),
 }
 
 /// The sizes that switches may depend on.

@@ -1,5 +1,6 @@
 //! Layers that keep a state instead of keys and values, as data.
 
+use super::mamba::Mamba2;
 use crate::config::keys::Keys;
 use crate::error::Result;
 
@@ -27,6 +28,8 @@ pub enum RecurrentMixer {
     DeltaNet(DeltaNet),
     /// Short convolution between two gates.
     ShortConvolution(ShortConvolution),
+    /// Selective state space behind a short convolution.
+    Mamba2(Mamba2),
 }
 
 /// Gated `DeltaNet`. Source: arXiv 2412.06464, as Qwen 3.5 has it. Value head `h` reads the key
@@ -115,13 +118,19 @@ impl Recurrent {
 
     /// Layers with a short convolution: those without heads of keys and values.
     pub(super) fn read_convolution(keys: &Keys<'_>, (channels, n_layers): (usize, usize)) -> Result<Self> {
-        const HEADS: &str = "attention.head_count_kv";
-        let layers = match keys.flags(HEADS, n_layers)? {
-            Some(has_heads) => has_heads.into_iter().map(|has_heads| !has_heads).collect(),
-            None => vec![false; n_layers],
-        };
+        let layers = without_heads(keys, n_layers)?;
         let convolution = ShortConvolution { channels, taps: read_taps(keys, "shortconv.l_cache")? };
         Self::with_attention(keys, layers, RecurrentMixer::ShortConvolution(convolution))
+    }
+
+    /// Layers with Mamba-2: those without heads of keys and values; `None` if all have them.
+    pub(super) fn read_mamba2(keys: &Keys<'_>, n_layers: usize) -> Result<Option<Self>> {
+        let layers = without_heads(keys, n_layers)?;
+        if !layers.contains(&true) {
+            return Ok(None);
+        }
+        let mamba = Mamba2::read(keys, read_taps(keys, "ssm.conv_kernel")?)?;
+        Self::with_attention(keys, layers, RecurrentMixer::Mamba2(mamba)).map(Some)
     }
 
     /// A cache needs a layer with keys and values.
@@ -141,6 +150,7 @@ impl Recurrent {
         match &self.mixer {
             RecurrentMixer::DeltaNet(net) => (net.taps - 1) * net.channels() + net.matrix_values(),
             RecurrentMixer::ShortConvolution(convolution) => (convolution.taps - 1) * convolution.channels,
+            RecurrentMixer::Mamba2(mamba) => (mamba.taps - 1) * mamba.channels() + mamba.matrix_values(),
         }
     }
 
@@ -148,6 +158,14 @@ impl Recurrent {
     pub fn index_of(&self, layer: usize) -> usize {
         self.layers[..layer].iter().filter(|&&is_recurrent| is_recurrent).count()
     }
+}
+
+/// True for layers without heads of keys and values, `[n_layers]`.
+fn without_heads(keys: &Keys<'_>, n_layers: usize) -> Result<Vec<bool>> {
+    Ok(match keys.flags("attention.head_count_kv", n_layers)? {
+        Some(has_heads) => has_heads.into_iter().map(|has_heads| !has_heads).collect(),
+        None => vec![false; n_layers],
+    })
 }
 
 fn read_taps(keys: &Keys<'_>, suffix: &str) -> Result<usize> {

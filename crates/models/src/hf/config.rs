@@ -63,8 +63,12 @@ impl Hyperparameters {
             Some(latent) if latent.query_rank.is_some() => parts::LATENT_QUERIES,
             Some(_) => parts::LATENT,
         };
+        let networks = match &self.family.form {
+            Form::Decoder(decoder) => decoder.networks[usize::from(self.sizes.experts.is_none())],
+            Form::Encoder(_) => &[],
+        };
         let has_head_norms = self.has_head_norms;
-        let parts = groups.iter().chain(attention).copied().flatten();
+        let parts = groups.iter().chain(attention).chain(networks).copied().flatten();
         parts.filter(move |part| has_head_norms || part.shape != Shape::HeadNorm)
     }
 }
@@ -247,11 +251,15 @@ fn check_activation(config: &Fields<'_>, family: &Family) -> Result<()> {
 fn read_sizes(config: &Fields<'_>, decoder: &Decoder) -> Result<Sizes> {
     let model_dim = config.require_count("hidden_size", 1..=MAX_WIDTH)?;
     let attention = read_attention(config, decoder, model_dim)?;
-    let ffn_dim = read_ffn_dim(config, decoder)?;
+    let mut ffn_dim = read_ffn_dim(config, decoder)?;
+    let experts = decoder.experts.map(|experts| experts.read(config, ffn_dim)).transpose()?.flatten();
+    if let (None, Some(field)) = (&experts, decoder.experts.and_then(|experts| experts.shared_dim)) {
+        ffn_dim = config.require_count(field, 1..=MAX_WIDTH)?;
+    }
     Ok(Sizes {
         model_dim,
         ffn_dim,
-        experts: decoder.experts.map(|experts| experts.read(config, ffn_dim)).transpose()?,
+        experts,
         latent: attention.latent,
         recurrent: RecurrentSizes::default(),
         n_layers: config.require_count("num_hidden_layers", 1..=MAX_LAYERS)?,

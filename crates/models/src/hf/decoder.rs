@@ -39,6 +39,7 @@ const USUAL: Decoder = Decoder {
     has_long_rope: false,
     is_mistral3: false,
     still_every: None,
+    rotation_switch: None,
     has_factors: false,
     soft_caps: SoftCaps::None,
     window: None,
@@ -47,6 +48,7 @@ const USUAL: Decoder = Decoder {
     recurrent: None,
     recurrent_layer: &[],
     dense_layer: &[],
+    networks: [&[], &[]],
     head_norm_switch: None,
     prediction_layers: None,
     partial_rotary: 1.0,
@@ -137,6 +139,7 @@ const GEMMA_WINDOW: Window = Window { is_chosen: true, is_always_written: true, 
 const EXPERTS: Experts = Experts {
     // transformers 5 writes the second.
     count: &["num_experts", "num_local_experts"],
+    may_be_dense: false,
     ffn_dim: Some("moe_intermediate_size"),
     shared_dim: None,
     shared_count: None,
@@ -146,10 +149,25 @@ const EXPERTS: Experts = Experts {
     scale: None,
     has_groups: false,
     alias: None,
+    joint: None,
     parts: ["gate_proj", "up_proj", "down_proj"],
     form: StackForm::Usual,
     clamp: &[],
 };
+
+/// Granite 3 and 4.
+const GRANITE: Decoder = Decoder { has_factors: true, ..LLAMA_LIKE };
+
+const GRANITE_EXPERTS: Experts = Experts {
+    count: &["num_local_experts"],
+    ffn_dim: None,
+    renormalize: None,
+    joint: Some(["block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"]),
+    ..EXPERTS
+};
+
+const GRANITE_SHARED_EXPERTS: Experts =
+    Experts { shared_dim: Some("shared_intermediate_size"), ..GRANITE_EXPERTS };
 
 /// The families, the older ones first.
 pub(super) const FAMILIES: &[Family] = &[
@@ -259,7 +277,46 @@ pub(super) const FAMILIES: &[Family] = &[
         classes: &["GraniteForCausalLM"],
         model_types: &["granite"],
         architecture: "granite",
-        form: Form::Decoder(Decoder { has_factors: true, ..LLAMA_LIKE }),
+        form: Form::Decoder(GRANITE),
+        ..LLAMA_FAMILY
+    },
+    Family {
+        classes: &["GraniteMoeForCausalLM"],
+        model_types: &["granitemoe"],
+        architecture: "granitemoe",
+        form: Form::Decoder(Decoder {
+            experts: Some(&GRANITE_EXPERTS),
+            networks: [parts::GRANITE_EXPERTS, &[]],
+            ..GRANITE
+        }),
+        layer: parts::GRANITE_ATTENTION,
+        ..LLAMA_FAMILY
+    },
+    Family {
+        classes: &["GraniteMoeSharedForCausalLM"],
+        model_types: &["granitemoeshared"],
+        architecture: "granitemoe",
+        form: Form::Decoder(Decoder {
+            experts: Some(&GRANITE_SHARED_EXPERTS),
+            networks: [parts::GRANITE_SHARED_EXPERTS, &[]],
+            ..GRANITE
+        }),
+        layer: parts::GRANITE_ATTENTION,
+        ..LLAMA_FAMILY
+    },
+    Family {
+        classes: &["GraniteMoeHybridForCausalLM"],
+        model_types: &["granitemoehybrid"],
+        architecture: "granitehybrid",
+        form: Form::Decoder(Decoder {
+            rotation_switch: Some("position_embedding_type"),
+            experts: Some(&Experts { may_be_dense: true, ..GRANITE_SHARED_EXPERTS }),
+            networks: [parts::GRANITE_SHARED_EXPERTS, parts::GRANITE_NETWORK],
+            recurrent: Some(Recurrent::Mamba2),
+            recurrent_layer: parts::GRANITE_MAMBA2,
+            ..GRANITE
+        }),
+        layer: parts::GRANITE_ATTENTION,
         ..LLAMA_FAMILY
     },
     QWEN2_FAMILY,

@@ -8,11 +8,18 @@ use crate::error::Result;
 /// Stacks of GGUF: gate, up and down.
 pub(super) const STACKS: [&str; 3] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
 
+/// Names of tensors of all experts, behind `mlp.experts.`, as transformers 5 computes with them:
+/// gate below up, and down.
+pub(super) const JOINT_GATE_UP: &str = "gate_up_proj";
+pub(super) const JOINT_DOWN: &str = "down_proj";
+
 /// Mixture of experts of a family.
 #[derive(Debug)]
 pub(super) struct Experts {
     /// Fields with the number of experts; the first that is there counts.
     pub(super) count: &'static [&'static str],
+    /// Models of the family may have 0 experts: the shared ones are their feed-forward network.
+    pub(super) may_be_dense: bool,
     /// Field with the inner width of an expert; `None`: that of the feed-forward network.
     pub(super) ffn_dim: Option<&'static str>,
     /// Field with the inner width of the shared experts; `None`: there are none.
@@ -34,6 +41,9 @@ pub(super) struct Experts {
     pub(super) has_groups: bool,
     /// Beginning of names, behind the number of the layer, in place of `mlp.`; `None`: that alone.
     pub(super) alias: Option<&'static str>,
+    /// Names of the tensors of all experts in the place of matrices of single ones: gate below up,
+    /// and down.
+    pub(super) joint: Option<[&'static str; 2]>,
     /// Names of the gate, up and down matrices of an expert.
     pub(super) parts: [&'static str; 3],
     /// Storage of the matrices.
@@ -54,11 +64,16 @@ pub(super) enum StackForm {
 }
 
 impl Experts {
-    /// Reads the sizes of the mixture. `ffn_dim` is the width of the feed-forward network.
-    pub(super) fn read(&self, config: &Fields<'_>, ffn_dim: usize) -> Result<ExpertSizes> {
+    /// Reads the sizes of the mixture; `None` if the model is none. `ffn_dim` is the width of the
+    /// feed-forward network.
+    pub(super) fn read(&self, config: &Fields<'_>, ffn_dim: usize) -> Result<Option<ExpertSizes>> {
         let width = |key: &str| config.require_count(key, 1..=MAX_WIDTH);
         let key = self.count.iter().find(|key| config.get(key).is_some()).unwrap_or(&self.count[0]);
-        let count = config.require_count(key, 1..=MAX_EXPERTS)?;
+        let least = usize::from(!self.may_be_dense);
+        let count = config.require_count(key, least..=MAX_EXPERTS)?;
+        if count == 0 {
+            return Ok(None);
+        }
         const STEP: &str = "decoder_sparse_step";
         if config.count(STEP, 0..=usize::MAX)?.is_some_and(|step| step != 1) {
             return Err(config.invalid(STEP, "1: experts in every layer"));
@@ -90,7 +105,7 @@ impl Experts {
             }
             None => 0,
         };
-        Ok(ExpertSizes { count, ffn_dim, shared_dim, leading_dense })
+        Ok(Some(ExpertSizes { count, ffn_dim, shared_dim, leading_dense }))
     }
 
     /// Writes the keys of the mixture.
@@ -125,14 +140,24 @@ impl Experts {
 
     /// The name of a tensor behind the number of its layer, with `mlp.` as its beginning.
     pub(super) fn usual_name(&self, name: &str) -> String {
+        if let Some([gate_up, down]) = self.joint {
+            return match name {
+                _ if name == gate_up => format!("mlp.experts.{JOINT_GATE_UP}"),
+                _ if name == down => format!("mlp.experts.{JOINT_DOWN}"),
+                _ => name.to_owned(),
+            };
+        }
         match self.alias.and_then(|alias| name.strip_prefix(alias)) {
             Some(rest) => format!("mlp.{rest}"),
             None => name.to_owned(),
         }
     }
 
-    /// Name of a matrix of an expert.
+    /// Name of a matrix of an expert, or of that of all experts.
     pub(super) fn shown(&self, layer: usize, expert: usize, stack: usize) -> String {
+        if let Some([gate_up, down]) = self.joint {
+            return format!("model.layers.{layer}.{}", if stack == 2 { down } else { gate_up });
+        }
         let part = self.parts[stack];
         format!("model.layers.{layer}.{}experts.{expert}.{part}.weight", self.alias.unwrap_or("mlp."))
     }

@@ -73,6 +73,8 @@ pub(super) struct Decoder {
     pub(super) is_mistral3: bool,
     /// The last of every so many layers does not rotate queries and keys (`NoPE`).
     pub(super) still_every: Option<usize>,
+    /// Field that is `rope` if layers rotate queries and keys; `None`: they do.
+    pub(super) rotation_switch: Option<&'static str>,
     /// Has factors of embeddings, scores, updates of the residual stream, and logits.
     pub(super) has_factors: bool,
     pub(super) soft_caps: SoftCaps,
@@ -88,6 +90,9 @@ pub(super) struct Decoder {
     pub(super) recurrent_layer: Parts,
     /// The tensors of a layer without experts between or before layers that have them.
     pub(super) dense_layer: Parts,
+    /// The tensors behind those of a layer in models with experts, and in models without, where a
+    /// family has both.
+    pub(super) networks: [Parts; 2],
     /// Field that says if heads of queries and keys are normed, false where it is absent; `None`:
     /// the tables of tensors tell.
     pub(super) head_norm_switch: Option<&'static str>,
@@ -203,6 +208,15 @@ pub(super) enum Shape {
     StateTaps,
     /// A norm over one head of values.
     StateNorm,
+    /// Gate, inputs, `B`, `C` and time steps of Mamba-2.
+    MambaInput,
+    /// Logarithm of a decay for each head, which GGUF has as its negative in a matrix of one
+    /// column; no suffix.
+    MambaDecay,
+    /// A number for each head, in a matrix of one column in GGUF; its name has no suffix.
+    MambaSkip,
+    /// Norms of all groups of heads, in GGUF a row each.
+    MambaNorm,
     StateOutput,
     /// Two gates and the input of a short convolution.
     ConvolutionInput,
@@ -230,6 +244,9 @@ pub(super) enum Shape {
     Up,
     /// Gate and up projection in one matrix.
     GateUp,
+    /// Gate and up projection in one matrix, which GGUF has apart; its name there is that of the
+    /// gate.
+    GateAndUp,
     Down,
     /// From the residual stream to logits of experts.
     Router,
@@ -239,6 +256,8 @@ pub(super) enum Shape {
     SharedGate,
     /// Gate or up projection of the shared experts.
     SharedUp,
+    /// As [`Self::GateAndUp`], of the shared experts.
+    SharedGateAndUp,
     SharedDown,
 }
 
@@ -246,7 +265,20 @@ impl Shape {
     /// True for tensors whose names have no suffix in folders; the tables have all of their names
     /// in GGUF.
     pub(super) fn is_bare(self) -> bool {
-        matches!(self, Self::Sinks | Self::StateBias | Self::StateDecay | Self::SelectionBias)
+        matches!(
+            self,
+            Self::Sinks
+                | Self::StateBias
+                | Self::StateDecay
+                | Self::MambaDecay
+                | Self::MambaSkip
+                | Self::SelectionBias
+        )
+    }
+
+    /// True for gate and up projections in one matrix, which GGUF has apart.
+    pub(super) fn is_apart(self) -> bool {
+        matches!(self, Self::GateAndUp | Self::SharedGateAndUp)
     }
 }
 

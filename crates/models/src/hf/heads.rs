@@ -10,6 +10,8 @@ pub(super) struct RecurrentSizes {
     pub(super) key_dim: usize,
     pub(super) value_dim: usize,
     pub(super) taps: usize,
+    /// GGUF has the heads of one key side by side too.
+    pub(super) is_in_order: bool,
 }
 
 impl RecurrentSizes {
@@ -26,7 +28,7 @@ impl RecurrentSizes {
     /// Order of the heads of values in a tensor with `before` rows before theirs, and `rows` rows
     /// of each.
     pub(super) fn order(&self, before: usize, rows: usize) -> HeadOrder {
-        let key_heads = self.key_heads.max(1);
+        let key_heads = if self.is_in_order { 1 } else { self.key_heads.max(1) };
         HeadOrder { key_heads, per_key: (self.value_heads / key_heads).max(1), before, rows }
     }
 }
@@ -87,5 +89,7 @@ mod tests {
         assert_eq!(order.of_columns(&rows[..12], 6), [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]);
         assert!(!order.is_same() && order.fits(TensorType::F16) && !order.fits(TensorType::Q8_0));
         assert!(RecurrentSizes::default().order(0, 1).is_same());
+        let order = RecurrentSizes { is_in_order: true, ..sizes }.order(2, 2);
+        assert!(order.is_same() && order.of_rows(&rows, 1) == rows);
     }
 }

@@ -83,6 +83,16 @@ const DELTA_NET: &[Part] = &[
     plain("linear_attn.out_proj", "ssm_out", Shape::StateOutput),
 ];
 
+const MAMBA2: &[Part] = &[
+    part("mamba.in_proj", "ssm_in", Shape::MambaInput, Bias::Maybe),
+    plain("mamba.A_log", "ssm_a", Shape::MambaDecay),
+    plain("mamba.D", "ssm_d", Shape::MambaSkip),
+    plain("mamba.dt_bias", "ssm_dt.bias", Shape::StateBias),
+    part("mamba.conv1d", "ssm_conv1d", Shape::StateTaps, Bias::Maybe),
+    plain("mamba.norm", "ssm_norm", Shape::MambaNorm),
+    part("mamba.out_proj", "ssm_out", Shape::StateOutput, Bias::Maybe),
+];
+
 const NETWORK: &[Part] = &[
     part("mlp.gate_proj", "ffn_gate", Shape::Up, Bias::Maybe),
     part("mlp.up_proj", "ffn_up", Shape::Up, Bias::Maybe),
@@ -187,6 +197,25 @@ pub(super) const QWEN35_MOE: Parts =
     &[&[INPUT_NORM], GATED_ATTENTION, HEAD_NORMS, &[POST_NORM, ROUTER], SHARED_EXPERTS];
 
 pub(super) const QWEN35_MOE_STATE: Parts = &[&[INPUT_NORM], DELTA_NET, &[POST_NORM, ROUTER], SHARED_EXPERTS];
+
+pub(super) const GRANITE_ATTENTION: Parts = &[&[INPUT_NORM], ATTENTION, &[FFN_NORM]];
+
+pub(super) const GRANITE_MAMBA2: Parts = &[&[INPUT_NORM], MAMBA2, &[FFN_NORM]];
+
+const GRANITE_ROUTER: Part = plain("block_sparse_moe.router.layer", "ffn_gate_inp", Shape::Router);
+
+pub(super) const GRANITE_EXPERTS: Parts = &[&[GRANITE_ROUTER]];
+
+pub(super) const GRANITE_SHARED_EXPERTS: Parts = &[&[
+    GRANITE_ROUTER,
+    plain("shared_mlp.input_linear", "ffn_gate_shexp", Shape::SharedGateAndUp),
+    plain("shared_mlp.output_linear", "ffn_down_shexp", Shape::SharedDown),
+]];
+
+pub(super) const GRANITE_NETWORK: Parts = &[&[
+    plain("shared_mlp.input_linear", "ffn_gate", Shape::GateAndUp),
+    plain("shared_mlp.output_linear", "ffn_down", Shape::Down),
+]];
 
 const LFM2_NORM: Part = norm("operator_norm", "attn_norm");
 

@@ -101,6 +101,9 @@ pub(super) fn write(
     sizes: &Sizes,
     keys: &mut Keys,
 ) -> Result<Vec<Generated>> {
+    if let Some(switch) = decoder.rotation_switch {
+        keys.flag("rope.scaling.finetuned", read_rotation(config, switch)?);
+    }
     let rope = Rope::read(config, decoder.partial_rotary)?;
     if decoder.needs_scaling && rope.kind.is_none() {
         let field = if config.get("rope_parameters").is_some() { "rope_parameters" } else { "rope_scaling" };
@@ -167,6 +170,15 @@ pub(super) fn write(
             };
             Err(rope.scaling.invalid(key, expected))
         }
+    }
+}
+
+/// True if layers rotate queries and keys.
+fn read_rotation(config: &Fields<'_>, switch: &str) -> Result<bool> {
+    match config.text(switch)? {
+        Some("rope") => Ok(true),
+        None | Some("nope") => Ok(false),
+        Some(_) => Err(config.invalid(switch, "`rope`, or `nope` or null for none")),
     }
 }
 

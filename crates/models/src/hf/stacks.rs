@@ -10,15 +10,11 @@ use std::collections::BTreeMap;
 use gguf_rs_lite::{TensorInfo, TensorType};
 
 use super::alternating::Alternating;
-use super::experts::{Experts, STACKS, StackForm};
+use super::experts::{Experts, JOINT_DOWN, JOINT_GATE_UP, STACKS, StackForm};
 use super::origin::{Origin, Slice, Tensor};
 use super::shards::Stored;
 use super::sizes::ExpertSizes;
 use crate::error::{Error, Result};
-
-/// Tensors of all experts, as transformers 5 computes with them.
-const JOINT_GATE_UP: &str = "gate_up_proj";
-const JOINT_DOWN: &str = "down_proj";
 
 /// Matrices of experts, until those of all are there.
 #[derive(Default)]
@@ -97,7 +93,10 @@ impl Stacks {
                     tensors.push(stacked(layer, stack, [width, inner, count], &stored, origin)?);
                 }
                 let missing = || Error::MissingTensor {
-                    name: format!("model.layers.{layer}.mlp.experts.{JOINT_DOWN}"),
+                    name: match experts.joint {
+                        Some(_) => experts.shown(layer, 0, 2),
+                        None => format!("model.layers.{layer}.mlp.experts.{JOINT_DOWN}"),
+                    },
                 };
                 let stored = self.joint.remove(&(layer, 2)).ok_or_else(missing)?;
                 let dims = [inner, width, count];

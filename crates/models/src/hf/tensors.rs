@@ -8,7 +8,7 @@ use gguf_rs_lite::{TensorInfo, TensorType};
 use super::config::Hyperparameters;
 use super::family::{Bias, Decoder, Form, Part, Shape};
 use super::latent::JointProjections;
-use super::origin::{Change, Origin, Tensor};
+use super::origin::{Change, Origin, Slice, Tensor};
 use super::shards::Stored;
 use super::stacks::Stacks;
 use crate::error::{Error, Result};
@@ -100,7 +100,7 @@ pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Sto
         if seen.insert(target.name.clone(), tensor.name.clone()).is_some() {
             return Err(Error::DuplicateTensor { name: tensor.name });
         }
-        tensors.push(target.tensor(tensor)?);
+        target.push(tensor, &mut tensors)?;
     }
     check_complete(model, |name| seen.contains_key(name))?;
     tensors.extend(joint.finish(&model.sizes)?);
@@ -125,19 +125,45 @@ struct Target {
     /// Fastest-varying first; 0 is any size.
     dims: Vec<u64>,
     change: Change,
+    /// Its dimensions in GGUF, where they are others.
+    reshaped: Option<[u64; 2]>,
+    /// Name of a second tensor, which has the second half of the rows.
+    second: Option<String>,
 }
 
 impl Target {
-    fn tensor(self, stored: Stored) -> Result<Tensor> {
+    /// Adds the tensor, or both, to a list.
+    fn push(mut self, stored: Stored, tensors: &mut Vec<Tensor>) -> Result<()> {
+        self.check_shape(&stored)?;
+        let Some(second) = self.second.take() else {
+            tensors.push(self.tensor(stored)?);
+            return Ok(());
+        };
+        let tensor_type = stored.supported_type()?;
+        let (dims, half) = ([self.dims[0], self.dims[1] / 2], stored.byte_len() / 2);
+        for (name, first) in [(self.name, 0), (second, half)] {
+            let slice = Slice { stored: stored.clone(), bytes: first..first + half };
+            let info = TensorInfo::new(name, dims, tensor_type)?;
+            tensors.push(Tensor { info, origin: Origin::Stacked(vec![slice]) });
+        }
+        Ok(())
+    }
+
+    fn check_shape(&self, stored: &Stored) -> Result<()> {
         let fits = self.dims.len() == stored.dims.len()
             && self
                 .dims
                 .iter()
                 .zip(&stored.dims)
                 .all(|(&expected, &found)| expected == 0 || expected == found);
-        if !fits {
-            return Err(Error::TensorShape { name: stored.name, expected: self.dims, found: stored.dims });
+        if fits {
+            return Ok(());
         }
+        let (name, found) = (stored.name.clone(), stored.dims.clone());
+        Err(Error::TensorShape { name, expected: self.dims.clone(), found })
+    }
+
+    fn tensor(self, stored: Stored) -> Result<Tensor> {
         let tensor_type = stored.supported_type()?;
         if let Change::HeadColumns(order) = self.change
             && !order.fits(tensor_type)
@@ -158,6 +184,9 @@ impl Target {
         }
         if let (Change::SkipRows(rows), [_, stored_rows]) = (self.change, dims.as_mut_slice()) {
             *stored_rows = stored_rows.saturating_sub(rows as u64);
+        }
+        if let Some(reshaped) = self.reshaped {
+            dims = reshaped.to_vec();
         }
         let info = TensorInfo::new(self.name, dims, tensor_type)?;
         Ok(Tensor { info, origin: Origin::Stored(stored, self.change) })
@@ -196,7 +225,8 @@ fn place(name: &str, model: &Hyperparameters, is_multimodal: bool) -> Place {
             return Place::Ignored;
         }
         let (name, dims) = (OUTPUT.to_owned(), dims(Shape::Embedding, model));
-        return Place::At(Target { name, dims, change: Change::None });
+        let (change, reshaped, second) = (Change::None, None, None);
+        return Place::At(Target { name, dims, change, reshaped, second });
     }
     let target = match name.strip_prefix(names.layers) {
         Some(rest) => place_in_layer(rest, model),
@@ -242,8 +272,7 @@ fn place_part<'a>(
         parts.clone().find(|part| part.hf == stem && part.shape.is_bare() != has_suffix)
     };
     if let Some(part) = find(name, false) {
-        let name = part.gguf_name(prefix, "");
-        return Some(Target { name, dims: dims(part.shape, model), change: change(part, model) });
+        return Some(target(part, (prefix, ""), dims(part.shape, model), model));
     }
     let (stem, suffix) = name.rsplit_once('.')?;
     let part = find(stem, true)?;
@@ -262,7 +291,14 @@ fn place_part<'a>(
         // As many as there are outputs.
         dims.drain(..dims.len() - 1);
     }
-    Some(Target { name: part.gguf_name(prefix, suffix), dims, change: change(part, model) })
+    Some(target(part, (prefix, suffix), dims, model))
+}
+
+/// The place of a tensor of a part with these dimensions.
+fn target(part: &Part, (prefix, suffix): (&str, &str), dims: Vec<u64>, model: &Hyperparameters) -> Target {
+    let name = part.gguf_name(prefix, suffix);
+    let second = part.shape.is_apart().then(|| name.replace("ffn_gate", "ffn_up"));
+    Target { name, dims, change: change(part, model), reshaped: reshaped(part.shape, model), second }
 }
 
 /// True if a part is a norm with a bias.
@@ -285,7 +321,9 @@ fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
         Shape::Sinks => return vec![sizes.n_heads as u64],
         Shape::SelectionBias => return vec![count as u64],
         Shape::StateBias | Shape::StateDecay => return vec![state.value_heads as u64],
+        Shape::MambaDecay | Shape::MambaSkip => return vec![state.value_heads as u64],
         Shape::StateNorm => return vec![state.value_dim as u64],
+        Shape::MambaNorm => return vec![state.values() as u64],
         Shape::StateTaps => return vec![state.taps as u64, 1, (2 * state.keys() + state.values()) as u64],
         Shape::ConvolutionTaps => return vec![state.taps as u64, 1, width as u64],
         Shape::QueryLatentNorm => return vec![latent.query_rank.unwrap_or(0) as u64],
@@ -296,6 +334,7 @@ fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
         Shape::LatentOutput => [sizes.n_heads * latent.value_dim, width],
         Shape::StateInput => [width, 2 * state.keys() + state.values()],
         Shape::StateGate => [width, state.values()],
+        Shape::MambaInput => [width, 2 * (state.keys() + state.values()) + state.value_heads],
         Shape::StateHeads => [width, state.value_heads],
         Shape::StateOutput => [state.values(), width],
         Shape::ConvolutionInput => [width, 3 * width],
@@ -304,6 +343,7 @@ fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
         Shape::Router => [width, count],
         Shape::SharedGate => [width, 1],
         Shape::SharedUp => [width, shared],
+        Shape::SharedGateAndUp => [width, 2 * shared],
         Shape::SharedDown => [shared, width],
         Shape::Embedding => [width, sizes.vocab_size.unwrap_or(0)],
         Shape::Positions => [width, sizes.first_position + sizes.context],
@@ -313,10 +353,21 @@ fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
         Shape::QueryKeyValue => [width, query + 2 * key],
         Shape::AttentionOutput => [query, width],
         Shape::Up => [width, inner],
-        Shape::GateUp => [width, 2 * inner],
+        Shape::GateUp | Shape::GateAndUp => [width, 2 * inner],
         Shape::Down => [inner, width],
     };
     dims.map(|dim| dim as u64).to_vec()
+}
+
+/// The dimensions of a vector that is a matrix in GGUF.
+fn reshaped(shape: Shape, model: &Hyperparameters) -> Option<[u64; 2]> {
+    let state = &model.sizes.recurrent;
+    let dims = match shape {
+        Shape::MambaDecay | Shape::MambaSkip => [1, state.value_heads],
+        Shape::MambaNorm => [state.values() / state.key_heads.max(1), state.key_heads],
+        _ => return None,
+    };
+    Some(dims.map(|dim| dim as u64))
 }
 
 fn change(part: &Part, model: &Hyperparameters) -> Change {
@@ -330,7 +381,7 @@ fn change(part: &Part, model: &Hyperparameters) -> Change {
         Shape::StateInput => rows(2 * state.keys(), state.value_dim),
         Shape::StateGate => rows(0, state.value_dim),
         Shape::StateHeads | Shape::StateBias => rows(0, 1),
-        Shape::StateDecay => Change::Decay(state.order(0, 1)),
+        Shape::StateDecay | Shape::MambaDecay => Change::Decay(state.order(0, 1)),
         Shape::StateTaps => Change::Taps(state.order(2 * state.keys(), state.value_dim)),
         Shape::ConvolutionTaps => Change::Taps(state.order(0, 1)),
         Shape::StateOutput if !state.order(0, 1).is_same() => {

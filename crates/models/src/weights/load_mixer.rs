@@ -2,10 +2,10 @@
 
 use super::linear::{Joint, linear};
 use super::source::TensorSource;
-use super::{AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Mixer};
+use super::{AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Mamba2Weights, Mixer};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::family::{DeltaNet, LatentAttention, Projections, RecurrentMixer, ShortConvolution};
+use crate::family::{DeltaNet, LatentAttention, Mamba2, Projections, RecurrentMixer, ShortConvolution};
 
 /// Loads what a layer computes across tokens.
 pub(super) fn load_mixer(
@@ -25,6 +25,9 @@ pub(super) fn load_mixer(
         }
         Some(RecurrentMixer::ShortConvolution(convolution)) => {
             Mixer::ShortConvolution(load_convolution(source, convolution, name)?)
+        }
+        Some(RecurrentMixer::Mamba2(mamba)) => {
+            Mixer::Mamba2(load_mamba2(source, mamba, config.model_dim, name)?)
         }
     })
 }
@@ -140,6 +143,28 @@ fn load_convolution(
         input: linear(source, &name("shortconv.in_proj"), 3 * channels, channels)?,
         convolution: load_taps(source, &name("shortconv.conv.weight"), taps, channels)?,
         output: linear(source, &name("shortconv.out_proj"), channels, channels)?,
+    })
+}
+
+fn load_mamba2(
+    source: &mut TensorSource<'_>,
+    mamba: &Mamba2,
+    model_dim: usize,
+    name: &dyn Fn(&str) -> String,
+) -> Result<Mamba2Weights> {
+    let (inner_dim, channels, heads) = (mamba.inner_dim(), mamba.channels(), mamba.heads);
+    let mut joint = Joint::load(source, &name("ssm_in"), inner_dim + channels + heads, model_dim)?;
+    Ok(Mamba2Weights {
+        gate: joint.next(inner_dim)?,
+        input: joint.next(channels)?,
+        step: joint.next(heads)?,
+        step_bias: source.vector(&name("ssm_dt.bias"), heads)?,
+        decay_factor: source.values(&name("ssm_a"), &[1, heads])?,
+        skip: source.values(&name("ssm_d"), &[1, heads])?,
+        convolution: load_taps(source, &name("ssm_conv1d.weight"), mamba.taps, channels)?,
+        convolution_bias: source.optional_vector(&name("ssm_conv1d.bias"), channels)?,
+        norm: source.values(&name("ssm_norm.weight"), &[inner_dim / mamba.groups, mamba.groups])?,
+        output: linear(source, &name("ssm_out"), model_dim, inner_dim)?,
     })
 }
 

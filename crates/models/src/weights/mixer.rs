@@ -16,6 +16,8 @@ pub enum Mixer {
     DeltaNet(DeltaNetWeights),
     /// Short convolution over the last tokens.
     ShortConvolution(ConvolutionWeights),
+    /// Selective scan over a state.
+    Mamba2(Mamba2Weights),
 }
 
 /// Attention. The norms that not every family has are named in `DecoderSpec`.
@@ -98,6 +100,32 @@ pub struct ConvolutionWeights {
     /// `[taps, model_dim]`.
     pub convolution: Vec<f32>,
     /// `[model_dim, model_dim]`.
+    pub output: Linear,
+}
+
+/// Mamba-2.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Mamba2Weights {
+    /// Gate of the output, `[heads * head_dim, model_dim]`.
+    pub gate: Linear,
+    /// Inputs of all heads, then `B` and then `C` of all groups, `[channels, model_dim]`.
+    pub input: Linear,
+    /// `[heads, model_dim]`; time steps are `softplus(step + step_bias)`.
+    pub step: Linear,
+    /// `[heads]`.
+    pub step_bias: Vec<f32>,
+    /// `A`, `[heads]`, negative: the state's decay is `exp(A * time step)`.
+    pub decay_factor: Vec<f32>,
+    /// `D`, factor of a head's input in its output, `[heads]`.
+    pub skip: Vec<f32>,
+    /// `[taps, channels]`.
+    pub convolution: Vec<f32>,
+    /// `[channels]`.
+    pub convolution_bias: Option<Vec<f32>>,
+    /// Norms of the gated outputs of each group, one behind the other, `[heads * head_dim]`.
+    pub norm: Vec<f32>,
+    /// `[model_dim, heads * head_dim]`.
     pub output: Linear,
 }
 

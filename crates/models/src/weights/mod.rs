@@ -9,7 +9,9 @@ mod source;
 
 use ruvllm_kernels::quant::PackedMatrix;
 
-pub use self::mixer::{AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Mixer};
+pub use self::mixer::{
+    AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Mamba2Weights, Mixer,
+};
 pub use self::source::{LoadProgress, WeightBytes, weight_format};
 pub(crate) use self::source::{TensorSource, format_of, read_vector};
 

@@ -1,16 +1,18 @@
 //! Models with layers that keep a state: files, batches, and bad input. The logits are compared in
 //! `forms`.
 
-use gguf_rs_lite::{Array, Gguf, TensorType, Value};
+use gguf_rs_lite::{Array, Gguf, TensorInfo, TensorType, Value};
 use ruvllm_kernels::{Isa, Kernels, ThreadPool};
 use ruvllm_models::quantize::{QuantizeOptions, Recipe, quantize};
 use ruvllm_models::{Checkpoint, Compute, Model};
 use serde_json::{Value as Json, json};
 
+use crate::forms::{TOLERANCE, error};
 use crate::mixtures::{bits, changed, folder, form, gguf_of, prompt};
-use crate::support::{Copy, Weight};
+use crate::support::{Copy, Weight, tensors};
 
-const FORMS: [&str; 3] = ["qwen35", "qwen35moe", "lfm2"];
+const FORMS: [&str; 6] =
+    ["qwen35", "qwen35moe", "lfm2", "granitehybrid", "granitehybrid_moe", "granitehybrid_attention"];
 
 fn load(checkpoint: &dyn Checkpoint) -> Model {
     Model::load(checkpoint, &mut |_| ()).expect("it loads")
@@ -41,7 +43,11 @@ pub(crate) fn check_bits(name: &str) {
 
 #[test]
 fn convolutions_are_not_quantized() {
-    for (name, convolution) in [("qwen35", "ssm_conv1d.weight"), ("lfm2", "shortconv.conv.weight")] {
+    for (name, convolution) in [
+        ("qwen35", "ssm_conv1d.weight"),
+        ("lfm2", "shortconv.conv.weight"),
+        ("granitehybrid_moe", "ssm_conv1d.weight"),
+    ] {
         let temporary = tempfile::tempdir().expect("a folder");
         let (gguf, path) = (gguf_of(&folder(name), temporary.path()), temporary.path().join("small.gguf"));
         let (recipe, pool) = (Recipe::from_name("Q8_0").expect("a recipe"), ThreadPool::single());
@@ -50,11 +56,8 @@ fn convolutions_are_not_quantized() {
         quantize(&gguf, &path, recipe, &QuantizeOptions::default(), &pool, &mut progress).expect("written");
         let small = Gguf::open(&path).expect("it opens");
         let found = |part: &str| small.tensor(&format!("blk.0.{part}")).expect("the tensor").tensor_type;
-        assert_eq!(
-            (found(convolution), found("ffn_up.weight")),
-            (TensorType::F32, TensorType::Q8_0),
-            "{name}"
-        );
+        let network = if name == "granitehybrid_moe" { "ffn_up_shexp.weight" } else { "ffn_up.weight" };
+        assert_eq!((found(convolution), found(network)), (TensorType::F32, TensorType::Q8_0), "{name}");
         load(&small);
     }
 }
@@ -72,6 +75,23 @@ fn configurations_of_other_layers_are_refused() {
         ("lfm2", "conv_bias", json!(true), "conv_bias"),
         ("lfm2", "block_ffn_dim_multiplier", json!(1e5), "a width of at most"),
         ("lfm2", "block_ffn_dim_multiplier", json!(1e300), "a width of at most"),
+        ("granitehybrid", "layer_types", three("conv"), "`attention` or `mamba` for each of 4 layers"),
+        ("granitehybrid", "layer_types", json!(vec!["mamba"; 4]), "`layer_types` is"),
+        ("granitehybrid", "layer_types", json!(null), "`layer_types` is missing"),
+        ("granitehybrid", "mamba_n_groups", json!(3), "a divisor of the 4 heads of mamba_n_heads"),
+        ("granitehybrid", "mamba_n_heads", json!(6), "`mamba_n_heads` is 6, expected as many heads"),
+        ("granitehybrid", "mamba_d_head", json!(10), "as make 80, mamba_expand times hidden_size"),
+        ("granitehybrid", "mamba_d_head", json!("wide"), "mamba_d_head"),
+        ("granitehybrid", "mamba_expand", json!(1 << 20), "mamba_expand"),
+        ("granitehybrid", "mamba_d_state", json!(2048), "from 1 to 1024"),
+        ("granitehybrid", "mamba_d_state", json!(13), "layers.0.mamba"),
+        ("granitehybrid", "mamba_d_conv", json!(1), "layers.0.mamba.conv1d"),
+        ("granitehybrid", "time_step_limit", json!([0.0, 0.1]), "time steps are not limited"),
+        ("granitehybrid", "position_embedding_type", json!("alibi"), "`rope`, or `nope`"),
+        ("granitehybrid", "shared_intermediate_size", json!(null), "shared_intermediate_size"),
+        ("granitehybrid", "num_local_experts", json!(4), "num_experts_per_tok"),
+        ("granitehybrid_moe", "num_local_experts", json!(0), "block_sparse_moe"),
+        ("granitemoe", "num_local_experts", json!(0), "from 1 to"),
     ] {
         let copy = Copy::of_folder(&form(name));
         copy.set(field, value);
@@ -101,6 +121,17 @@ fn weights_of_other_layers_are_refused() {
         ("qwen35", "layers.2.linear_attn.conv1d.weight"),
         ("qwen35moe", "layers.0.linear_attn.dt_bias"),
         ("lfm2", "layers.3.conv.in_proj.weight"),
+        ("granitehybrid", "layers.0.mamba.in_proj.weight"),
+        ("granitehybrid", "layers.0.mamba.A_log"),
+        ("granitehybrid", "layers.2.mamba.D"),
+        ("granitehybrid", "layers.3.mamba.dt_bias"),
+        ("granitehybrid", "layers.3.mamba.norm.weight"),
+        ("granitehybrid", "layers.2.mamba.conv1d.weight"),
+        ("granitehybrid", "layers.1.shared_mlp.input_linear.weight"),
+        ("granitehybrid_moe", "layers.1.shared_mlp.output_linear.weight"),
+        ("granitehybrid_moe", "layers.1.block_sparse_moe.router.layer.weight"),
+        ("granitehybrid_moe", "layers.2.block_sparse_moe.input_linear.weight"),
+        ("granitehybrid_moe", "layers.2.block_sparse_moe.output_linear.weight"),
     ] {
         let found = refused(name, &|weights| weights.retain(|weight| !weight.name.ends_with(part)));
         assert!(found.contains(part), "{name}: {found}");
@@ -137,7 +168,105 @@ fn keys_of_other_layers_are_refused() {
         (heads(&[0, 2, 4, 0]), "one number of heads"),
         (heads(&[0; 4]), "one number of heads"),
     ] {
-        let found = refused("lfm2", "attention.head_count_kv", value);
-        assert!(found.contains(expected), "{found}");
+        for name in ["lfm2", "granitehybrid"] {
+            let found = refused(name, "attention.head_count_kv", value.clone());
+            assert!(found.contains(expected), "{name}: {found}");
+        }
+    }
+    for (key, value, expected) in [
+        ("ssm.group_count", 3_u32, "a divisor of the 4 heads"),
+        ("ssm.inner_size", 82, "a multiple of the 4 heads"),
+        ("ssm.time_step_rank", 0, "from 1 to"),
+        ("ssm.state_size", 1025, "from 1 to 1024"),
+        ("ssm.state_size", 8, "`blk.0.ssm_in.weight` has shape"),
+        ("ssm.conv_kernel", 9, "from 2 to 8"),
+        ("expert_count", 4, "expert_used_count"),
+    ] {
+        let found = refused("granitehybrid", key, value.into());
+        assert!(found.contains(expected), "{key}: {found}");
+    }
+    for part in ["ssm_in.weight", "ssm_a", "ssm_d", "ssm_dt.bias", "ssm_norm.weight", "ssm_out.weight"] {
+        let name = format!("blk.2.{part}");
+        let found = changed("granitehybrid", |_, tensors| tensors.retain(|(info, _)| info.name != name));
+        assert_eq!(found.map(|_| ()), Err(format!("tensor `{name}` is missing")));
+    }
+}
+
+/// llama.cpp's converter made the files (`make.py convert`).
+#[test]
+fn mamba_tensors_are_those_of_llama_cpp() {
+    for name in ["granitehybrid", "granitehybrid_moe"] {
+        let converted = Gguf::open(form(name).join("converted.gguf")).expect("it opens");
+        let (mut found, mut expected) = (tensors(&folder(name)), tensors(&converted));
+        found.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+        expected.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+        assert_eq!(found.len(), expected.len(), "{name}");
+        for ((found, data), (expected, reference)) in found.iter().zip(&expected) {
+            let key = |info: &TensorInfo| (info.name.clone(), info.dims.clone(), info.tensor_type);
+            assert_eq!(key(found), key(expected), "{name}");
+            if found.name.ends_with("ssm_a") {
+                // The converter takes exponentials in the type of the folder, which is F16.
+                for (found, expected) in floats(data).zip(floats(reference)) {
+                    assert!(found < 0.0 && (found - expected).abs() <= 5e-4 * expected.abs(), "{name}");
+                }
+            } else {
+                assert!(data == reference, "{name} {}: other bytes", found.name);
+            }
+        }
+    }
+    // Its keys too; of the other folder the converter takes it that hybrid models never rotate.
+    let converted = Gguf::open(form("granitehybrid").join("converted.gguf")).expect("it opens");
+    let error = error(&converted, &form("granitehybrid"), 7);
+    assert!(error <= 10.0 * TOLERANCE, "decays are rounded to 11 bits: {error}");
+}
+
+fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes))
+}
+
+/// Bits of the logits of a prompt.
+fn logits(model: &Model) -> Vec<u32> {
+    bits(model, &Compute::new(1).expect("kernels"), &[(&prompt(4, 30), 30)])
+}
+
+#[test]
+fn published_configurations_have_other_names() {
+    let expected = logits(&load(&folder("granitehybrid")));
+    let copy = Copy::of_folder(&form("granitehybrid"));
+    copy.set("layer_types", json!(["mamba", "attention", "mamba", "mamba"]));
+    copy.set("mamba_d_head", json!("auto"));
+    copy.set("position_embedding_type", json!("nope"));
+    copy.edit("config.json", |config| {
+        config.remove("time_step_limit");
+        config.remove("mamba_expand");
+    });
+    assert_eq!(logits(&load(&copy.open().expect("it opens"))), expected);
+    copy.set("position_embedding_type", json!("rope"));
+    assert_ne!(logits(&load(&copy.open().expect("it opens"))), expected, "queries and keys rotate");
+}
+
+/// Caches that store keys before RoPE count the layers with attention.
+#[test]
+fn masks_of_layers_that_do_not_rotate_are_those_of_the_cache() {
+    for (name, still) in [("granitehybrid", Some(vec![true])), ("granitehybrid_moe", None)] {
+        let model = load(&folder(name));
+        assert_eq!(model.kv_ropes().local.map(|(_, layers)| layers), still, "{name}");
+        assert_eq!(model.config().kv_shape().n_layers, 1, "{name}");
+    }
+}
+
+/// The logits depend on what states keep of earlier tokens, and on each tensor.
+#[test]
+fn every_part_of_mamba_counts() {
+    let expected = logits(&load(&folder("granitehybrid")));
+    for part in ["ssm_a", "ssm_d", "ssm_dt.bias", "ssm_norm.weight", "ssm_conv1d.weight", "ssm_conv1d.bias"] {
+        let model = changed("granitehybrid", |_, tensors| {
+            let tensor = tensors.iter_mut().find(|(info, _)| info.name == format!("blk.3.{part}"));
+            let (_, data) = tensor.expect("a tensor");
+            // Decays near 0 forget all tokens before the present one.
+            let value = if part == "ssm_a" { -1e6_f32 } else { 0.25 };
+            data.as_chunks_mut::<4>().0.iter_mut().for_each(|bytes| *bytes = value.to_le_bytes());
+        });
+        assert_ne!(logits(&model.expect("it loads")), expected, "{part}");
     }
 }

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::support::Copy;
 
-const MIXTURES: [&str; 12] = [
+const MIXTURES: [&str; 15] = [
     "qwen3moe",
     "qwen3moe_fused",
     "mixtral",
@@ -30,6 +30,9 @@ const MIXTURES: [&str; 12] = [
     "deepseek2",
     "deepseek3",
     "mistral4",
+    "granitehybrid_moe",
+    "granitemoe",
+    "granitemoeshared",
 ];
 
 pub(crate) fn form(name: &str) -> PathBuf {

@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::common::{complete, greedy, load, tiny_options};
 
-/// Folders with gated `DeltaNet`, alone and with experts, and with short convolutions.
-const FORMS: [&str; 3] = ["qwen35", "qwen35moe", "lfm2"];
+/// Folders with gated `DeltaNet`, alone and with experts, with short convolutions, with Mamba-2.
+const FORMS: [&str; 4] = ["qwen35", "qwen35moe", "lfm2", "granitehybrid"];
 
 /// Copies a form's folder, which has no tokenizer, and adds one of single letters.
 fn folder(name: &str) -> tempfile::TempDir {

@@ -1,16 +1,20 @@
 """Makes a folder for each form of a family that published models have but `tiny/` has not, and what transformers computes.
 
-    python3 make.py [hybrids | latents | leading | mixtures | sinks | switches]
+    python3 make.py [hybrids | latents | leading | mamba | mixtures | sinks | switches]
+    python3 make.py convert LLAMA_CPP
 
 Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`, 5.24 for mixtures of
-experts, gpt-oss (`sinks`), layers with a state (`hybrids`), latent attention (`latents`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
+experts, gpt-oss (`sinks`), layers with a state (`hybrids`, `mamba`), latent attention (`latents`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
 softmax, tables of rotary positions).
+
+The second form writes `converted.gguf` beside two of the folders with the converter of a llama.cpp checkout, without a vocabulary.
 """
 
 import json
 import math
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +150,29 @@ HYBRIDS = {
         layer_types=["conv", "full_attention", "conv", "conv"])),
 }
 
+# Mamba-2 beside attention, in most layers or in none, and the mixtures of that family without it.
+GRANITE = dict(head_dim=None, rope_theta=None, embedding_multiplier=2.0, attention_multiplier=0.3, residual_multiplier=0.6,
+               logits_scaling=1.5)
+MAMBA = {
+    "granitehybrid": ("GraniteMoeHybridForCausalLM", dict(
+        GRANITE, num_hidden_layers=4, hidden_size=40, num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=48,
+        mamba_n_heads=4, mamba_d_head=20, mamba_n_groups=2, mamba_d_state=12, mamba_d_conv=4,
+        layer_types=["linear_attention", "full_attention", "linear_attention", "linear_attention"])),
+    "granitehybrid_moe": ("GraniteMoeHybridForCausalLM", dict(
+        GRANITE, num_hidden_layers=3, intermediate_size=16, num_local_experts=6, num_experts_per_tok=2, attention_bias=True,
+        shared_intermediate_size=40, mamba_n_heads=8, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=16, mamba_d_conv=3,
+        mamba_conv_bias=False, mamba_proj_bias=True, position_embedding_type="rope", tie_word_embeddings=False,
+        layer_types=["linear_attention", "linear_attention", "full_attention"])),
+    "granitehybrid_attention": ("GraniteMoeHybridForCausalLM", dict(
+        GRANITE, num_hidden_layers=2, num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=40, mamba_n_heads=8,
+        mamba_d_state=16, position_embedding_type="rope", layer_types=["full_attention"] * 2)),
+    "granitemoe": ("GraniteMoeForCausalLM", dict(
+        GRANITE, num_hidden_layers=2, intermediate_size=16, num_local_experts=6, num_experts_per_tok=3)),
+    "granitemoeshared": ("GraniteMoeSharedForCausalLM", dict(
+        GRANITE, num_hidden_layers=2, intermediate_size=16, num_local_experts=4, num_experts_per_tok=2,
+        shared_intermediate_size=24)),
+}
+
 # Latent attention; transformers gives the norms of latents an epsilon of 1e-6.
 LATENT = dict(rms_norm_eps=1e-6, rope_theta=None, tie_word_embeddings=False, head_dim=None, num_key_value_heads=4,
               kv_lora_rank=24, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=16, n_routed_experts=8, n_shared_experts=2,
@@ -188,6 +215,11 @@ def fill(model, is_gemma, generator):
                 if "gate_up_proj" in name and parameter.dim() == 3:
                     # So that some gates and ups are beyond the limit of their activation.
                     values = values * 4.0
+            elif name.endswith(("mamba.A_log", "mamba.dt_bias")):
+                # States that decay over a few tokens in some heads, and over many in others.
+                values = 1.2 * values - 1.5
+            elif name.endswith("mamba.D"):
+                values = 1.0 + 0.3 * values
             elif "sinks" in name:
                 values = 2.0 * values
             elif "norm" in name:
@@ -228,7 +260,28 @@ def replace_experts(folder, packed):
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def convert(llama_cpp, name):
+    """Converts a folder as llama.cpp does it, which knows the names of layers in published files."""
+    sys.path[:0] = [llama_cpp, f"{llama_cpp}/gguf-py"]
+    import gguf
+    from conversion.granite import GraniteHybridModel
+
+    GraniteHybridModel.set_vocab = lambda self: None
+    with tempfile.TemporaryDirectory() as copied:
+        folder = Path(copied) / name
+        shutil.copytree(HERE / name, folder, ignore=shutil.ignore_patterns("*.gguf"))
+        config = json.loads((folder / "config.json").read_text())
+        names = dict(linear_attention="mamba", full_attention="attention")
+        config["layer_types"] = [names[kind] for kind in config["layer_types"]]
+        (folder / "config.json").write_text(json.dumps(config))
+        GraniteHybridModel(folder, gguf.LlamaFileType.MOSTLY_F16, HERE / name / "converted.gguf").write()
+
+
 def main():
+    if sys.argv[1:2] == ["convert"]:
+        for name in ["granitehybrid", "granitehybrid_moe"]:
+            convert(sys.argv[2], name)
+        return
     forms = FORMS if transformers.__version__ < "5" else FORMS_5
     if sys.argv[1:] == ["mixtures"]:
         forms = MIXTURES
@@ -240,6 +293,8 @@ def main():
         forms = LEADING
     elif sys.argv[1:] == ["latents"]:
         forms = LATENTS
+    elif sys.argv[1:] == ["mamba"]:
+        forms = MAMBA
     elif sys.argv[1:] == ["sinks"]:
         forms = SINKS
     torch.set_num_threads(1)

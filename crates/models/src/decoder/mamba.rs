@@ -1,0 +1,180 @@
+//! Mamba-2: a selective scan behind a short convolution.
+//!
+//! The state of a layer in a sequence: the inputs of the convolution of the last tokens, `[taps -
+//! 1, channels]`, then a matrix per head, `[heads, state_dim, head_dim]`.
+
+use std::ops::Range;
+
+use ruvllm_adapters::Site;
+use ruvllm_kernels::recurrence::{Convolution, SelectiveScan};
+use ruvllm_kernels::rows::MatrixView;
+
+use super::adapt::{Product, project_adapted};
+use super::layer::{Layer, Stream, keep_rows, normalize, read_q8};
+use super::recurrent::{keep_inputs, softplus, tokens};
+use super::state_buffers::RecurrentBuffers;
+use crate::batch::{Segment, Span};
+use crate::family::{Mamba2, RecurrentMixer};
+use crate::rows;
+use crate::weights::Mamba2Weights;
+use crate::workspace::Buffers;
+
+impl Layer<'_> {
+    /// Mamba-2 of the rows in `wanted`, added to them at the front; returns their number. The rows
+    /// of `all` change the states.
+    pub(super) fn mamba2(
+        &self,
+        weights: &Mamba2Weights,
+        buffers: &mut Buffers,
+        segments: &mut [Segment<'_>],
+        (all, wanted): (&[Span], &[Span]),
+    ) -> usize {
+        let (state, RecurrentMixer::Mamba2(mamba)) = self.recurrent() else {
+            unreachable!("the weights are those of the mixer")
+        };
+        let inputs = state.start..state.start + (mamba.taps - 1) * mamba.channels();
+        let matrices = inputs.end..state.end;
+        self.project_mamba2(weights, mamba, buffers, segments, all);
+        self.convolve_mamba2(weights, mamba, &mut buffers.recurrent, segments, (all, inputs.clone()));
+        for (segment, &span) in segments.iter_mut().zip(all) {
+            let rows = &buffers.recurrent.projected[span.range(mamba.channels())];
+            let (before, after) = segment.step.state(inputs.clone());
+            keep_inputs(before, rows, after);
+            let states = segment.step.state(matrices.clone());
+            self.scan_heads(weights, mamba, &mut buffers.recurrent, span, states);
+        }
+        if wanted.is_empty() {
+            return 0;
+        }
+        let n_rows = keep_rows(&mut buffers.hidden, self.config.model_dim, wanted);
+        self.gate_groups(weights, mamba, buffers, (all, wanted), n_rows);
+        let Buffers { hidden, attended, update, unnormed, adapted, .. } = buffers;
+        let stream = Stream { hidden, update, unnormed, adapted };
+        self.add_mixed(&weights.output, attended, stream, (segments, wanted));
+        n_rows
+    }
+
+    /// The three projections of all rows.
+    fn project_mamba2(
+        &self,
+        weights: &Mamba2Weights,
+        mamba: &Mamba2,
+        buffers: &mut Buffers,
+        segments: &[Segment<'_>],
+        all: &[Span],
+    ) {
+        let Layer { config, compute, .. } = self;
+        let n_rows = all.iter().map(|span| span.len).sum();
+        let Buffers { hidden, normed, recurrent, adapted, .. } = buffers;
+        let q8 = read_q8([&weights.gate, &weights.input, &weights.step]);
+        normalize(compute, config, hidden, self.weights.attention_norm.as_deref(), normed, n_rows, q8);
+        let RecurrentBuffers { projected, gate, decays: steps, .. } = recurrent;
+        let products = [
+            Product::of(&weights.gate, &mut gate[..n_rows * mamba.inner_dim()]),
+            Product::of(&weights.input, &mut projected[..n_rows * mamba.channels()]),
+            Product::of(&weights.step, &mut steps[..n_rows * mamba.heads]),
+        ];
+        let site = (self.index, Site::AttentionInput);
+        project_adapted(compute, adapted, (segments, all), site, normed, products);
+    }
+
+    /// Convolution, its bias, and activation of all rows.
+    fn convolve_mamba2(
+        &self,
+        weights: &Mamba2Weights,
+        mamba: &Mamba2,
+        buffers: &mut RecurrentBuffers,
+        segments: &[Segment<'_>],
+        (all, inputs): (&[Span], Range<usize>),
+    ) {
+        let compute = self.compute;
+        let RecurrentBuffers { projected, convolved, .. } = buffers;
+        let rows = convolved.chunks_exact_mut(mamba.channels()).zip(tokens(all));
+        rows::for_each(&compute.pool, rows, |(row, (span, token))| {
+            let convolution = Convolution {
+                weights: &weights.convolution,
+                before: segments[span.segment].step.state_before(inputs.clone()),
+                inputs: &projected[span.range(mamba.channels())],
+            };
+            compute.kernels.convolve(&convolution, token, row);
+            if let Some(bias) = &weights.convolution_bias {
+                compute.kernels.add_assign(row, bias);
+            }
+            compute.kernels.silu(row);
+        });
+    }
+
+    /// Sends the tokens of a segment through its states, head by head.
+    fn scan_heads(
+        &self,
+        weights: &Mamba2Weights,
+        mamba: &Mamba2,
+        buffers: &mut RecurrentBuffers,
+        span: Span,
+        (before, after): (&[f32], &mut [f32]),
+    ) {
+        let &Mamba2 { heads, head_dim, groups, state_dim, .. } = mamba;
+        let RecurrentBuffers { convolved, decays: raw, head_decays, head_rates, outputs, .. } = buffers;
+        let rows = &convolved[span.range(mamba.channels())];
+        let raw = &raw[span.range(heads)];
+        let matrix = state_dim * head_dim;
+        let states = before.chunks_exact(matrix).zip(after.chunks_exact_mut(matrix));
+        let outputs = outputs[span.range(mamba.inner_dim())].chunks_exact_mut(span.len * head_dim);
+        let factors = head_decays[span.range(heads)]
+            .chunks_exact_mut(span.len)
+            .zip(head_rates[span.range(heads)].chunks_exact_mut(span.len));
+        let tasks = states.zip(outputs.zip(factors)).enumerate();
+        rows::for_each(&self.compute.pool, tasks, |(head, ((before, after), (out, (decays, steps))))| {
+            for (token, (decay, step)) in decays.iter_mut().zip(&mut *steps).enumerate() {
+                let exact = softplus(raw[token * heads + head], weights.step_bias[head]);
+                *step = exact as f32;
+                *decay = (f64::from(weights.decay_factor[head]) * exact).exp() as f32;
+            }
+            let view =
+                |first: usize, width| MatrixView::new(&rows[first..], span.len, width, mamba.channels());
+            let input_weights = mamba.inner_dim() + head / (heads / groups) * state_dim;
+            let scan = SelectiveScan {
+                inputs: view(head * head_dim, head_dim),
+                input_weights: view(input_weights, state_dim),
+                output_weights: view(input_weights + mamba.weights_dim(), state_dim),
+                steps,
+                decays,
+                skip: weights.skip[head],
+            };
+            self.compute.kernels.selective_scan(&scan, before, after, out);
+        });
+    }
+
+    /// Outputs of the wanted tokens, times the activated gates, normed by groups of heads, in
+    /// `buffers.attended`.
+    fn gate_groups(
+        &self,
+        weights: &Mamba2Weights,
+        mamba: &Mamba2,
+        buffers: &mut Buffers,
+        (all, wanted): (&[Span], &[Span]),
+        n_rows: usize,
+    ) {
+        let Layer { config, compute, .. } = self;
+        let Buffers { recurrent, attended, .. } = buffers;
+        let RecurrentBuffers { gate, outputs, .. } = recurrent;
+        let (width, head_dim) = (mamba.inner_dim(), mamba.head_dim);
+        keep_rows(gate, width, wanted);
+        let out = attended.resize(n_rows, width);
+        let rows = out.chunks_exact_mut(width).zip(gate.chunks_exact_mut(width)).zip(tokens(wanted));
+        rows::for_each(&compute.pool, rows, |((row, gate), (span, token))| {
+            let whole = all[span.segment];
+            let token = span.row - whole.row + token;
+            let outputs = &outputs[whole.range(width)];
+            for (head, row) in row.chunks_exact_mut(head_dim).enumerate() {
+                row.copy_from_slice(&outputs[(head * whole.len + token) * head_dim..][..head_dim]);
+            }
+            compute.silu_mul(gate, row);
+            let group = width / mamba.groups;
+            let groups = gate.chunks_exact(group).zip(weights.norm.chunks_exact(group));
+            for ((gated, norm), row) in groups.zip(row.chunks_exact_mut(group)) {
+                compute.rms_norm(gated, norm, config.norm_eps, row);
+            }
+        });
+    }
+}
