@@ -3,7 +3,7 @@
 use ruvllm_kernels::Kernels;
 use ruvllm_kernels::attention::{KvScratch, NuqContext, SquatCorrection};
 
-use crate::store::Tier;
+use crate::tier::LayerLayout;
 
 /// Context of one layer's conversions.
 #[derive(Clone, Copy, Default)]
@@ -17,13 +17,13 @@ pub(crate) struct LayerContext<'a> {
 /// Rewrites one layer's keys and values. Equal formats are copied bit by bit.
 pub(crate) fn convert(
     kernels: &Kernels,
-    from: (&Tier, &[u8]),
-    to: (&Tier, &mut [u8]),
+    from: (&LayerLayout, &[u8]),
+    to: (&LayerLayout, &mut [u8]),
     context: LayerContext<'_>,
     scratch: &mut KvScratch,
 ) {
     // Corrections are for the first loss of precision.
-    let corrections = context.corrections.filter(|_| !from.0.formats.keys.needs_calibration());
+    let corrections = context.corrections.filter(|_| !from.0.keys_need_calibration());
     let source = from.0.planes(from.1, context.nuq);
     let (keys, values) = to.0.planes_mut(to.1);
     kernels.convert_kv(source.keys, keys.with_nuq(context.nuq).with_corrections(corrections), scratch);

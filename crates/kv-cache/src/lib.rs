@@ -37,6 +37,7 @@
 //! |---|---|
 //! | `policy` | [`KvPolicy`], [`KvFormats`]: which tokens are stored how, as text and as values |
 //! | `store` | [`KvStore`]: shape, policy, tenants, slabs of each tier |
+//! | `tier` | formats and layouts of the blocks of one tier |
 //! | `storage` | the memory of one block in one tier, and its allocation |
 //! | `block` | [`Block`]: a shared storage, and its replacement by another tier's |
 //! | `sequence` | [`Sequence`]: block table of one sequence; [`KvStep`]: new tokens; [`Probe`]: attention by block |
@@ -59,6 +60,7 @@ mod sequence;
 mod shape;
 mod storage;
 mod store;
+mod tier;
 
 /// The kernels and the memory pool, whose types the functions here take.
 pub use {ruvllm_kernels as kernels, ruvllm_memory as memory};
@@ -70,5 +72,5 @@ pub use error::{Error, Result};
 pub use learned::{KeyRopes, KvRope, KvRopes};
 pub use policy::{ColdTier, ErrorTarget, KvFormats, KvPolicy};
 pub use sequence::{KvReader, KvStep, Migration, Probe, Sample, SampleScratch, Sequence, StateSnapshot};
-pub use shape::KvShape;
+pub use shape::{KvShape, OtherHeads};
 pub use store::{KvStore, SnapshotUse, TierUse};

@@ -5,6 +5,7 @@ use ruvllm_memory::SlabBlock;
 
 use crate::error::{Error, Result};
 use crate::store::{HOT, KvStore};
+use crate::tier::LayerLayout;
 
 impl KvStore {
     /// Memory for one block of a tier in all layers.
@@ -18,11 +19,11 @@ impl KvStore {
     /// memory it stays vacant.
     pub(crate) fn fill(&self, storage: &mut Storage, tier: usize) -> Result<()> {
         debug_assert!(storage.layers.is_empty(), "a storage is filled once");
-        let (slab, n_layers) = (self.slab(tier), self.shape().n_layers);
-        if tier == HOT && slab.stats().free_blocks < n_layers {
+        let slabs = || self.slabs(tier).iter().zip(self.shape().groups());
+        if tier == HOT && slabs().any(|(slab, group)| slab.stats().free_blocks < group.n_layers) {
             self.keep_pages()?;
         }
-        while storage.layers.len() < n_layers {
+        for slab in slabs().flat_map(|(slab, group)| std::iter::repeat_n(slab, group.n_layers)) {
             match slab.allocate() {
                 Ok(layer) => storage.layers.push(layer),
                 Err(source) => {
@@ -72,6 +73,11 @@ impl Storage {
         self.tier
     }
 
+    /// Layout of a layer.
+    pub(crate) fn layout(&self, layer: usize) -> &LayerLayout {
+        self.store.tier(self.tier).layout(layer)
+    }
+
     /// The store that allocated it.
     pub(crate) fn store(&self) -> &KvStore {
         &self.store
@@ -79,29 +85,33 @@ impl Storage {
 
     /// Allocated bytes, padding included.
     pub(crate) fn bytes(&self) -> usize {
-        self.store.tier(self.tier).layer_bytes() * self.layers.len()
+        if self.layers.is_empty() { 0 } else { self.store.tier(self.tier).block_bytes() }
     }
 
     /// Keys, then values, of one layer.
     pub(crate) fn layer(&self, layer: usize) -> &[u8] {
-        &self.layers[layer].bytes()[..self.store.tier(self.tier).layer_bytes()]
+        &self.layers[layer].bytes()[..self.layout(layer).bytes()]
     }
 
     /// As [`layer`](Self::layer).
     pub(crate) fn layer_mut(&mut self, layer: usize) -> &mut [u8] {
-        let len = self.store.tier(self.tier).layer_bytes();
+        let len = self.layout(layer).bytes();
         &mut self.layers[layer].bytes_mut()[..len]
     }
 
     /// Every layer's bytes, to be written.
     pub(crate) fn layers_mut(&mut self) -> impl Iterator<Item = &mut [u8]> + Send {
-        let len = self.store.tier(self.tier).layer_bytes();
-        self.layers.iter_mut().map(move |layer| &mut layer.bytes_mut()[..len])
+        let Self { store, tier, layers } = self;
+        let tier = store.tier(*tier);
+        layers
+            .iter_mut()
+            .enumerate()
+            .map(move |(index, layer)| &mut layer.bytes_mut()[..tier.layout(index).bytes()])
     }
 
     /// The planes of one layer that attention reads.
     pub(crate) fn view<'a>(&'a self, layer: usize, nuq: Option<NuqContext<'a>>) -> KvBlock<'a> {
-        self.store.tier(self.tier).planes(self.layer(layer), nuq)
+        self.layout(layer).planes(self.layer(layer), nuq)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use ruvllm_kernels::attention::{KvBlock, KvLayout, KvPlane, KvPlaneMut, KvRole, NuqContext};
+use ruvllm_kernels::attention::NuqContext;
 use ruvllm_memory::{PagePool, PressurePolicy, Request, Slab, SlabBlock, Tenant, TenantUsage};
 
 use crate::calibration::KvCalibration;
@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::learned::{KeyRopes, KvRopes, Learned};
 use crate::policy::{KvFormats, KvPolicy};
 use crate::shape::KvShape;
+use crate::tier::{LayerLayout, Tier};
 
 /// Index of the tier that new tokens are written to.
 pub(crate) const HOT: usize = 0;
@@ -32,8 +33,8 @@ pub struct KvStore(Arc<TenantStore>);
 struct TenantStore {
     state: Arc<StoreState>,
     tenant: Tenant,
-    /// One for each tier.
-    slabs: Vec<Slab>,
+    /// Of each tier, one for each group of layers.
+    slabs: Vec<Vec<Slab>>,
     /// Of snapshots of states, by their bytes: one, as a store serves one model.
     states: Mutex<HashMap<usize, Slab>>,
 }
@@ -50,15 +51,6 @@ struct StoreState {
     snapshot_bytes: AtomicUsize,
     /// The stores in use, by the paths of their tenants.
     tenants: Mutex<HashMap<String, Weak<TenantStore>>>,
-}
-
-/// Formats, layouts and number of the blocks of one tier.
-pub(crate) struct Tier {
-    pub(crate) formats: KvFormats,
-    pub(crate) keys: KvLayout,
-    /// `None` where values are keys.
-    pub(crate) values: Option<KvLayout>,
-    blocks: AtomicUsize,
 }
 
 /// Snapshots of states in the memory of a store.
@@ -124,6 +116,7 @@ impl KvStore {
         calibration: Arc<KvCalibration>,
         ropes: &KvRopes,
     ) -> Result<Self> {
+        check_calibrated(policy, shape)?;
         if calibration.shape() != shape {
             return Err(Error::CalibrationShape { found: calibration.shape(), expected: shape });
         }
@@ -144,10 +137,7 @@ impl KvStore {
         learned: Option<Learned>,
     ) -> Result<Self> {
         policy.validate()?;
-        if policy.needs_calibration() && shape.values_are_keys {
-            let reason = "nuq3 is calibrated for values, and these are the keys".to_owned();
-            return Err(Error::PolicyConflict { policy: policy.to_string(), reason });
-        }
+        check_calibrated(policy, shape)?;
         if policy.needs_calibration() && learned.is_none() {
             return Err(Error::NoCalibration { policy: policy.to_string() });
         }
@@ -155,12 +145,11 @@ impl KvStore {
         if block_tokens == 0 || !block_tokens.is_multiple_of(multiple) {
             return Err(Error::BlockTokens { block_tokens, multiple });
         }
-        let rotates = shape.head_dim.is_power_of_two() && (16..=256).contains(&shape.head_dim);
-        if policy.rotated && !rotates {
-            let reason = format!(
-                "rotation needs heads of 16, 32, 64, 128 or 256 values, these have {}",
-                shape.head_dim
-            );
+        let rotates = |head_dim: usize| head_dim.is_power_of_two() && (16..=256).contains(&head_dim);
+        let unrotated = shape.groups().map(|group| group.head_dim).find(|&head_dim| !rotates(head_dim));
+        if let (true, Some(head_dim)) = (policy.rotated, unrotated) {
+            let reason =
+                format!("rotation needs heads of 16, 32, 64, 128 or 256 values, these have {head_dim}");
             return Err(Error::PolicyConflict { policy: policy.to_string(), reason });
         }
         let tiers = policy
@@ -218,16 +207,17 @@ impl KvStore {
         if let Some(store) = stores.get(tenant.path()).and_then(Weak::upgrade) {
             return Ok(Self(store));
         }
-        let slab = |tier: &Tier| {
+        let slab = |layout: &LayerLayout| {
             let request = Request::default().tenant(tenant.clone());
-            let (block_bytes, pool) = (tier.layer_bytes(), &state.pool);
+            let (block_bytes, pool) = (layout.bytes(), &state.pool);
             Slab::new(pool, block_bytes, request).map_err(|source| Error::Memory {
                 block_bytes,
                 page_bytes: pool.page_bytes(),
                 source,
             })
         };
-        let slabs = state.tiers.iter().map(slab).collect::<Result<_>>()?;
+        let of_tier = |tier: &Tier| tier.layouts().iter().map(slab).collect::<Result<_>>();
+        let slabs = state.tiers.iter().map(of_tier).collect::<Result<_>>()?;
         let (state, tenant) = (Arc::clone(state), tenant.clone());
         let store = Arc::new(TenantStore { state, tenant, slabs, states: Mutex::default() });
         stores.retain(|_, store| store.strong_count() > 0);
@@ -242,10 +232,10 @@ impl KvStore {
     /// [`Error::Kernels`] if a format does not take heads of this size.
     pub fn least_bytes(shape: KvShape, policy: &KvPolicy, page_bytes: usize) -> Result<usize> {
         let mut pages = 0usize;
-        for formats in policy.tiers() {
-            let layer = KvShape { n_layers: 1, ..shape };
-            let layer_bytes = formats.block_bytes(layer, policy.block_tokens())?;
-            pages = pages.saturating_add(Slab::pages_for(shape.n_layers, layer_bytes, page_bytes));
+        for (formats, group) in policy.tiers().flat_map(|tier| shape.groups().map(move |group| (tier, group)))
+        {
+            let layer_bytes = formats.block_bytes(group.of_layer(0), policy.block_tokens())?;
+            pages = pages.saturating_add(Slab::pages_for(group.n_layers, layer_bytes, page_bytes));
         }
         Ok(pages.saturating_mul(page_bytes))
     }
@@ -289,12 +279,8 @@ impl KvStore {
     /// Content of each tier, of all tenants together, from hot to cold.
     pub fn tiers(&self) -> impl Iterator<Item = TierUse> {
         self.0.state.tiers.iter().map(|tier| {
-            let blocks = tier.blocks.load(Ordering::Relaxed);
-            TierUse {
-                formats: tier.formats,
-                blocks,
-                bytes: blocks * tier.layer_bytes() * self.shape().n_layers,
-            }
+            let blocks = tier.blocks();
+            TierUse { formats: tier.formats, blocks, bytes: blocks * tier.block_bytes() }
         })
     }
 
@@ -358,7 +344,7 @@ impl KvStore {
     pub fn sequence_bytes(&self, tokens: usize) -> usize {
         let blocks = 0..tokens.div_ceil(self.block_tokens());
         let tiers = blocks.map(|index| self.tier_by_age(index, tokens, self.policy().hot_tokens));
-        tiers.map(|tier| self.tier(tier).layer_bytes() * self.shape().n_layers).sum()
+        tiers.map(|tier| self.tier(tier).block_bytes()).sum()
     }
 
     /// The tier of block `index` of a sequence of `len` tokens, the last `hot_tokens` of which stay
@@ -415,22 +401,22 @@ impl KvStore {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The slab of a tier.
-    pub(crate) fn slab(&self, tier: usize) -> &Slab {
+    /// The slabs of a tier, one for each group of layers.
+    pub(crate) fn slabs(&self, tier: usize) -> &[Slab] {
         &self.0.slabs[tier]
     }
 
     /// Most blocks that the pool has room for.
     pub(crate) fn most_blocks(&self) -> usize {
         let bytes = self.pool().capacity_pages() * self.pool().page_bytes();
-        let least = self.0.state.tiers.iter().map(|tier| tier.layer_bytes() * self.shape().n_layers).min();
+        let least = self.0.state.tiers.iter().map(Tier::block_bytes).min();
         bytes / least.unwrap_or(1).max(1)
     }
 
-    /// Pages of each quota kept from new tokens, where there are four times as many: one per lower
-    /// tier.
+    /// Pages of each quota kept from new tokens, where there are four times as many: one per slab
+    /// of a lower tier.
     pub(crate) fn kept_pages(&self) -> usize {
-        self.n_tiers() - 1
+        (self.n_tiers() - 1) * self.shape().groups().count()
     }
 
     /// Refuses a hot block that would take the pages kept for migration: the pool's, and those
@@ -455,6 +441,17 @@ impl KvStore {
     }
 }
 
+/// Refuses a calibrated format for keys and values that no calibration is of.
+fn check_calibrated(policy: &KvPolicy, shape: KvShape) -> Result<()> {
+    let reason = match shape {
+        _ if !policy.needs_calibration() => return Ok(()),
+        KvShape { values_are_keys: true, .. } => "nuq3 is calibrated for values, and these are the keys",
+        KvShape { others: Some(_), .. } => "nuq3 is calibrated for heads alike in all layers",
+        _ => return Ok(()),
+    };
+    Err(Error::PolicyConflict { policy: policy.to_string(), reason: reason.to_owned() })
+}
+
 impl std::fmt::Debug for KvStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KvStore")
@@ -463,48 +460,5 @@ impl std::fmt::Debug for KvStore {
             .field("block_tokens", &self.block_tokens())
             .field("tenant", &self.tenant().path())
             .finish_non_exhaustive()
-    }
-}
-
-impl Tier {
-    fn new(shape: KvShape, formats: KvFormats, block_tokens: usize) -> Result<Self> {
-        let layout = |format| KvLayout::new(format, shape.n_kv_heads, block_tokens, shape.head_dim);
-        let keys = layout(formats.keys)?;
-        let values = (!shape.values_are_keys).then(|| layout(formats.values)).transpose()?;
-        Ok(Self { formats, keys, values, blocks: AtomicUsize::new(0) })
-    }
-
-    /// Bytes of the keys and the values of one layer.
-    pub(crate) fn layer_bytes(&self) -> usize {
-        self.keys.plane_bytes().saturating_add(self.values.map_or(0, |values| values.plane_bytes()))
-    }
-
-    /// Planes of the keys and the values of one layer in a block, to be read.
-    pub(crate) fn planes<'a>(&self, bytes: &'a [u8], nuq: Option<NuqContext<'a>>) -> KvBlock<'a> {
-        let (keys, values) = bytes.split_at(self.keys.plane_bytes());
-        let keys = KvPlane::new(self.keys, KvRole::Keys, keys).with_nuq(nuq);
-        match self.values {
-            Some(layout) => {
-                KvBlock { keys, values: KvPlane::new(layout, KvRole::Values, values).with_nuq(nuq) }
-            }
-            None => KvBlock::of_keys(keys),
-        }
-    }
-
-    /// Planes of the keys and the values of one layer in a block, to be written.
-    pub(crate) fn planes_mut<'a>(&self, bytes: &'a mut [u8]) -> (KvPlaneMut<'a>, Option<KvPlaneMut<'a>>) {
-        let (keys, values) = bytes.split_at_mut(self.keys.plane_bytes());
-        let values = self.values.map(|layout| KvPlaneMut::new(layout, KvRole::Values, values));
-        (KvPlaneMut::new(self.keys, KvRole::Keys, keys), values)
-    }
-
-    /// Counts a block that enters the tier.
-    pub(crate) fn count_block(&self) {
-        self.blocks.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a block that leaves the tier.
-    pub(crate) fn discount_block(&self) {
-        self.blocks.fetch_sub(1, Ordering::Relaxed);
     }
 }

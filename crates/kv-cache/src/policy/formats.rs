@@ -48,10 +48,12 @@ impl KvFormats {
     /// # Errors
     /// [`Error::Kernels`] if a format does not take heads of this size or blocks of so many tokens.
     pub fn block_bytes(self, shape: KvShape, block_tokens: usize) -> Result<usize> {
-        let layout = |format| KvLayout::new(format, shape.n_kv_heads, block_tokens, shape.head_dim);
-        let keys = layout(self.keys)?.plane_bytes();
-        let values = if shape.values_are_keys { 0 } else { layout(self.values)?.plane_bytes() };
-        Ok(keys.saturating_add(values).saturating_mul(shape.n_layers))
+        shape.groups().try_fold(0_usize, |bytes, group| {
+            let layout = |format| KvLayout::new(format, group.n_kv_heads, block_tokens, group.head_dim);
+            let keys = layout(self.keys)?.plane_bytes();
+            let values = if group.values_are_keys { 0 } else { layout(self.values)?.plane_bytes() };
+            Ok(bytes.saturating_add(keys.saturating_add(values).saturating_mul(group.n_layers)))
+        })
     }
 
     /// Tokens of a group of keys.

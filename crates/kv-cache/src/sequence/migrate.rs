@@ -187,7 +187,7 @@ impl Sequence {
 }
 
 impl Job {
-    /// Allocates every worker's scratch for the new tier, by rewriting the first layer with each.
+    /// Allocates every worker's scratch for the new tier, by rewriting a layer of each width.
     /// The threads that take part depend on timing; none may allocate later.
     fn reserve_scratch(
         &mut self,
@@ -198,10 +198,13 @@ impl Job {
     ) {
         let tiers = (sequence.store.tier(self.from.tier()), sequence.store.tier(self.to.tier()));
         let to = Arc::get_mut(&mut self.to).expect("nobody else has a storage before it is published");
-        let context = sequence.context(0, key_ropes, self.position);
-        for scratch in workers {
-            let Some(target) = to.layers_mut().next() else { return };
-            convert(kernels, (tiers.0, self.from.layer(0)), (tiers.1, target), context, scratch.get_mut());
+        for layer in sequence.store.shape().first_layers() {
+            let context = sequence.context(layer, key_ropes, self.position);
+            for scratch in &mut *workers {
+                let source = (tiers.0.layout(layer), self.from.layer(layer));
+                let target = (tiers.1.layout(layer), to.layer_mut(layer));
+                convert(kernels, source, target, context, scratch.get_mut());
+            }
         }
     }
 }
@@ -239,7 +242,8 @@ impl MigrationScratch {
             let next = || layers.lock().next();
             while let Some(((from, to), (layer, position), storage, target)) = next() {
                 let context = sequence.context(layer, key_ropes.as_ref(), position);
-                convert(kernels, (from, storage.layer(layer)), (to, target), context, &mut scratch);
+                let source = (from.layout(layer), storage.layer(layer));
+                convert(kernels, source, (to.layout(layer), target), context, &mut scratch);
             }
         });
     }

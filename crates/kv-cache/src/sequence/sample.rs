@@ -110,7 +110,7 @@ impl Sequence {
         probe: &Probe<'_>,
         scratch: &'a mut SampleScratch,
     ) -> Sample<'a> {
-        let shape = self.store.shape();
+        let shape = self.store.shape().of_layer(probe.layer);
         let width = shape.width();
         assert!(
             width > 0 && probe.query.len().is_multiple_of(width) && !probe.query.is_empty(),
@@ -134,7 +134,7 @@ impl Sequence {
         scratch: &mut SampleScratch,
     ) {
         let SampleScratch { workers, of_heads, shares, .. } = scratch;
-        let n_heads = self.store.shape().n_kv_heads;
+        let n_heads = self.store.shape().of_layer(probe.layer).n_kv_heads;
         let n_blocks = self.len.div_ceil(self.store.block_tokens());
         workers.resize_with(workers.len().max(threads.threads()), Mutex::default);
         of_heads.clear();
@@ -165,8 +165,9 @@ impl Sequence {
         shares: &mut [f32],
     ) {
         let Worker { keys, scores, conversion } = worker;
-        let (head_dim, block_tokens) = (self.store.shape().head_dim, self.store.block_tokens());
-        let group = probe.query.len() / self.store.shape().width();
+        let shape = self.store.shape().of_layer(probe.layer);
+        let (head_dim, block_tokens) = (shape.head_dim, self.store.block_tokens());
+        let group = probe.query.len() / shape.width();
         let first =
             probe.window.map_or(0, |window| self.len.saturating_sub(window.max(1))).max(self.released());
         let n_keys = self.len - first;
@@ -206,7 +207,7 @@ impl Sequence {
         probe: &Probe<'_>,
         scratch: &mut SampleScratch,
     ) -> Option<f32> {
-        let lower = (self.store.n_tiers() > 1).then(|| self.store.tier(HOT + 1))?;
+        let lower = (self.store.n_tiers() > 1).then(|| self.store.tier(HOT + 1))?.layout(probe.layer);
         let is_due = |at: &usize| self.tier_by_age(self.index(*at), self.hot_tokens) != HOT;
         let is_hot = |at: &usize| self.blocks[*at].tier() == HOT;
         let whole = 0..self.blocks().len();
@@ -215,17 +216,17 @@ impl Sequence {
             whole.filter(|at| is_due(at) || !is_hot(at)).map(|at| scratch.shares[self.index(at)]).sum();
 
         let SampleScratch { coarse, conversion, attention, outputs, .. } = scratch;
-        if coarse.as_bytes().len() < lower.layer_bytes() {
-            *coarse = KvBuffer::zeroed(lower.layer_bytes())?;
+        if coarse.as_bytes().len() < lower.bytes() {
+            *coarse = KvBuffer::zeroed(lower.bytes())?;
         }
         let exact = self.blocks[sampled].storage();
         let position = self.index(sampled) * self.store.block_tokens();
         let key_ropes = self.store.key_ropes(self.len, self.capacity);
         let context = self.context(probe.layer, key_ropes.as_ref(), position);
-        let source = (self.store.tier(HOT), exact.layer(probe.layer));
-        let target = (lower, &mut coarse.as_bytes_mut()[..lower.layer_bytes()]);
+        let source = (exact.layout(probe.layer), exact.layer(probe.layer));
+        let target = (lower, &mut coarse.as_bytes_mut()[..lower.bytes()]);
         convert(kernels, source, target, context, conversion);
-        let coarse = lower.planes(&coarse.as_bytes()[..lower.layer_bytes()], context.nuq);
+        let coarse = lower.planes(&coarse.as_bytes()[..lower.bytes()], context.nuq);
         let exact = exact.view(probe.layer, context.nuq);
         for (block, out) in [exact, coarse].into_iter().zip(outputs.iter_mut()) {
             out.resize(probe.query.len(), 0.0);
@@ -245,7 +246,7 @@ impl Sequence {
         out: &mut [f32],
         scratch: &mut AttentionScratch,
     ) {
-        let (shape, block_tokens) = (self.store.shape(), self.store.block_tokens());
+        let (shape, block_tokens) = (self.store.shape().of_layer(probe.layer), self.store.block_tokens());
         let shape = AttentionShape {
             n_heads: probe.query.len() / shape.head_dim,
             n_kv_heads: shape.n_kv_heads,

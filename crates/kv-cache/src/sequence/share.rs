@@ -146,8 +146,8 @@ impl Sequence {
         let key_ropes = self.store.key_ropes(position + self.store.block_tokens(), self.capacity);
         let mut scratch = KvScratch::new();
         for layer in 0..self.store.shape().n_layers {
-            let source = (self.store.tier(from.tier()), from.layer(layer));
-            let target = (self.store.tier(HOT), copy.layer_mut(layer));
+            let source = (from.layout(layer), from.layer(layer));
+            let target = (self.store.tier(HOT).layout(layer), copy.layer_mut(layer));
             let nuq = self.store.nuq(layer, key_ropes.as_ref(), position);
             convert(kernels, source, target, LayerContext { nuq, corrections: None }, &mut scratch);
         }

@@ -65,7 +65,7 @@ impl Sequence {
         n_heads: usize,
         queries: &[f32],
     ) {
-        let shape = self.store.shape();
+        let shape = self.store.shape().of_layer(layer);
         let Some(layers) = &mut self.queries else { return };
         let shared = n_heads > 0 && n_heads.is_multiple_of(shape.n_kv_heads);
         assert!(shared, "{} key/value heads for {n_heads} heads", shape.n_kv_heads);
@@ -92,12 +92,14 @@ impl Sequence {
 
     /// Recomputes corrections that cover less than half of the recorded queries.
     pub(super) fn update_corrections(&mut self, threads: &ThreadPool) {
-        let dim = self.store.shape().head_dim;
+        let shape = self.store.shape();
         let Some(layers) = &mut self.queries else { return };
         if !layers.iter().any(LayerQueries::is_due) {
             return;
         }
-        for layer in Arc::make_mut(layers).iter_mut().filter(|layer| layer.is_due()) {
+        let due = Arc::make_mut(layers).iter_mut().enumerate().filter(|(_, layer)| layer.is_due());
+        for (index, layer) in due {
+            let dim = shape.of_layer(index).head_dim;
             let LayerQueries { tokens, grams, known, corrections } = layer;
             let strength = *tokens as f32 / FULL_WEIGHT_TOKENS;
             corrections.resize_with(grams.len() / (dim * dim), || SquatCorrection::none(dim));

@@ -11,7 +11,7 @@ use crate::block::Block;
 use crate::error::{Error, Result};
 use crate::learned::KeyRopes;
 use crate::storage::Storage;
-use crate::store::{HOT, KvStore};
+use crate::store::HOT;
 
 /// A step of a sequence: memory for `n_tokens` new tokens, and pins of the blocks that attention
 /// reads.
@@ -107,14 +107,15 @@ impl KvStep<'_> {
     ///
     /// # Shapes
     /// `keys`, `values`: `[n_tokens, n_kv_heads, head_dim]`, with RoPE at their positions, and
-    /// Walsh-Hadamard-transformed if the store is [`rotated`](KvStore::rotated). Where [values are
-    /// keys](crate::KvShape::values_are_keys), `values` are of no effect.
+    /// Walsh-Hadamard-transformed if the store is [`rotated`](crate::KvStore::rotated). Where
+    /// [values are keys](crate::KvShape::values_are_keys), `values` are of no effect.
     ///
     /// # Panics
     /// If keys or values are not those of `n_tokens` tokens, or the layer does not exist.
     pub fn write(&mut self, kernels: &Kernels, layer: usize, keys: &[f32], values: &[f32]) {
         let sequence = &mut *self.sequence;
-        let (row, block_tokens) = (sequence.store.shape().width(), sequence.store.block_tokens());
+        let row = sequence.store.shape().of_layer(layer).width();
+        let block_tokens = sequence.store.block_tokens();
         let n_values = self.n_tokens * row;
         assert!(
             keys.len() == n_values && values.len() == n_values,
@@ -130,7 +131,7 @@ impl KvStep<'_> {
             let storage = &mut sequence.tail[position / block_tokens - sealed];
             let storage = Arc::get_mut(storage).expect("nobody else has a storage of the tail");
             let rows = done * row..end * row;
-            store_rows(kernels, &sequence.store, storage, layer, first, &keys[rows.clone()], &values[rows]);
+            store_rows(kernels, storage, layer, first, &keys[rows.clone()], &values[rows]);
             done = end;
         }
     }
@@ -205,14 +206,14 @@ impl std::fmt::Debug for KvStep<'_> {
 /// Stores rows of keys and values in one layer of a hot storage.
 fn store_rows(
     kernels: &Kernels,
-    store: &KvStore,
     storage: &mut Storage,
     layer: usize,
     first: usize,
     keys: &[f32],
     values: &[f32],
 ) {
-    let (key_plane, value_plane) = store.tier(HOT).planes_mut(storage.layer_mut(layer));
+    let layout = *storage.layout(layer);
+    let (key_plane, value_plane) = layout.planes_mut(storage.layer_mut(layer));
     kernels.store_kv(key_plane, first, keys);
     if let Some(value_plane) = value_plane {
         kernels.store_kv(value_plane, first, values);

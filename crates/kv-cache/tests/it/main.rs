@@ -18,6 +18,7 @@ mod stress;
 mod tenants;
 mod threads;
 mod tiers;
+mod widths;
 
 use ruvllm_kv_cache::prefix::{PrefixKey, Scope};
 

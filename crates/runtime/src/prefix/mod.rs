@@ -517,9 +517,11 @@ fn load(
     let formats = kv.policy().tiers().find(is_of).ok_or(LoadError::Size)?;
     payload.resize(n_bytes, 0);
     reader.read(&mut [payload]).map_err(LoadError::Store)?;
-    let layer_bytes = n_bytes / kv.shape().n_layers;
-    kv.restore_block(formats, |layer, to| {
-        to.copy_from_slice(&payload[layer * layer_bytes..][..layer_bytes]);
+    let mut rest = payload.as_slice();
+    kv.restore_block(formats, |_, to| {
+        let (layer, behind) = rest.split_at(to.len());
+        to.copy_from_slice(layer);
+        rest = behind;
         Ok(())
     })
 }

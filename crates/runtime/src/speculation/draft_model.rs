@@ -68,7 +68,7 @@ impl DraftModel {
         let policy = KvPolicy::uniform(KvFormat::F16.into());
         let capacity = model.config().context_length.min(CAPACITY);
         let shape = model.config().kv_shape();
-        let token_bytes = 4 * shape.width() * shape.n_layers;
+        let token_bytes: usize = shape.groups().map(|group| 4 * group.width() * group.n_layers).sum();
         let budget = (SEQUENCES * capacity * token_bytes).max(4 * PAGE).next_multiple_of(PAGE);
         let pool = PagePool::new(PoolConfig { page_bytes: PAGE, ..PoolConfig::new(budget) })
             .map_err(|source| Error::KvBudget { budget, source })?;

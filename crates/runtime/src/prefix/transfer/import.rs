@@ -285,9 +285,11 @@ impl Claim for BlockClaim<'_> {
     type Error = ruvllm_kv_cache::Error;
 
     fn take(&mut self) -> Result<(), Self::Error> {
-        let layer_bytes = self.payload.len() / self.kv.shape().n_layers;
-        let block = self.kv.restore_block(self.formats, |layer, to| {
-            to.copy_from_slice(&self.payload[layer * layer_bytes..][..layer_bytes]);
+        let mut rest = self.payload;
+        let block = self.kv.restore_block(self.formats, |_, to| {
+            let (layer, behind) = rest.split_at(to.len());
+            to.copy_from_slice(layer);
+            rest = behind;
             Ok::<(), Self::Error>(())
         })?;
         self.block = Some(block);
