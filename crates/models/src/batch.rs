@@ -93,6 +93,8 @@ pub(crate) struct BatchRows {
     pub(crate) all: Vec<Span>,
     /// The tokens whose logits are wanted, in order.
     pub(crate) wanted: Vec<Span>,
+    /// The same when their rows have been moved to the front.
+    pub(crate) front: Vec<Span>,
 }
 
 impl BatchRows {
@@ -116,6 +118,12 @@ impl BatchRows {
             self.want(span, segment.logits)?;
             row += span.len;
         }
+        let mut row = 0;
+        self.front.clear();
+        self.front.extend(self.wanted.iter().map(|span| {
+            row += span.len;
+            Span { row: row - span.len, ..*span }
+        }));
         Ok(())
     }
 
@@ -178,7 +186,7 @@ impl Span {
     }
 }
 
-fn count(spans: &[Span]) -> usize {
+pub(crate) fn count(spans: &[Span]) -> usize {
     spans.iter().map(|span| span.len).sum()
 }
 

@@ -50,13 +50,14 @@ mod workspace;
 pub use batch::{LogitsRows, Segment};
 pub use checkpoint::{Checkpoint, TensorBytes};
 pub use compute::{Compute, RowKernelCounts, RowKernelReport, RowKernels};
-pub use config::{LocalRope, ModelConfig};
+pub use config::{Heads, LocalRope, ModelConfig};
 pub use decoder::Model;
 pub use encoder::{Encoder, EncoderConfig, EncoderWorkspace};
 pub use error::{Error, Result};
 pub use family::{
-    Activation, AttentionTemperature, DecoderSpec, DeltaNet, ExpertGroups, Experts, LatentAttention, Mamba2,
-    Projections, Recurrent, RecurrentMixer, Router, Scoring, ShortConvolution, Window, is_encoder,
+    Activation, AttentionTemperature, DecoderSpec, DeltaNet, ExpertGroups, Experts, LatentAttention,
+    LayerKinds, LocalHeads, Mamba2, Projections, Recurrent, RecurrentMixer, Router, Scoring,
+    ShortConvolution, Window, is_encoder,
 };
 pub use hf::{HfFolder, StoredTensor, folder_chat_template};
 pub use importance::{ImportanceMatrix, InputSquares};
@@ -68,7 +69,7 @@ pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;
 pub use weights::{
     AttentionWeights, ConvolutionWeights, DeltaNetWeights, ExpertLinears, ExpertWeights, FeedForward,
-    LatentWeights, LayerWeights, Linear, LoadProgress, Mamba2Weights, Mixer, WeightBytes, Weights,
-    weight_format,
+    LatentWeights, LayerInputWeights, LayerWeights, Linear, LoadProgress, Mamba2Weights, Mixer,
+    PerLayerWeights, SharedAttentionWeights, WeightBytes, Weights, weight_format,
 };
 pub use workspace::Workspace;

@@ -6,7 +6,7 @@ use ruvllm_kernels::low_rank::{LowRankScratch, LowRankTerm};
 use ruvllm_kernels::matmul::Activations;
 
 use crate::batch::BatchRows;
-use crate::decoder::{ExpertBuffers, Gates, LatentBuffers, RecurrentBuffers};
+use crate::decoder::{ExpertBuffers, Gates, LatentBuffers, PerLayerBuffers, RecurrentBuffers};
 use crate::error::{Error, Result};
 use crate::importance::InputSquares;
 
@@ -38,6 +38,8 @@ pub(crate) struct Buffers {
     pub(crate) query_gates: Vec<f32>,
     /// Of latent attention; empty in models without.
     pub(crate) latent: LatentBuffers,
+    /// Of embeddings per layer; empty in models without.
+    pub(crate) per_layer: PerLayerBuffers,
     /// Of layers with a state.
     pub(crate) recurrent: RecurrentBuffers,
     /// `[tokens, n_kv_heads, head_dim]`
@@ -106,7 +108,8 @@ impl Workspace {
 
     /// Sums the squared inputs of the products of all following passes, from zero.
     ///
-    /// The products behind the last layer's attention see the rows with logits only.
+    /// The products behind the last layer that writes keys and values see the rows with logits
+    /// only.
     pub fn observe_inputs(&mut self) {
         self.buffers.adapted.squares = Some(InputSquares::default());
     }

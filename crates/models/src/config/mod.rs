@@ -1,13 +1,16 @@
 //! Hyperparameters of a model, read from the metadata of a checkpoint and checked. Holds no
 //! weights.
 
+mod cache;
+mod heads;
 pub(crate) mod keys;
 pub(crate) mod rope;
 
 use gguf_rs_lite::Metadata;
 use ruvllm_kernels::rope::{RopeConfig, RopeScaling};
-use ruvllm_kv_cache::KvShape;
 
+use self::cache::CacheLayers;
+pub use self::heads::Heads;
 use self::keys::{Keys, Real};
 pub use self::rope::LocalRope;
 use crate::checkpoint::Checkpoint;
@@ -19,7 +22,6 @@ use crate::weights::EMBEDDING;
 /// are checked against each width; the limits keep products from overflowing and buffers in
 /// proportion.
 pub(crate) const MAX_WIDTH: usize = 1 << 20;
-const MAX_HEAD_DIM: usize = 1 << 12;
 pub(crate) const MAX_VOCAB: usize = 1 << 24;
 
 /// Largest context that a file may name; positions are counted in 32 bits.
@@ -45,9 +47,9 @@ pub struct ModelConfig {
     pub name: Option<String>,
     /// Width of the residual stream.
     pub model_dim: usize,
-    /// Inner width of the feed-forward network that computes every token: of a mixture, that of its
-    /// shared experts, and 0 without. [`Experts::dense_dim`](crate::Experts::dense_dim) is that of
-    /// layers without experts.
+    /// Inner width of the feed-forward network that computes every token, of several the largest:
+    /// of a mixture, that of its shared experts, and 0 without.
+    /// [`Experts::dense_dim`](crate::Experts::dense_dim) is that of layers without experts.
     pub ffn_dim: usize,
     /// Number of transformer layers.
     pub n_layers: usize,
@@ -56,9 +58,11 @@ pub struct ModelConfig {
     pub prediction_layers: usize,
     /// Number of query heads.
     pub n_heads: usize,
-    /// Number of key and value heads; divides `n_heads`.
+    /// Number of key and value heads, but for layers with [heads of their own](Self::heads);
+    /// divides `n_heads`.
     pub n_kv_heads: usize,
-    /// Width of one head; even, and not always `model_dim / n_heads`.
+    /// Width of one head, but for layers with heads of their own; even, and not always `model_dim /
+    /// n_heads`.
     pub head_dim: usize,
     /// Number of token ids, rows of the embedding.
     pub vocab_size: usize,
@@ -72,6 +76,8 @@ pub struct ModelConfig {
     pub local_rope: Option<LocalRope>,
     /// The family's switches of the decoder block.
     pub decoder: DecoderSpec,
+    /// Layers that write keys and values.
+    pub(crate) cache: CacheLayers,
 }
 
 impl ModelConfig {
@@ -97,19 +103,25 @@ impl ModelConfig {
         let prediction_layers = keys.count("nextn_predict_layers", 0..=n_layers - 1)?.unwrap_or(0);
         let n_layers = n_layers - prediction_layers;
         let n_heads = keys.require_count("attention.head_count", 1..=MAX_WIDTH)?;
-        let n_kv_heads = read_kv_heads(&keys, n_layers)?.unwrap_or(n_heads);
-        if n_heads % n_kv_heads != 0 {
-            let expected = format!("a divisor of the {n_heads} attention heads");
-            return Err(keys.invalid("attention.head_count_kv", n_kv_heads, expected));
+        let kv_heads = heads::read_kv_heads(&keys, n_layers, n_heads)?;
+        // Files of models whose windowed layers have other heads name a width for these.
+        let are_alike = keys.count("attention.key_length_swa", 0..=usize::MAX)?.is_none();
+        if are_alike {
+            family::common_kv_heads(&keys, &kv_heads, n_heads, &|_| true)?;
         }
-        let head_dim = read_head_dim(&keys, model_dim, n_heads)?;
+        let head_dim = heads::read_head_dim(&keys, model_dim, n_heads)?;
         let context_length = keys.require_count("context_length", 1..=MAX_CONTEXT)?;
-        let sizes = Sizes { model_dim, n_layers, n_heads, head_dim };
+        let sizes = Sizes { model_dim, n_layers, n_heads, kv_heads, head_dim };
         let decoder = (family.decoder)(&keys, &sizes)?;
+        let is_usual = |layer: usize| decoder.layers.local_heads_of(layer).is_none();
+        let n_kv_heads = family::common_kv_heads(&keys, &sizes.kv_heads, n_heads, &is_usual)?;
         let rope = rope::read_rope(&keys, checkpoint, (head_dim, context_length), &decoder)?;
         let ffn_dim = match &decoder.experts {
             Some(experts) => experts.shared_dim,
-            None => keys.require_count("feed_forward_length", 1..=MAX_WIDTH)?,
+            None => match decoder.layers.ffn_dims.iter().max() {
+                Some(&widest) => widest,
+                None => keys.require_count("feed_forward_length", 1..=MAX_WIDTH)?,
+            },
         };
         Ok(Self {
             architecture: architecture.to_owned(),
@@ -124,7 +136,8 @@ impl ModelConfig {
             vocab_size: read_vocab_size(&keys, checkpoint, model_dim)?,
             context_length,
             norm_eps: keys.require_real("attention.layer_norm_rms_epsilon", Real::AboveUpTo(0.0, 1.0))?,
-            local_rope: rope::read_local_rope(&keys, &rope, family.local_rope, (&decoder.window, n_layers))?,
+            local_rope: rope::read_local_rope(&keys, &rope, family.local_rope, (&decoder, n_layers))?,
+            cache: CacheLayers::new(&decoder, n_layers),
             rope,
             decoder,
         })
@@ -145,16 +158,9 @@ impl ModelConfig {
         self.ffn_dim.max(self.decoder.experts.as_ref().map_or(0, |experts| experts.dense_dim))
     }
 
-    /// The size of a token's keys and values: those of the layers with attention.
-    pub fn kv_shape(&self) -> KvShape {
-        let n_layers = self.cache_layer(self.n_layers);
-        let values_are_keys = self.decoder.latent.is_some();
-        KvShape { values_are_keys, ..KvShape::new(n_layers, self.n_kv_heads, self.head_dim) }
-    }
-
-    /// Index of a layer's keys and values: the number of layers with attention before it.
-    pub fn cache_layer(&self, layer: usize) -> usize {
-        layer - self.decoder.recurrent.as_ref().map_or(0, |recurrent| recurrent.index_of(layer))
+    /// Inner width of a layer's feed-forward network.
+    pub(crate) fn ffn_dim_of(&self, layer: usize) -> usize {
+        self.decoder.layers.ffn_dims.get(layer).copied().unwrap_or(self.ffn_dim)
     }
 
     /// Values of a sequence's state, of all layers that keep one.
@@ -201,50 +207,6 @@ pub(crate) fn read_layers(keys: &Keys<'_>, checkpoint: &dyn Checkpoint) -> Resul
         return Err(keys.invalid("block_count", n_layers, expected));
     }
     Ok(n_layers)
-}
-
-/// Heads of keys and values; of a list, that of each layer with attention, where 0 is none.
-fn read_kv_heads(keys: &Keys<'_>, n_layers: usize) -> Result<Option<usize>> {
-    const KEY: &str = "attention.head_count_kv";
-    let Some(listed) = keys.counts(KEY, n_layers)? else { return keys.count(KEY, 1..=MAX_WIDTH) };
-    let mut heads = listed.iter().copied().filter(|&heads| heads > 0);
-    let first = heads.next().filter(|first| (1..=MAX_WIDTH as u64).contains(first));
-    match first {
-        Some(first) if heads.all(|other| other == first) => Ok(Some(first as usize)),
-        _ => {
-            let found = listed.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
-            Err(keys.invalid(KEY, found, "one number of heads for all layers that have any"))
-        }
-    }
-}
-
-fn read_head_dim(keys: &Keys<'_>, model_dim: usize, n_heads: usize) -> Result<usize> {
-    let head_dim = match keys.count("attention.key_length", 1..=MAX_HEAD_DIM)? {
-        Some(head_dim) => head_dim,
-        None if model_dim.is_multiple_of(n_heads) && (2..=MAX_HEAD_DIM).contains(&(model_dim / n_heads)) => {
-            model_dim / n_heads
-        }
-        None => {
-            let expected = format!("a divisor of the model width {model_dim}");
-            return Err(keys.invalid("attention.head_count", n_heads, expected));
-        }
-    };
-    if head_dim % 2 != 0 {
-        return Err(keys.invalid("attention.key_length", head_dim, "an even number"));
-    }
-    if n_heads.saturating_mul(head_dim) > MAX_WIDTH {
-        let expected = format!("at most {} for {n_heads} heads", MAX_WIDTH / n_heads);
-        return Err(keys.invalid("attention.key_length", head_dim, expected));
-    }
-    // Latent attention: values are the part of keys that is not rotated.
-    let values = keys.count("attention.kv_lora_rank", 1..=head_dim)?.unwrap_or(head_dim);
-    match keys.count("attention.value_length", 1..=MAX_HEAD_DIM)? {
-        Some(value_dim) if value_dim != values => {
-            let expected = format!("{values}, that of the keys");
-            Err(keys.invalid("attention.value_length", value_dim, expected))
-        }
-        _ => Ok(head_dim),
-    }
 }
 
 /// The rows of the embedding; the key, which older files lack, must agree.

@@ -5,7 +5,7 @@ use ruvllm_kernels::rope::{RopeConfig, RopeFrequencies, RopeScaling, yarn_attent
 use super::keys::{Keys, Limits, Real};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
-use crate::family::{DecoderSpec, LocalRopes, Window};
+use crate::family::{DecoderSpec, LocalRopes};
 use crate::weights::read_vector;
 
 /// Rotation base of models that do not name one.
@@ -102,10 +102,14 @@ pub(crate) fn read_local_rope(
     keys: &Keys<'_>,
     rope: &RopeConfig,
     rule: LocalRopes,
-    (window, n_layers): (&Window, usize),
+    (decoder, n_layers): (&DecoderSpec, usize),
 ) -> Result<Option<LocalRope>> {
-    let windowed = || (0..n_layers).map(|layer| window.of_layer(layer).is_some());
-    let unscaled = |base: f64| Some(RopeConfig::new(base, rope.rotary_dim));
+    let windowed = || (0..n_layers).map(|layer| decoder.window.of_layer(layer).is_some());
+    let rotary_dim = match &decoder.layers.local_heads {
+        Some(local) => read_local_rotary_dim(keys, local.head_dim)?,
+        None => rope.rotary_dim,
+    };
+    let unscaled = |base: f64| Some(RopeConfig::new(base, rotary_dim));
     let named = keys.real("rope.freq_base_swa", Real::AboveUpTo(1.0, MAX_BASE))?;
     let (rope, layers): (_, Vec<bool>) = match (rule, named) {
         (LocalRopes::StillEvery(period), _) => {
@@ -125,6 +129,15 @@ pub(crate) fn read_local_rope(
         }
     };
     Ok(layers.contains(&true).then_some(LocalRope { rope, layers }))
+}
+
+/// Rotated dimensions of heads that have a width of their own.
+fn read_local_rotary_dim(keys: &Keys<'_>, head_dim: usize) -> Result<usize> {
+    const KEY: &str = "rope.dimension_count_swa";
+    match keys.count(KEY, 1..=head_dim)?.unwrap_or(head_dim) {
+        odd if odd % 2 != 0 => Err(keys.invalid(KEY, odd, "an even number")),
+        rotary_dim => Ok(rotary_dim),
+    }
 }
 
 fn read_scaling(keys: &Keys<'_>, context_length: usize, decoder: &DecoderSpec) -> Result<RopeScaling> {

@@ -19,8 +19,11 @@ use crate::workspace::Adapted;
 
 /// Dimensions that adapters of a model must match.
 pub(super) fn base_model(config: &ModelConfig) -> BaseModel {
-    let has_other_mixers = config.decoder.recurrent.is_some() || config.decoder.latent.is_some();
-    let has_dense = config.decoder.experts.as_ref().is_some_and(|experts| experts.dense_dim > 0);
+    let decoder = &config.decoder;
+    let has_other_mixers =
+        decoder.recurrent.is_some() || decoder.latent.is_some() || decoder.layers.have_other_attention();
+    let has_dense = decoder.experts.as_ref().is_some_and(|experts| experts.dense_dim > 0);
+    let has_widths = has_dense || !decoder.layers.ffn_dims.is_empty();
     BaseModel {
         architecture: config.architecture.clone(),
         n_layers: config.n_layers,
@@ -29,7 +32,7 @@ pub(super) fn base_model(config: &ModelConfig) -> BaseModel {
         kv_dim: config.kv_dim(),
         head_dim: config.head_dim,
         // Networks of several widths have no sizes of one target module.
-        ffn_dim: if has_dense { 0 } else { config.ffn_dim },
+        ffn_dim: if has_widths { 0 } else { config.ffn_dim },
         vocab_size: config.vocab_size,
         interleaved_heads: config.decoder.rope_layout == RopeLayout::Interleaved,
         joint_projections: config.decoder.projections == Projections::Joint,

@@ -32,8 +32,8 @@ struct Group {
 }
 
 impl Gates {
-    /// Computes the gates of all segments in `layer`. `input`: `[tokens, model_dim]`; `all` are the
-    /// segments as a whole, in order.
+    /// Computes the gates of the spans in `layer`. `input`: `[tokens, model_dim]`; `all` are all
+    /// rows of the layer, in order.
     pub(super) fn compute(
         &mut self,
         Compute { kernels, pool, .. }: &Compute,
@@ -94,7 +94,7 @@ impl Gates {
 
     /// Gates of the tokens of `span`, a part of its segment.
     pub(super) fn of(&self, segments: &[Segment<'_>], span: &Span, by: &GatedBy) -> &[f32] {
-        let first = self.groups.partition_point(|group| group.segment < span.segment);
+        let first = self.groups.partition_point(|group| group.row + group.len <= span.row);
         let group =
             self.groups[first..].iter().find(|group| std::ptr::eq(group.gate(segments), &**by.gate()));
         let group = group.expect("the gates of the layer are computed");

@@ -9,10 +9,11 @@ use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::Sequence;
 
 use super::adapt::{Product, project_adapted};
+use super::per_layer::inputs_width;
 use super::rope::{FIRST_POSITIONS, RopeTables};
-use crate::batch::{Segment, Span};
+use crate::batch::{Segment, Span, count};
 use crate::compute::Compute;
-use crate::config::ModelConfig;
+use crate::config::{Heads, ModelConfig};
 use crate::error::Result;
 use crate::family::Activation;
 use crate::projection::finish;
@@ -25,7 +26,8 @@ pub(super) struct Layer<'a> {
     pub(super) config: &'a ModelConfig,
     pub(super) weights: &'a LayerWeights,
     pub(super) index: usize,
-    /// Index of its keys and values in a cache.
+    pub(super) heads: Heads,
+    /// Index of the keys and values that it reads in a cache.
     pub(super) cache_index: usize,
     pub(super) ropes: &'a RopeTables,
     pub(super) compute: &'a Compute,
@@ -56,6 +58,7 @@ impl Layer<'_> {
     ) -> Result<()> {
         let n_rows = match &self.weights.mixer {
             Mixer::Attention(weights) => self.attention(weights, buffers, segments, (all, wanted)),
+            Mixer::SharedAttention(weights) => self.shared_attention(weights, buffers, segments, wanted),
             Mixer::Latent(weights) => self.latent_attention(weights, buffers, segments, (all, wanted)),
             Mixer::DeltaNet(weights) => self.delta_net(weights, buffers, segments, (all, wanted)),
             Mixer::ShortConvolution(weights) => {
@@ -63,7 +66,15 @@ impl Layer<'_> {
             }
             Mixer::Mamba2(weights) => self.mamba2(weights, buffers, segments, (all, wanted)),
         };
-        if wanted.is_empty() { Ok(()) } else { self.feed_forward(buffers, segments, wanted, n_rows) }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        self.feed_forward(buffers, segments, wanted, n_rows)?;
+        if let Some(input) = &self.weights.input {
+            self.add_input(input, buffers, n_rows);
+        }
+        self.scale_output(&mut buffers.hidden, n_rows);
+        Ok(())
     }
 
     /// Attention of the rows in `wanted`, added to them at the front; returns their number.
@@ -80,13 +91,13 @@ impl Layer<'_> {
             return 0;
         }
         if self.config.decoder.gated_attention {
-            keep_rows(&mut buffers.query_gates, self.config.query_dim(), wanted);
+            keep_rows(&mut buffers.query_gates, self.heads.query_dim(), wanted);
         }
         let n_rows = self.keep_wanted(buffers, wanted);
         self.attend(weights.sinks.as_deref(), buffers, segments, wanted, n_rows);
         let Buffers { hidden, query_gates, attended, update, unnormed, adapted, .. } = buffers;
         if self.config.decoder.gated_attention {
-            let width = self.config.query_dim();
+            let width = self.heads.query_dim();
             let rows = attended.values_mut().chunks_exact_mut(width).zip(query_gates.chunks_exact(width));
             let kernels = &self.compute.kernels;
             rows::for_each(&self.compute.pool, rows, |(row, gate)| kernels.sigmoid_mul(row, gate));
@@ -101,7 +112,7 @@ impl Layer<'_> {
         self.keep_queries(buffers, all);
         let (keys, values) = (&buffers.keys, &buffers.values);
         rows::for_each(&self.compute.pool, segments.iter_mut().zip(all), |(segment, span)| {
-            let range = span.range(self.config.kv_dim());
+            let range = span.range(self.heads.kv_dim());
             segment.step.write(&self.compute.kernels, self.cache_index, &keys[range.clone()], &values[range]);
         });
         for (segment, &span) in segments.iter_mut().zip(all) {
@@ -111,10 +122,11 @@ impl Layer<'_> {
         }
     }
 
-    /// Moves the queries of `wanted` and their rows of the residual stream to the front; returns
-    /// their number.
+    /// Moves the queries of `wanted`, their rows of the residual stream and the inputs of further
+    /// layers to the front; returns their number.
     pub(super) fn keep_wanted(&self, buffers: &mut Buffers, wanted: &[Span]) -> usize {
-        keep_rows(&mut buffers.queries, self.config.query_dim(), wanted);
+        keep_rows(&mut buffers.queries, self.heads.query_dim(), wanted);
+        keep_rows(&mut buffers.per_layer.inputs, inputs_width(self.config), wanted);
         keep_rows(&mut buffers.hidden, self.config.model_dim, wanted)
     }
 
@@ -127,8 +139,8 @@ impl Layer<'_> {
         segments: &[Segment<'_>],
         all: &[Span],
     ) {
-        let Layer { config, weights, compute, .. } = self;
-        let n_rows = all.iter().map(|span| span.len).sum();
+        let Layer { config, weights, compute, heads, .. } = self;
+        let n_rows = count(all);
         let Buffers {
             hidden,
             normed,
@@ -141,31 +153,40 @@ impl Layer<'_> {
             adapted,
             ..
         } = buffers;
-        let linears = [&attention.query, &attention.key, &attention.value];
-        let norm = weights.attention_norm.as_deref();
-        normalize(compute, config, hidden, norm, normed, n_rows, read_q8(linears));
+        let q8 = read_q8([&attention.query, &attention.key])
+            || attention.value.as_ref().is_some_and(|value| read_q8([value]));
+        normalize(compute, config, hidden, weights.attention_norm.as_deref(), normed, n_rows, q8);
         let is_gated = config.decoder.gated_attention;
         let projected = if is_gated { &mut *gated_queries } else { &mut *queries };
-        let query_rows = n_rows * config.query_dim() * config.decoder.query_parts();
-        let products = [
-            Product::of(&attention.query, &mut projected[..query_rows]),
-            Product::of(&attention.key, &mut keys[..n_rows * config.kv_dim()]),
-            Product::of(&attention.value, &mut values[..n_rows * config.kv_dim()]),
-        ];
+        let query_rows = n_rows * heads.query_dim() * config.decoder.query_parts();
+        let (keys, values) = (&mut keys[..n_rows * heads.kv_dim()], &mut values[..n_rows * heads.kv_dim()]);
         adapted.gates.compute(compute, (segments, all), self.index, normed.values());
-        let site = (self.index, Site::AttentionInput);
-        project_adapted(compute, adapted, (segments, all), site, normed, products);
-        if is_gated {
-            let heads = gated_queries[..query_rows].chunks_exact(2 * config.head_dim);
-            let parts =
-                queries.chunks_exact_mut(config.head_dim).zip(query_gates.chunks_exact_mut(config.head_dim));
-            for (head, (query, gate)) in heads.zip(parts) {
-                query.copy_from_slice(&head[..config.head_dim]);
-                gate.copy_from_slice(&head[config.head_dim..]);
+        let (rows, site) = ((segments, all), (self.index, Site::AttentionInput));
+        let query = Product::of(&attention.query, &mut projected[..query_rows]);
+        let key = Product::of(&attention.key, &mut *keys);
+        match &attention.value {
+            Some(value) => {
+                let products = [query, key, Product::of(value, &mut *values)];
+                project_adapted(compute, adapted, rows, site, normed, products);
+            }
+            None => {
+                project_adapted(compute, adapted, rows, site, normed, [query, key]);
+                values.copy_from_slice(keys);
             }
         }
-        self.norm_in_place(queries, config.query_dim(), attention.query_norm.as_deref(), unnormed);
-        self.norm_in_place(keys, config.kv_dim(), attention.key_norm.as_deref(), unnormed);
+        if is_gated {
+            let head_dim = heads.head_dim;
+            let gated = gated_queries[..query_rows].chunks_exact(2 * head_dim);
+            let parts = queries.chunks_exact_mut(head_dim).zip(query_gates.chunks_exact_mut(head_dim));
+            for (head, (query, gate)) in gated.zip(parts) {
+                query.copy_from_slice(&head[..head_dim]);
+                gate.copy_from_slice(&head[head_dim..]);
+            }
+        }
+        let queries = &mut queries[..n_rows * heads.query_dim()];
+        self.norm_in_place(queries, heads.query_dim(), attention.query_norm.as_deref(), unnormed);
+        self.norm_in_place(keys, heads.kv_dim(), attention.key_norm.as_deref(), unnormed);
+        self.norm_in_place(values, heads.kv_dim(), attention.value_norm.as_deref(), unnormed);
         self.place(queries, keys, values, segments, all);
     }
 
@@ -179,33 +200,40 @@ impl Layer<'_> {
         segments: &[Segment<'_>],
         all: &[Span],
     ) {
-        let Layer { config, compute, .. } = self;
-        let kv_dim = config.kv_dim();
-        let queries = queries.chunks_exact_mut(config.query_dim());
+        let Layer { compute, heads, .. } = self;
+        let kv_dim = heads.kv_dim();
+        let queries = queries.chunks_exact_mut(heads.query_dim());
         let kv = keys.chunks_exact_mut(kv_dim).zip(values.chunks_exact_mut(kv_dim));
         let rows = queries.zip(kv).zip(positions(segments, all));
         rows::for_each(&compute.pool, rows, |((query, (key, value)), (position, cache))| {
-            let rope = self.rope(cache);
-            self.apply_rope(query, position, rope);
-            if let Some(temperature) = &config.decoder.attention_temperature {
-                let factor = temperature.factor(position);
-                query.iter_mut().for_each(|x| *x *= factor);
-            }
-            self.apply_rope(key, position, rope);
+            self.place_query(query, position, cache);
+            self.apply_rope(key, position, self.rope(cache));
             if cache.store().rotated() {
-                [query, key, value].into_iter().for_each(|row| self.hadamard_rotate(row));
+                [key, value].into_iter().for_each(|row| self.hadamard_rotate(row));
             }
         });
+    }
+
+    /// RoPE, attention temperature and Hadamard rotation of one row of queries.
+    pub(super) fn place_query(&self, query: &mut [f32], position: usize, cache: &Sequence) {
+        self.apply_rope(query, position, self.rope(cache));
+        if let Some(temperature) = &self.config.decoder.attention_temperature {
+            let factor = temperature.factor(position);
+            query.iter_mut().for_each(|x| *x *= factor);
+        }
+        if cache.store().rotated() {
+            self.hadamard_rotate(query);
+        }
     }
 
     /// Keeps the query of the last token of each segment that is probed in this layer.
     fn keep_queries(&self, buffers: &mut Buffers, all: &[Span]) {
         let Buffers { queries, kept, .. } = buffers;
-        let width = self.config.query_dim();
-        let slots = kept.layers.iter().zip(kept.queries.chunks_exact_mut(width));
+        let width = self.heads.query_dim();
+        let slots = kept.layers.iter().zip(kept.queries.chunks_exact_mut(self.config.widest_heads().0));
         for ((layer, slot), span) in slots.zip(all) {
             if *layer == Some(self.cache_index) {
-                slot.copy_from_slice(&queries[span.range(width)][(span.len - 1) * width..]);
+                slot[..width].copy_from_slice(&queries[span.range(width)][(span.len - 1) * width..]);
             }
         }
     }
@@ -217,7 +245,13 @@ impl Layer<'_> {
 
     /// Normalizes each run of `weight.len()` values in rows of `width` values; without weights,
     /// nothing.
-    fn norm_in_place(&self, rows: &mut [f32], width: usize, weight: Option<&[f32]>, unnormed: &mut [f32]) {
+    pub(super) fn norm_in_place(
+        &self,
+        rows: &mut [f32],
+        width: usize,
+        weight: Option<&[f32]>,
+        unnormed: &mut [f32],
+    ) {
         let Layer { config, compute, .. } = self;
         let Some(weight) = weight else { return };
         let rows = rows.chunks_exact_mut(width).zip(unnormed.chunks_exact_mut(width));
@@ -231,15 +265,15 @@ impl Layer<'_> {
     fn apply_rope(&self, row: &mut [f32], position: usize, rope: &RopeTable) {
         let Layer { config, compute, .. } = self;
         let layout = config.decoder.rope_layout;
-        compute.rope(rope, layout, position, row, config.head_dim);
+        compute.rope(rope, layout, position, row, self.heads.head_dim);
     }
 
     /// Passes the span's queries, each rotated (RoPE) to a later position, to the cache: SQuat
     /// weights key errors by them (ADR-0015).
     pub(super) fn record_queries(&self, buffers: &mut Buffers, segment: &mut Segment<'_>, span: Span) {
-        let Layer { config, compute, .. } = self;
+        let Layer { config, compute, heads, .. } = self;
         let Compute { kernels, pool, .. } = compute;
-        let width = config.query_dim();
+        let width = heads.query_dim();
         let rope = self.rope(segment.step.sequence());
         let Buffers { queries, later_queries, .. } = buffers;
         later_queries.clear();
@@ -254,7 +288,7 @@ impl Layer<'_> {
     /// Applies the Walsh-Hadamard transform to each head of a row, so that quantization error
     /// spreads over all dimensions. It is its own inverse and keeps dot products.
     fn hadamard_rotate(&self, row: &mut [f32]) {
-        let head_dim = self.config.head_dim;
+        let head_dim = self.heads.head_dim;
         row.chunks_exact_mut(head_dim).for_each(|head| self.compute.kernels.hadamard(head, head_dim));
     }
 
@@ -268,9 +302,9 @@ impl Layer<'_> {
         wanted: &[Span],
         n_rows: usize,
     ) {
-        let Layer { config, compute, .. } = self;
+        let Layer { compute, heads, .. } = self;
         let Buffers { queries, attended, scratch, calls: list, .. } = buffers;
-        let width = config.query_dim();
+        let width = heads.query_dim();
         let out = attended.resize(n_rows, width);
         let (mut calls, mut blocks) = list.take(wanted.len());
         calls.extend(wanted.iter().zip(&mut blocks).map(|(span, blocks)| {
@@ -297,11 +331,11 @@ impl Layer<'_> {
     /// Shape of the attention of `n_queries` queries, the first of which has `query_start` keys
     /// before its own in the view.
     fn attention_shape(&self, query_start: usize, n_queries: usize) -> AttentionShape {
-        let Layer { config, .. } = self;
+        let Layer { config, heads, .. } = self;
         AttentionShape {
-            n_heads: config.n_heads,
-            n_kv_heads: config.n_kv_heads,
-            head_dim: config.head_dim,
+            n_heads: heads.n_heads,
+            n_kv_heads: heads.n_kv_heads,
+            head_dim: heads.head_dim,
             query_start,
             n_queries,
             scale: config.decoder.attention_scale,
@@ -379,7 +413,13 @@ impl Layer<'_> {
 
     /// Adds `update`, `[rows, model_dim]`, normed if there are weights for that and times the
     /// model's factor, to the first rows of the residual stream.
-    fn add_update(&self, hidden: &mut [f32], update: &mut [f32], norm: Option<&[f32]>, unnormed: &mut [f32]) {
+    pub(super) fn add_update(
+        &self,
+        hidden: &mut [f32],
+        update: &mut [f32],
+        norm: Option<&[f32]>,
+        unnormed: &mut [f32],
+    ) {
         let Layer { config, compute, .. } = self;
         self.norm_in_place(update, config.model_dim, norm, unnormed);
         let scale = config.decoder.residual_scale;
@@ -433,7 +473,7 @@ pub(super) fn read_q8<const N: usize>(linears: [&Linear; N]) -> bool {
 }
 
 /// Position and sequence of each row of `spans`, in order.
-fn positions<'a>(
+pub(super) fn positions<'a>(
     segments: &'a [Segment<'_>],
     spans: &'a [Span],
 ) -> impl Iterator<Item = (usize, &'a Sequence)> + Send {

@@ -8,12 +8,16 @@ mod latent;
 mod latent_buffers;
 mod layer;
 mod mamba;
+mod per_layer;
+mod per_layer_buffers;
 mod recurrent;
 mod rope;
 mod router;
+mod shared;
 mod sorted;
 mod state_buffers;
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use ruvllm_adapters::{Adapter, BaseModel, FactorFormat, Part, ScaledAdapter, Site};
@@ -24,10 +28,11 @@ use self::adapt::{Product, adapt_in_place, project_adapted};
 pub(crate) use self::gates::Gates;
 pub(crate) use self::latent_buffers::LatentBuffers;
 use self::layer::{Layer, normalize};
+pub(crate) use self::per_layer_buffers::PerLayerBuffers;
 use self::rope::Ropes;
 pub(crate) use self::sorted::ExpertBuffers;
 pub(crate) use self::state_buffers::RecurrentBuffers;
-use crate::batch::{BatchRows, Segment};
+use crate::batch::{BatchRows, Segment, Span};
 use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
 use crate::config::ModelConfig;
@@ -286,17 +291,27 @@ impl Model {
         let ropes = self.ropes.tables(batch.n_positions());
 
         self.embed(buffers, segments);
-        let (last, others) = self.weights.layers.split_last().expect("a model has at least one layer");
+        self.embed_per_layer(compute, buffers, segments, batch.n_tokens());
         let config = &self.config;
-        let layer = |index, weights| {
-            let cache_index = config.cache_layer(index);
-            Layer { config, weights, index, cache_index, ropes: &ropes, compute }
-        };
-        for (index, weights) in others.iter().enumerate() {
-            layer(index, weights).forward(buffers, segments, &batch.all, &batch.all)?;
+        let last_writer = config.last_writer();
+        for (index, weights) in self.weights.layers.iter().enumerate() {
+            // Behind the last keys and values only the rows with logits matter.
+            let (all, wanted) = match index.cmp(&last_writer) {
+                Ordering::Less => (&batch.all, &batch.all),
+                Ordering::Equal => (&batch.all, &batch.wanted),
+                Ordering::Greater if batch.front.is_empty() => break,
+                Ordering::Greater => (&batch.front, &batch.front),
+            };
+            let (heads, cache_index) = (config.heads(index), config.cache_layer(index));
+            let layer = Layer { config, weights, index, heads, cache_index, ropes: &ropes, compute };
+            layer.forward(buffers, segments, all, wanted)?;
         }
-        // Behind the last layer's keys and values only the rows with logits matter.
-        layer(others.len(), last).forward(buffers, segments, &batch.all, &batch.wanted)
+        Ok(())
+    }
+
+    /// The rows with logits, as the last layer knows them.
+    fn last_rows<'b>(&self, batch: &'b BatchRows) -> &'b [Span] {
+        if self.config.last_writer() + 1 == self.config.n_layers { &batch.wanted } else { &batch.front }
     }
 
     /// The query of the last token of a segment of the last pass, in the layer of
@@ -304,18 +319,23 @@ impl Model {
     pub fn probe<'w>(&self, workspace: &'w Workspace, segment: usize) -> Option<Probe<'w>> {
         let kept = &workspace.buffers.kept;
         let layer = (*kept.layers.get(segment)?)?;
-        let query = kept.queries.chunks_exact(self.config.query_dim()).nth(segment)?;
-        Some(self.probe_of(layer, query))
+        let query = kept.queries.chunks_exact(self.config.widest_heads().0).nth(segment)?;
+        let writer = *self.config.cache.writers().get(layer)?;
+        Some(self.probe_of(layer, query.get(..self.config.heads(writer).query_dim())?))
     }
 
-    /// A query of one token in a layer, `[n_heads, head_dim]`, with what attention does with it.
+    /// A query of one token in a layer of the cache, `[n_heads, head_dim]`, with what attention
+    /// does with it.
+    ///
+    /// # Panics
+    /// If the cache has no such layer.
     pub fn probe_of<'q>(&self, layer: usize, query: &'q [f32]) -> Probe<'q> {
         let decoder = &self.config.decoder;
         Probe {
             layer,
             query,
             scale: decoder.attention_scale,
-            window: decoder.window.of_layer(layer),
+            window: decoder.window.of_layer(self.config.cache.writers()[layer]),
             soft_cap: decoder.attention_soft_cap,
         }
     }
@@ -327,7 +347,7 @@ impl Model {
         kept.queries.clear();
         if segments.iter().any(|segment| segment.probed_layer.is_some()) {
             kept.layers.extend(segments.iter().map(|segment| segment.probed_layer));
-            let n_values = segments.len().saturating_mul(self.config.query_dim());
+            let n_values = segments.len().saturating_mul(self.config.widest_heads().0);
             resize(&mut kept.queries, n_values, "probed queries")?;
         }
         Ok(())
@@ -336,22 +356,24 @@ impl Model {
     /// Sizes the buffers for `n_tokens` rows.
     fn prepare(&self, buffers: &mut Buffers, n_tokens: usize) -> Result<()> {
         let config = &self.config;
+        let (query_dim, kv_dim) = config.widest_heads();
         let rows = |width: usize| n_tokens.saturating_mul(width);
         resize(&mut buffers.hidden, rows(config.model_dim), "hidden states")?;
         resize(&mut buffers.update, rows(config.model_dim), "hidden states")?;
-        resize(&mut buffers.queries, rows(config.query_dim()), "queries")?;
-        resize(&mut buffers.keys, rows(config.kv_dim()), "keys")?;
-        resize(&mut buffers.values, rows(config.kv_dim()), "values")?;
+        resize(&mut buffers.queries, rows(query_dim), "queries")?;
+        resize(&mut buffers.keys, rows(kv_dim), "keys")?;
+        resize(&mut buffers.values, rows(kv_dim), "values")?;
         if config.decoder.gated_attention {
-            resize(&mut buffers.gated_queries, rows(2 * config.query_dim()), "queries")?;
-            resize(&mut buffers.query_gates, rows(config.query_dim()), "queries")?;
+            resize(&mut buffers.gated_queries, rows(2 * query_dim), "queries")?;
+            resize(&mut buffers.query_gates, rows(query_dim), "queries")?;
         }
         if let Some(recurrent) = &config.decoder.recurrent {
             recurrent::prepare(&mut buffers.recurrent, recurrent, n_tokens)?;
         }
         latent::prepare(&mut buffers.latent, config, n_tokens)?;
+        per_layer::prepare(&mut buffers.per_layer, config, n_tokens)?;
         let has_norms = config.decoder.head_norms || config.decoder.row_norms;
-        let head_norms = if has_norms { config.query_dim() } else { 0 };
+        let head_norms = if has_norms { query_dim } else { 0 };
         let post_norms = if config.decoder.post_norms { config.model_dim } else { 0 };
         resize(&mut buffers.unnormed, rows(head_norms.max(post_norms)), "norms")?;
         if let Some(experts) = &config.decoder.experts {
@@ -385,7 +407,8 @@ impl Model {
         let Buffers { hidden, normed, update, adapted, .. } = buffers;
         let norm = Some(self.weights.output_norm.as_slice());
         normalize(compute, &self.config, hidden, norm, normed, batch.n_wanted(), q8);
-        adapt_in_place(compute, adapted, (segments, &batch.wanted), (0, Site::FinalHidden), normed, update);
+        let rows = (segments, self.last_rows(batch));
+        adapt_in_place(compute, adapted, rows, (0, Site::FinalHidden), normed, update);
     }
 
     /// Final norm and output projection of the wanted rows, which are the first.
@@ -401,7 +424,8 @@ impl Model {
         self.finish_hidden(compute, buffers, segments, batch, weights.format().uses_q8());
         let Buffers { normed, adapted, .. } = buffers;
         let products = [Product { weights, bias, out: &mut *logits }];
-        project_adapted(compute, adapted, (segments, &batch.wanted), (0, Site::Logits), normed, products);
+        let rows = (segments, self.last_rows(batch));
+        project_adapted(compute, adapted, rows, (0, Site::Logits), normed, products);
         if let Some(cap) = self.config.decoder.logits_soft_cap {
             soft_cap(compute, logits, cap);
         }

@@ -65,14 +65,12 @@ impl Ropes {
     pub(super) fn of_keys(&self, config: &ModelConfig) -> KvRopes {
         let layout = config.decoder.rope_layout;
         let rope = |rope: &Rope| KvRope { frequencies: rope.frequencies.clone(), layout };
-        let recurrent = config.decoder.recurrent.as_ref();
-        let has_keys = |layer: &usize| recurrent.is_none_or(|recurrent| !recurrent.layers[*layer]);
-        let of_cache = |layers: &[bool]| {
-            (0..config.n_layers).filter(has_keys).map(|layer| layers[layer]).collect::<Vec<bool>>()
-        };
         KvRopes {
             usual: rope(&self.usual),
-            local: self.local.as_ref().map(|(local, layers)| (rope(local), of_cache(layers))),
+            local: self.local.as_ref().map(|(local, layers)| {
+                let of_cache = config.cache.writers().iter().map(|&layer| layers[layer]);
+                (rope(local), of_cache.collect())
+            }),
             long: self.long.as_ref().map(|(length, long)| (*length, rope(long))),
         }
     }

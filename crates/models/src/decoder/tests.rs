@@ -54,6 +54,7 @@ fn rows_of_layers(model: &Model, compute: &Compute, tokens: &[TokenId]) -> Vec<L
                 config: &model.config,
                 weights,
                 index: layer,
+                heads: model.config.heads(layer),
                 cache_index: layer,
                 ropes: &ropes,
                 compute,

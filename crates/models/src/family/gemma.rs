@@ -1,6 +1,7 @@
-//! Gemma, Gemma 2 and the text part of Gemma 3. GGUF files store norm weights with 1 added; the
-//! published checkpoints do not.
+//! Gemma, Gemma 2 and the text parts of Gemma 3 and 4. GGUF files store norm weights with 1 added;
+//! the published checkpoints do not. Gemma 4 adds nothing to them.
 
+use super::layers::LayerKinds;
 use super::window::{Usual, Window};
 use super::{Activation, DecoderSpec, Family, LocalRopes, Sizes, read_attention_scale, read_soft_cap};
 use crate::config::keys::Keys;
@@ -32,6 +33,29 @@ pub(super) const GEMMA3: Family = Family {
             attention_scale: read_attention_scale(keys, scale_width(sizes, 62))?,
             logits_soft_cap: read_soft_cap(keys, "final_logit_softcapping", None)?,
             window: Window::read(keys, sizes.n_layers, Usual { tokens: 0, period: 6 })?,
+            head_norms: true,
+            post_norms: true,
+            ..common(keys, sizes)?
+        })
+    },
+};
+
+pub(super) const GEMMA4: Family = Family {
+    architecture: "gemma4",
+    local_rope: LocalRopes::Windowed { base: 10_000.0 },
+    decoder: |keys, sizes| {
+        let window = Window::read(keys, sizes.n_layers, Usual { tokens: 0, period: 6 })?;
+        Ok(DecoderSpec {
+            // The norms of heads hold it.
+            attention_scale: 1.0,
+            logits_soft_cap: read_soft_cap(keys, "final_logit_softcapping", None)?,
+            layers: LayerKinds {
+                optional_values: true,
+                value_norms: true,
+                output_scales: true,
+                ..LayerKinds::read(keys, sizes, &window)?
+            },
+            window,
             head_norms: true,
             post_norms: true,
             ..common(keys, sizes)?

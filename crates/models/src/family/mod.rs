@@ -11,6 +11,7 @@ mod glm;
 mod gpt_oss;
 mod granite;
 mod latent;
+mod layers;
 mod lfm;
 mod llama;
 mod mamba;
@@ -26,6 +27,8 @@ use gguf_rs_lite::Metadata;
 pub use self::activation::Activation;
 pub use self::experts::{ExpertGroups, Experts, Router, Scoring};
 pub use self::latent::LatentAttention;
+pub(crate) use self::layers::common_kv_heads;
+pub use self::layers::{LayerKinds, LocalHeads};
 pub use self::mamba::Mamba2;
 pub(crate) use self::recurrent::MAX_KEY_DIM;
 pub use self::recurrent::{DeltaNet, Recurrent, RecurrentMixer, ShortConvolution};
@@ -56,6 +59,7 @@ const FAMILIES: &[Family] = &[
     gemma::GEMMA,
     gemma::GEMMA2,
     gemma::GEMMA3,
+    gemma::GEMMA4,
     exaone::EXAONE4,
     granite::GRANITE,
     granite::GRANITE_MOE,
@@ -98,8 +102,13 @@ pub(crate) struct Sizes {
     pub(crate) model_dim: usize,
     pub(crate) n_layers: usize,
     pub(crate) n_heads: usize,
+    /// Key and value heads, `[n_layers]`; 0 for a layer without.
+    pub(crate) kv_heads: Vec<usize>,
     pub(crate) head_dim: usize,
 }
+
+/// Largest width that a file may name.
+const MAX_WIDTH: usize = 1 << 20;
 
 /// The factor of query-key products: the file's, or else `1 / sqrt(width)`.
 fn read_attention_scale(keys: &Keys<'_>, width: usize) -> Result<f32> {

@@ -5,6 +5,7 @@ use ruvllm_kernels::rope::RopeLayout;
 use super::activation::Activation;
 use super::experts::Experts;
 use super::latent::LatentAttention;
+use super::layers::LayerKinds;
 use super::recurrent::Recurrent;
 use super::window::{self, Window};
 use super::{Sizes, YARN_TRUNCATE, read_attention_scale};
@@ -34,6 +35,8 @@ pub struct DecoderSpec {
     pub latent: Option<LatentAttention>,
     /// Layers that keep a state instead of keys and values, if any.
     pub recurrent: Option<Recurrent>,
+    /// Differences between layers, and parts of few families.
+    pub layers: LayerKinds,
     /// True if the ends of `YaRN`'s ramp are rounded to whole pairs.
     pub yarn_truncate: bool,
     /// Attention span of each layer: full or sliding window.
@@ -76,6 +79,9 @@ impl DecoderSpec {
         if let Some(experts) = &self.experts {
             return Some(format!("a mixture of {} experts", experts.count));
         }
+        if let Some(feature) = self.layers.unusual_feature() {
+            return Some(feature.to_owned());
+        }
         let features = [
             (self.recurrent.is_some(), "layers with a state instead of keys and values"),
             (self.latent.is_some(), "latent attention"),
@@ -114,6 +120,7 @@ impl DecoderSpec {
             gated_attention: false,
             latent: None,
             recurrent: None,
+            layers: LayerKinds::default(),
             yarn_truncate: keys.flag(YARN_TRUNCATE)?.unwrap_or(true),
             window: Window::read(keys, sizes.n_layers, window::Usual::EVERY_LAYER)?,
             activation: Activation::SwiGlu,

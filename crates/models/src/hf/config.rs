@@ -11,6 +11,7 @@ use super::fields::{self, Fields};
 use super::heads::RecurrentSizes;
 use super::keys::Keys;
 use super::latent;
+use super::layers::LayerKinds;
 use super::packed::Scheme;
 use super::rope::{self, Generated};
 use super::sizes::{MAX_HEAD_DIM, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Sizes};
@@ -42,13 +43,15 @@ pub(super) struct Hyperparameters {
     pub(super) generated: Vec<Generated>,
     /// Layers with a state instead of attention, `[n_layers]`; empty without.
     recurrent_layers: Vec<bool>,
+    /// `None`: layers with and without a window are alike.
+    kinds: Option<LayerKinds>,
     /// False if the family may have norms of heads and the model has none.
     has_head_norms: bool,
 }
 
 impl Hyperparameters {
     /// The tensors of a layer.
-    pub(super) fn parts_of(&self, layer: usize) -> impl Iterator<Item = &'static Part> + Clone {
+    pub(super) fn parts_of(&self, layer: usize) -> impl Iterator<Item = &'static Part> + Clone + use<'_> {
         let groups = match &self.family.form {
             Form::Decoder(decoder) if self.recurrent_layers.get(layer) == Some(&true) => {
                 decoder.recurrent_layer
@@ -67,9 +70,27 @@ impl Hyperparameters {
             Form::Decoder(decoder) => decoder.networks[usize::from(self.sizes.experts.is_none())],
             Form::Encoder(_) => &[],
         };
+        let input = if self.sizes.layer_input_dim > 0 { parts::LAYER_INPUT } else { &[] };
         let has_head_norms = self.has_head_norms;
-        let parts = groups.iter().chain(attention).chain(networks).copied().flatten();
-        parts.filter(move |part| has_head_norms || part.shape != Shape::HeadNorm)
+        let parts = groups.iter().chain(attention).chain(networks).chain(input).copied().flatten();
+        let parts = parts.filter(move |part| has_head_norms || part.shape != Shape::HeadNorm);
+        parts.filter(move |part| self.kinds.as_ref().is_none_or(|kinds| kinds.has(layer, part)))
+    }
+
+    /// The tensors that are in no layer.
+    pub(super) fn parts_outside(&self) -> impl Iterator<Item = &'static Part> + Clone {
+        let has_inputs = self.sizes.layer_input_dim > 0;
+        self.family.names.outside.iter().filter(move |part| has_inputs || !part.shape.is_of_layer_inputs())
+    }
+
+    /// The sizes of a layer.
+    pub(super) fn sizes_of(&self, layer: usize) -> Sizes {
+        self.kinds.as_ref().map_or(self.sizes, |kinds| kinds.sizes_of(layer, &self.sizes))
+    }
+
+    /// True for a tensor of a layer that is never used.
+    pub(super) fn ignores(&self, layer: usize, name: &str) -> bool {
+        self.kinds.as_ref().is_some_and(|kinds| kinds.ignores(layer, name))
     }
 }
 
@@ -147,22 +168,22 @@ impl Config {
                 // Heads that guess left-out words are parts of some files, and follow from the
                 // embedding.
                 let is_tied = Some(true);
-                let (metadata, generated) = (keys.metadata, Vec::new());
-                let recurrent_layers = Vec::new();
                 return Ok(Hyperparameters {
                     family,
                     sizes,
                     is_tied,
-                    metadata,
+                    metadata: keys.metadata,
                     scheme,
-                    generated,
-                    recurrent_layers,
+                    generated: Vec::new(),
+                    recurrent_layers: Vec::new(),
+                    kinds: None,
                     has_head_norms: true,
                 });
             }
         };
         let mut sizes = read_sizes(&config, decoder)?;
         write_sizes(&config, decoder, &sizes, &mut keys)?;
+        let kinds = LayerKinds::convert(decoder, &config, &mut sizes, &mut keys)?;
         let mut recurrent_layers = Vec::new();
         match decoder.recurrent {
             None => window::write(&config, decoder.window.as_ref(), &sizes, &mut keys)?,
@@ -196,6 +217,7 @@ impl Config {
             scheme,
             generated,
             recurrent_layers,
+            kinds,
             has_head_norms,
         })
     }
@@ -270,6 +292,7 @@ fn read_sizes(config: &Fields<'_>, decoder: &Decoder) -> Result<Sizes> {
         n_heads: attention.n_heads,
         n_kv_heads: attention.n_kv_heads,
         head_dim: attention.head_dim,
+        layer_input_dim: 0,
         vocab_size: config.count("vocab_size", 1..=MAX_VOCAB)?,
         context: count_or(config, "max_position_embeddings", MAX_POSITIONS, decoder.context)?,
         first_position: 0,
@@ -395,6 +418,12 @@ fn write_caps(config: &Fields<'_>, soft_caps: SoftCaps, sizes: &Sizes, keys: &mu
                 let absent = if config.is_absent(key) { usual } else { 0.0 };
                 keys.real(key, config.positive(key)?.unwrap_or(absent));
             }
+        }
+        SoftCaps::LogitsAlone => {
+            if let Some(cap) = config.positive(LOGITS)? {
+                keys.real(LOGITS, cap);
+            }
+            return Ok(());
         }
         SoftCaps::Logits => {
             if config.get(ATTENTION).is_some() {

@@ -42,6 +42,7 @@ const USUAL: Decoder = Decoder {
     rotation_switch: None,
     has_factors: false,
     soft_caps: SoftCaps::None,
+    has_layer_kinds: false,
     window: None,
     experts: None,
     is_latent: false,
@@ -81,6 +82,17 @@ const QWEN35_FAMILY: Family = Family {
     layer: parts::QWEN35,
     norms_plus_one: true,
     ..QWEN2_FAMILY
+};
+
+const GEMMA4_NAMES: Names = Names {
+    outside: &[
+        part("embed_tokens", "token_embd", Shape::Embedding, Bias::Never),
+        part("embed_tokens_per_layer", "per_layer_token_embd", Shape::LayerInputs, Bias::Never),
+        part("per_layer_model_projection", "per_layer_model_proj", Shape::LayerInputProjection, Bias::Never),
+        part("per_layer_projection_norm", "per_layer_proj_norm", Shape::LayerInputNorm, Bias::Never),
+        part("norm", "output_norm", Shape::ModelNorm, Bias::Never),
+    ],
+    ..DECODER
 };
 
 const LFM2_NAMES: Names = Names {
@@ -518,6 +530,27 @@ pub(super) const FAMILIES: &[Family] = &[
             ..GEMMA1
         }),
         layer: parts::GEMMA3,
+        ..GEMMA_FAMILY
+    },
+    Family {
+        classes: &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"],
+        model_types: &["gemma4_text", "gemma4"],
+        architecture: "gemma4",
+        form: Form::Decoder(Decoder {
+            n_heads: Some(8),
+            n_kv_heads: Some(4),
+            context: Some(131_072),
+            writes_rotary_dim: true,
+            window_rope_base: Some(10_000.0),
+            needs_scaling: true,
+            soft_caps: SoftCaps::LogitsAlone,
+            has_layer_kinds: true,
+            window: Some(Window { length: Some(512), ..GEMMA_WINDOW }),
+            ..GEMMA1
+        }),
+        names: &GEMMA4_NAMES,
+        layer: parts::GEMMA4,
+        norms_plus_one: false,
         ..GEMMA_FAMILY
     },
 ];

@@ -78,6 +78,8 @@ pub(super) struct Decoder {
     /// Has factors of embeddings, scores, updates of the residual stream, and logits.
     pub(super) has_factors: bool,
     pub(super) soft_caps: SoftCaps,
+    /// Layers with a window differ from the others in more than that.
+    pub(super) has_layer_kinds: bool,
     /// `None`: every layer sees the whole context.
     pub(super) window: Option<Window>,
     /// `None`: no mixture of experts.
@@ -118,6 +120,8 @@ pub(super) enum SoftCaps {
     },
     /// Of logits, without a default.
     Logits,
+    /// The same in a family without a factor of scores.
+    LogitsAlone,
 }
 
 /// Fields of an encoder's `config.json`.
@@ -190,6 +194,17 @@ pub(super) enum Shape {
     QueryNorm,
     /// A norm over all key heads.
     KeyNorm,
+    /// A row for each token with the embeddings of all layers.
+    LayerInputs,
+    /// Projection of the embedding to those.
+    LayerInputProjection,
+    /// A norm over the embedding of a layer.
+    LayerInputNorm,
+    /// Gate of the embedding of a layer.
+    LayerInputGate,
+    LayerInputOutput,
+    /// Factor behind a layer; its name has no suffix.
+    LayerScale,
     /// A score for each query head; its name has no suffix.
     Sinks,
     /// Queries, and behind each head's rows those of its gate.
@@ -273,12 +288,18 @@ impl Shape {
                 | Self::MambaDecay
                 | Self::MambaSkip
                 | Self::SelectionBias
+                | Self::LayerScale
         )
     }
 
     /// True for gate and up projections in one matrix, which GGUF has apart.
     pub(super) fn is_apart(self) -> bool {
         matches!(self, Self::GateAndUp | Self::SharedGateAndUp)
+    }
+
+    /// True for tensors outside of layers that models without embeddings per layer lack.
+    pub(super) fn is_of_layer_inputs(self) -> bool {
+        matches!(self, Self::LayerInputs | Self::LayerInputProjection | Self::LayerInputNorm)
     }
 }
 

@@ -22,6 +22,7 @@ mod fields;
 mod heads;
 mod keys;
 mod latent;
+mod layers;
 mod origin;
 mod packed;
 mod parts;

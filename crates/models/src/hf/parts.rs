@@ -135,6 +135,23 @@ pub(super) const PHI3: Parts = &[&[
 pub(super) const GEMMA2: Parts =
     &[&[INPUT_NORM], ATTENTION, &[POST_NORM, PRE_FFN_NORM], NETWORK, &[POST_FFN_NORM]];
 
+/// Tensors of models with embeddings per layer are apart.
+pub(super) const GEMMA4: Parts = &[
+    &[INPUT_NORM],
+    ATTENTION,
+    HEAD_NORMS,
+    &[POST_NORM, PRE_FFN_NORM],
+    NETWORK,
+    &[POST_FFN_NORM, plain("layer_scalar", "layer_output_scale.weight", Shape::LayerScale)],
+];
+
+/// Embeddings per layer.
+pub(super) const LAYER_INPUT: Parts = &[&[
+    plain("per_layer_input_gate", "inp_gate", Shape::LayerInputGate),
+    plain("per_layer_projection", "proj", Shape::LayerInputOutput),
+    norm("post_per_layer_input_norm", "post_norm"),
+]];
+
 pub(super) const GEMMA3: Parts =
     &[&[INPUT_NORM], ATTENTION, HEAD_NORMS, &[POST_NORM, PRE_FFN_NORM], NETWORK, &[POST_FFN_NORM]];
 

@@ -19,6 +19,9 @@ use crate::family::YARN_TRUNCATE;
 /// Largest context that a file may name; positions are counted in 32 bits.
 const MAX_CONTEXT: usize = u32::MAX as usize;
 
+/// Rotation of a share of each head at the speeds of a head that rotates as a whole.
+const PROPORTIONAL: &str = "proportional";
+
 /// A tensor that follows from the hyperparameters: a name and a vector of f32.
 pub(super) struct Generated {
     pub(super) name: &'static str,
@@ -106,11 +109,14 @@ pub(super) fn write(
     }
     let rope = Rope::read(config, decoder.partial_rotary)?;
     if decoder.needs_scaling && rope.kind.is_none() {
-        let field = if config.get("rope_parameters").is_some() { "rope_parameters" } else { "rope_scaling" };
+        let is_nested = decoder.has_layer_kinds || config.get("rope_parameters").is_some();
+        let field = if is_nested { "rope_parameters" } else { "rope_scaling" };
         return Err(config.missing(field, "an object with the `rope_type`"));
     }
     let rotary_dim = match &sizes.latent {
         Some(latent) => latent.rotary_dim,
+        // Heads rotate as a whole; other dimensions do so at no speed.
+        None if decoder.has_layer_kinds => sizes.head_dim,
         None => (sizes.head_dim as f64 * rope.partial) as usize,
     };
     if decoder.writes_rotary_dim || rotary_dim != sizes.head_dim {
@@ -142,6 +148,7 @@ pub(super) fn write(
         None => {}
     }
     match rope.kind {
+        Some(PROPORTIONAL) if decoder.has_layer_kinds => proportional_divisors(&rope, sizes.head_dim),
         // The base of `dynamic` grows with texts that are longer than the context, and none is
         // taken.
         None | Some("default" | "dynamic") => Ok(Vec::new()),
@@ -180,6 +187,17 @@ fn read_rotation(config: &Fields<'_>, switch: &str) -> Result<bool> {
         None | Some("nope") => Ok(false),
         Some(_) => Err(config.invalid(switch, "`rope`, or `nope` or null for none")),
     }
+}
+
+/// Divisors of which those of the pairs that are not rotated are as large as readers take.
+fn proportional_divisors(rope: &Rope<'_>, head_dim: usize) -> Result<Vec<Generated>> {
+    if rope.scaling.real("factor")?.is_some_and(|factor| factor != 1.0) {
+        return Err(rope.scaling.invalid("factor", "1: readers of GGUF know no other"));
+    }
+    let n_rotated = (rope.partial * head_dim as f64) as usize / 2;
+    let divisor = |pair: usize| if pair < n_rotated { 1.0 } else { DIVISORS.most };
+    let values = (0..head_dim / 2).map(divisor).collect();
+    Ok(vec![Generated { name: FREQUENCY_DIVISORS, values }])
 }
 
 /// Pairs of the parts of rotary positions, four of them: those of the file, or the usual ones. The

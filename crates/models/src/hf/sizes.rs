@@ -29,6 +29,8 @@ pub(super) struct Sizes {
     pub(super) n_heads: usize,
     pub(super) n_kv_heads: usize,
     pub(super) head_dim: usize,
+    /// Width of the embeddings per layer; 0: there are none.
+    pub(super) layer_input_dim: usize,
     /// `None`: as many as the embedding has rows.
     pub(super) vocab_size: Option<usize>,
     pub(super) context: usize,

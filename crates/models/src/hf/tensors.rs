@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use gguf_rs_lite::{TensorInfo, TensorType};
 
 use super::config::Hyperparameters;
-use super::family::{Bias, Decoder, Form, Part, Shape};
+use super::family::{Bias, Decoder, Family, Form, Part, Shape};
 use super::latent::JointProjections;
 use super::origin::{Change, Origin, Slice, Tensor};
 use super::shards::Stored;
+use super::sizes::Sizes;
 use super::stacks::Stacks;
 use crate::error::{Error, Result};
 
@@ -27,8 +28,8 @@ const PREFIXES: [&str; 8] = [
     "distilbert.",
 ];
 
-/// Parts of a model that sees images.
-const NOT_TEXT: [&str; 7] = [
+/// Parts of a model that sees images or hears.
+const NOT_TEXT: [&str; 10] = [
     "visual.",
     "model.visual.",
     "vision_tower.",
@@ -36,6 +37,9 @@ const NOT_TEXT: [&str; 7] = [
     "multi_modal_projector.",
     "model.vision_tower.",
     "model.multi_modal_projector.",
+    "model.audio_tower.",
+    "model.embed_audio.",
+    "model.embed_vision.",
 ];
 
 /// Makes the list of a model's tensors: generated ones first, then those of the files in their
@@ -224,13 +228,19 @@ fn place(name: &str, model: &Hyperparameters, is_multimodal: bool) -> Place {
         if model.is_tied == Some(true) {
             return Place::Ignored;
         }
-        let (name, dims) = (OUTPUT.to_owned(), dims(Shape::Embedding, model));
+        let (name, dims) = (OUTPUT.to_owned(), dims(Shape::Embedding, &model.sizes));
         let (change, reshaped, second) = (Change::None, None, None);
         return Place::At(Target { name, dims, change, reshaped, second });
     }
     let target = match name.strip_prefix(names.layers) {
-        Some(rest) => place_in_layer(rest, model),
-        None => place_part(name, names.outside.iter(), "", model),
+        Some(rest) => {
+            let of_layer = split_layer(rest, model.sizes.n_layers);
+            if of_layer.is_some_and(|(layer, name)| model.ignores(layer, name)) {
+                return Place::Ignored;
+            }
+            place_in_layer(rest, model)
+        }
+        None => place_part(name, model.parts_outside(), "", (model.family, &model.sizes)),
     };
     target.map_or(Place::Unknown, Place::At)
 }
@@ -250,7 +260,8 @@ fn place_in_layer(name: &str, model: &Hyperparameters) -> Option<Target> {
         Form::Decoder(Decoder { experts: Some(experts), .. }) => experts.usual_name(rest),
         _ => rest.to_owned(),
     };
-    place_part(&rest, model.parts_of(layer), &format!("blk.{layer}."), model)
+    let sizes = model.sizes_of(layer);
+    place_part(&rest, model.parts_of(layer), &format!("blk.{layer}."), (model.family, &sizes))
 }
 
 /// The layer at the beginning of a name, and the rest.
@@ -266,13 +277,13 @@ fn place_part<'a>(
     name: &str,
     parts: impl Iterator<Item = &'a Part> + Clone,
     prefix: &str,
-    model: &Hyperparameters,
+    (family, sizes): (&Family, &Sizes),
 ) -> Option<Target> {
     let find = |stem: &str, has_suffix: bool| {
         parts.clone().find(|part| part.hf == stem && part.shape.is_bare() != has_suffix)
     };
     if let Some(part) = find(name, false) {
-        return Some(target(part, (prefix, ""), dims(part.shape, model), model));
+        return Some(target(part, (prefix, ""), dims(part.shape, sizes), (family, sizes)));
     }
     let (stem, suffix) = name.rsplit_once('.')?;
     let part = find(stem, true)?;
@@ -283,7 +294,7 @@ fn place_part<'a>(
         "beta" if is_layer_norm(part) => "bias",
         _ => return None,
     };
-    let mut dims = dims(part.shape, model);
+    let mut dims = dims(part.shape, sizes);
     if suffix == "bias" {
         if part.bias == Bias::Never {
             return None;
@@ -291,14 +302,19 @@ fn place_part<'a>(
         // As many as there are outputs.
         dims.drain(..dims.len() - 1);
     }
-    Some(target(part, (prefix, suffix), dims, model))
+    Some(target(part, (prefix, suffix), dims, (family, sizes)))
 }
 
 /// The place of a tensor of a part with these dimensions.
-fn target(part: &Part, (prefix, suffix): (&str, &str), dims: Vec<u64>, model: &Hyperparameters) -> Target {
+fn target(
+    part: &Part,
+    (prefix, suffix): (&str, &str),
+    dims: Vec<u64>,
+    (family, sizes): (&Family, &Sizes),
+) -> Target {
     let name = part.gguf_name(prefix, suffix);
     let second = part.shape.is_apart().then(|| name.replace("ffn_gate", "ffn_up"));
-    Target { name, dims, change: change(part, model), reshaped: reshaped(part.shape, model), second }
+    Target { name, dims, change: change(part, family, sizes), reshaped: reshaped(part.shape, sizes), second }
 }
 
 /// True if a part is a norm with a bias.
@@ -307,13 +323,19 @@ fn is_layer_norm(part: &Part) -> bool {
 }
 
 /// The shape of a tensor, fastest-varying dimension first.
-fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
-    let sizes = &model.sizes;
+fn dims(shape: Shape, sizes: &Sizes) -> Vec<u64> {
     let (query, key) = (sizes.n_heads * sizes.head_dim, sizes.n_kv_heads * sizes.head_dim);
     let (width, inner, state) = (sizes.model_dim, sizes.ffn_dim, &sizes.recurrent);
     let latent = sizes.latent.unwrap_or_default();
     let (count, shared) = sizes.experts.map_or((0, 0), |experts| (experts.count, experts.shared_dim));
+    let (input, inputs) = (sizes.layer_input_dim, sizes.layer_input_dim * sizes.n_layers);
     let dims = match shape {
+        Shape::LayerScale => return vec![1],
+        Shape::LayerInputNorm => return vec![input as u64],
+        Shape::LayerInputs => [inputs, sizes.vocab_size.unwrap_or(0)],
+        Shape::LayerInputProjection => [width, inputs],
+        Shape::LayerInputGate => [width, input],
+        Shape::LayerInputOutput => [input, width],
         Shape::ModelNorm => return vec![width as u64],
         Shape::HeadNorm => return vec![sizes.head_dim as u64],
         Shape::QueryNorm => return vec![query as u64],
@@ -360,8 +382,8 @@ fn dims(shape: Shape, model: &Hyperparameters) -> Vec<u64> {
 }
 
 /// The dimensions of a vector that is a matrix in GGUF.
-fn reshaped(shape: Shape, model: &Hyperparameters) -> Option<[u64; 2]> {
-    let state = &model.sizes.recurrent;
+fn reshaped(shape: Shape, sizes: &Sizes) -> Option<[u64; 2]> {
+    let state = &sizes.recurrent;
     let dims = match shape {
         Shape::MambaDecay | Shape::MambaSkip => [1, state.value_heads],
         Shape::MambaNorm => [state.values() / state.key_heads.max(1), state.key_heads],
@@ -370,8 +392,7 @@ fn reshaped(shape: Shape, model: &Hyperparameters) -> Option<[u64; 2]> {
     Some(dims.map(|dim| dim as u64))
 }
 
-fn change(part: &Part, model: &Hyperparameters) -> Change {
-    let (family, sizes) = (model.family, &model.sizes);
+fn change(part: &Part, family: &Family, sizes: &Sizes) -> Change {
     let state = &sizes.recurrent;
     let rows = |before, rows| match state.order(before, rows) {
         order if order.is_same() => Change::None,
@@ -407,7 +428,7 @@ fn check_complete(model: &Hyperparameters, has: impl Fn(&str) -> bool) -> Result
             Some(suffix) => Err(Error::MissingTensor { name: shown(model, layer, part, suffix) }),
         }
     };
-    model.family.names.outside.iter().try_for_each(|part| check(None, part))?;
+    model.parts_outside().try_for_each(|part| check(None, part))?;
     if model.is_tied == Some(false) && !has(OUTPUT) {
         return Err(Error::MissingTensor { name: "lm_head.weight".to_owned() });
     }

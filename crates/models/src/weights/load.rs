@@ -5,7 +5,10 @@ use ruvllm_kernels::rope::RopeScaling;
 use super::linear::{Joint, linear};
 use super::load_mixer::load_mixer;
 use super::source::{LoadProgress, TensorSource};
-use super::{EMBEDDING, ExpertLinears, ExpertWeights, FeedForward, LayerWeights, Weights};
+use super::{
+    EMBEDDING, ExpertLinears, ExpertWeights, FeedForward, LayerInputWeights, LayerWeights, PerLayerWeights,
+    Weights,
+};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::config::rope::{FREQUENCY_DIVISORS, LONG_FACTORS, SHORT_FACTORS};
@@ -24,6 +27,8 @@ impl Weights {
     ) -> Result<Self> {
         let mut source = TensorSource::new(checkpoint, progress);
         let embedding = source.matrix(EMBEDDING, config.vocab_size, config.model_dim)?;
+        let has_inputs = config.decoder.layers.input_dim > 0;
+        let per_layer = has_inputs.then(|| load_per_layer(&mut source, config)).transpose()?;
         // The configuration has read these already.
         source.skip(FREQUENCY_DIVISORS);
         if matches!(config.rope.scaling, RopeScaling::LongRope { .. }) {
@@ -46,7 +51,7 @@ impl Weights {
             None
         };
         let bytes = source.finish(&config.architecture)?;
-        Ok(Self { embedding, layers, output_norm, output, bytes })
+        Ok(Self { embedding, per_layer, layers, output_norm, output, bytes })
     }
 }
 
@@ -64,7 +69,7 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
             (shared.transpose()?, Some(load_experts(source, experts, model_dim, &name)?))
         }
         dense => {
-            let ffn_dim = dense.as_ref().map_or(config.ffn_dim, |experts| experts.dense_dim);
+            let ffn_dim = dense.as_ref().map_or(config.ffn_dim_of(layer), |experts| experts.dense_dim);
             (Some(load_feed_forward(source, config, ffn_dim, &name)?), None)
         }
     };
@@ -79,7 +84,48 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
         ffn_norm: norm(decoder.input_norms, &format!("{}.weight", decoder.ffn_norm_name), model_dim)?,
         feed_forward,
         experts,
+        input: load_layer_input(source, config, &name)?,
+        output_scale: load_output_scale(source, config, &name)?,
     })
+}
+
+fn load_per_layer(source: &mut TensorSource<'_>, config: &ModelConfig) -> Result<PerLayerWeights> {
+    let input_dim = config.decoder.layers.input_dim;
+    let width = config.n_layers * input_dim;
+    Ok(PerLayerWeights {
+        embedding: source.matrix("per_layer_token_embd.weight", config.vocab_size, width)?,
+        projection: linear(source, "per_layer_model_proj", width, config.model_dim)?,
+        norm: source.vector("per_layer_proj_norm.weight", input_dim)?,
+    })
+}
+
+fn load_layer_input(
+    source: &mut TensorSource<'_>,
+    config: &ModelConfig,
+    name: &dyn Fn(&str) -> String,
+) -> Result<Option<LayerInputWeights>> {
+    let (input_dim, model_dim) = (config.decoder.layers.input_dim, config.model_dim);
+    if input_dim == 0 {
+        return Ok(None);
+    }
+    Ok(Some(LayerInputWeights {
+        gate: linear(source, &name("inp_gate"), input_dim, model_dim)?,
+        output: linear(source, &name("proj"), model_dim, input_dim)?,
+        norm: source.vector(&name("post_norm.weight"), model_dim)?,
+    }))
+}
+
+/// The factor behind a layer, which files may leave out.
+fn load_output_scale(
+    source: &mut TensorSource<'_>,
+    config: &ModelConfig,
+    name: &dyn Fn(&str) -> String,
+) -> Result<f32> {
+    if !config.decoder.layers.output_scales {
+        return Ok(1.0);
+    }
+    let scale = source.optional_vector(&name("layer_output_scale.weight"), 1)?;
+    Ok(scale.map_or(1.0, |scale| scale[0]))
 }
 
 fn load_feed_forward(

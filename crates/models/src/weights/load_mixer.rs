@@ -2,10 +2,15 @@
 
 use super::linear::{Joint, linear};
 use super::source::TensorSource;
-use super::{AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Mamba2Weights, Mixer};
+use super::{
+    AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Mamba2Weights, Mixer,
+    SharedAttentionWeights,
+};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::family::{DeltaNet, LatentAttention, Mamba2, Projections, RecurrentMixer, ShortConvolution};
+use crate::family::{
+    DecoderSpec, DeltaNet, LatentAttention, Mamba2, Projections, RecurrentMixer, ShortConvolution,
+};
 
 /// Loads what a layer computes across tokens.
 pub(super) fn load_mixer(
@@ -19,7 +24,10 @@ pub(super) fn load_mixer(
         return Ok(Mixer::Latent(load_latent(source, config, latent, name)?));
     }
     Ok(match recurrent.map(|recurrent| &recurrent.mixer) {
-        None => Mixer::Attention(load_attention(source, config, name)?),
+        None if config.decoder.layers.kv_source(layer) != layer => {
+            Mixer::SharedAttention(load_shared_attention(source, config, layer, name)?)
+        }
+        None => Mixer::Attention(load_attention(source, config, layer, name)?),
         Some(RecurrentMixer::DeltaNet(net)) => {
             Mixer::DeltaNet(load_delta_net(source, net, config.model_dim, name)?)
         }
@@ -35,24 +43,27 @@ pub(super) fn load_mixer(
 fn load_attention(
     source: &mut TensorSource<'_>,
     config: &ModelConfig,
+    layer: usize,
     name: &dyn Fn(&str) -> String,
 ) -> Result<AttentionWeights> {
-    let (model_dim, query_dim, kv_dim) = (config.model_dim, config.query_dim(), config.kv_dim());
+    let (model_dim, heads) = (config.model_dim, config.heads(layer));
+    let (query_dim, kv_dim) = (heads.query_dim(), heads.kv_dim());
     let decoder = &config.decoder;
+    let has_values = has_values(source, config, layer);
     let (query, key, value) = match decoder.projections {
         Projections::Separate => (
             linear(source, &name("attn_q"), query_dim * decoder.query_parts(), model_dim)?,
             linear(source, &name("attn_k"), kv_dim, model_dim)?,
-            linear(source, &name("attn_v"), kv_dim, model_dim)?,
+            has_values.then(|| linear(source, &name("attn_v"), kv_dim, model_dim)).transpose()?,
         ),
         Projections::Joint => {
             let mut joint = Joint::load(source, &name("attn_qkv"), query_dim + 2 * kv_dim, model_dim)?;
-            (joint.next(query_dim)?, joint.next(kv_dim)?, joint.next(kv_dim)?)
+            (joint.next(query_dim)?, joint.next(kv_dim)?, Some(joint.next(kv_dim)?))
         }
     };
     let is_absent = decoder.optional_head_norms && !source.has(&name("attn_q_norm.weight"));
     let has_norms = (decoder.head_norms || decoder.row_norms) && !is_absent;
-    let norm_dims = if decoder.row_norms { [query_dim, kv_dim] } else { [config.head_dim; 2] };
+    let norm_dims = if decoder.row_norms { [query_dim, kv_dim] } else { [heads.head_dim; 2] };
     let mut norm = |part: &str, len| has_norms.then(|| source.vector(&name(part), len)).transpose();
     Ok(AttentionWeights {
         query,
@@ -60,8 +71,40 @@ fn load_attention(
         value,
         query_norm: norm("attn_q_norm.weight", norm_dims[0])?,
         key_norm: norm("attn_k_norm.weight", norm_dims[1])?,
+        value_norm: decoder.layers.value_norms.then(|| vec![1.0; heads.head_dim]),
         sinks: decoder.sinks.then(|| load_sinks(source, config, name)).transpose()?,
         output: linear(source, &name("attn_output"), model_dim, query_dim)?,
+    })
+}
+
+/// True if a layer has a projection to values: where values may be keys, if it has a window, or any
+/// layer without one has such a projection.
+fn has_values(source: &TensorSource<'_>, config: &ModelConfig, layer: usize) -> bool {
+    let DecoderSpec { window, layers, .. } = &config.decoder;
+    let sees_all = |layer: &usize| window.of_layer(*layer).is_none();
+    let mut alike = (0..config.n_layers).filter(sees_all).filter(|&layer| layers.kv_source(layer) == layer);
+    !layers.optional_values
+        || !sees_all(&layer)
+        || alike.any(|layer| source.has(&format!("blk.{layer}.attn_v.weight")))
+}
+
+/// Files may hold keys and values that are never used.
+fn load_shared_attention(
+    source: &mut TensorSource<'_>,
+    config: &ModelConfig,
+    layer: usize,
+    name: &dyn Fn(&str) -> String,
+) -> Result<SharedAttentionWeights> {
+    let heads = config.heads(layer);
+    for part in ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"] {
+        source.skip(&name(part));
+    }
+    let has_norm = config.decoder.head_norms;
+    let mut norm = |part: &str| has_norm.then(|| source.vector(&name(part), heads.head_dim)).transpose();
+    Ok(SharedAttentionWeights {
+        query_norm: norm("attn_q_norm.weight")?,
+        query: linear(source, &name("attn_q"), heads.query_dim(), config.model_dim)?,
+        output: linear(source, &name("attn_output"), config.model_dim, heads.query_dim())?,
     })
 }
 

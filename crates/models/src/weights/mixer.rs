@@ -10,6 +10,8 @@ use super::Linear;
 pub enum Mixer {
     /// Attention over keys and values.
     Attention(AttentionWeights),
+    /// Attention over the keys and values of an earlier layer.
+    SharedAttention(SharedAttentionWeights),
     /// Attention over latents of keys and values.
     Latent(LatentWeights),
     /// Gated delta rule over a state.
@@ -29,14 +31,28 @@ pub struct AttentionWeights {
     pub query: Linear,
     /// `[n_kv_heads * head_dim, model_dim]`.
     pub key: Linear,
-    /// `[n_kv_heads * head_dim, model_dim]`.
-    pub value: Linear,
+    /// `[n_kv_heads * head_dim, model_dim]`; `None`: values are keys before their norm.
+    pub value: Option<Linear>,
     /// `[head_dim]`.
     pub query_norm: Option<Vec<f32>>,
     /// `[head_dim]`.
     pub key_norm: Option<Vec<f32>>,
+    /// Ones, `[head_dim]`.
+    pub value_norm: Option<Vec<f32>>,
     /// Scores without a value that take part in each head's softmax, `[n_heads]`; finite.
     pub sinks: Option<Vec<f32>>,
+    /// `[model_dim, n_heads * head_dim]`.
+    pub output: Linear,
+}
+
+/// Attention of a layer that has no keys and values of its own.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct SharedAttentionWeights {
+    /// `[n_heads * head_dim, model_dim]`.
+    pub query: Linear,
+    /// `[head_dim]`.
+    pub query_norm: Option<Vec<f32>>,
     /// `[model_dim, n_heads * head_dim]`.
     pub output: Linear,
 }

@@ -11,6 +11,7 @@ use ruvllm_kernels::quant::PackedMatrix;
 
 pub use self::mixer::{
     AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Mamba2Weights, Mixer,
+    SharedAttentionWeights,
 };
 pub use self::source::{LoadProgress, WeightBytes, weight_format};
 pub(crate) use self::source::{TensorSource, format_of, read_vector};
@@ -46,6 +47,36 @@ pub struct LayerWeights {
     pub experts: Option<ExpertWeights>,
     /// `[model_dim]`.
     pub ffn_post_norm: Option<Vec<f32>>,
+    /// The way of the layer's embedding to the residual stream, in models with embeddings per
+    /// layer.
+    pub input: Option<LayerInputWeights>,
+    /// Factor of the residual stream behind the layer; 1 without.
+    pub output_scale: f32,
+}
+
+/// Embeddings per layer: a row of each token with a part for each layer, and a projection of the
+/// token's embedding to the same parts.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct PerLayerWeights {
+    /// `[vocab_size, n_layers * input_dim]`.
+    pub embedding: PackedMatrix,
+    /// `[n_layers * input_dim, model_dim]`.
+    pub projection: Linear,
+    /// Norm of each part of the projection, `[input_dim]`.
+    pub norm: Vec<f32>,
+}
+
+/// The way of a layer's embedding to the residual stream.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct LayerInputWeights {
+    /// `[input_dim, model_dim]`.
+    pub gate: Linear,
+    /// `[model_dim, input_dim]`.
+    pub output: Linear,
+    /// `[model_dim]`.
+    pub norm: Vec<f32>,
 }
 
 /// A gated feed-forward network.
@@ -108,6 +139,8 @@ impl ExpertLinears {
 pub struct Weights {
     /// `[vocab_size, model_dim]`.
     pub embedding: PackedMatrix,
+    /// Embeddings per layer, if the model has them.
+    pub per_layer: Option<PerLayerWeights>,
     /// In their order.
     pub layers: Vec<LayerWeights>,
     /// `[model_dim]`.

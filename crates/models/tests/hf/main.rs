@@ -5,6 +5,7 @@ mod chat_template;
 mod convert;
 mod encoders;
 mod forms;
+mod gemma4;
 mod goldens;
 mod gpt_oss;
 mod hostile;

@@ -32,7 +32,7 @@ impl Layer<'_> {
     fn attend(&self, hidden: &mut [f32], saved: &mut Saved, buffers: &mut Buffers) {
         let Layer { config, weights, attention, compute, rows, .. } = self;
         let (n, query_dim, kv_dim) = (rows.len(), config.query_dim(), config.kv_dim());
-        let linears = [&attention.query, &attention.key, &attention.value];
+        let linears = [&attention.query, &attention.key, self.value];
         self.norm(hidden, self.attention_norm, &linears, &mut buffers.normed);
         saved.queries.resize(n * query_dim, 0.0);
         saved.keys.resize(n * kv_dim, 0.0);

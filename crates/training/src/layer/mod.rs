@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use ruvllm_adapters::Site;
 use ruvllm_kernels::matmul::Activations;
-use ruvllm_models::{Activation, AttentionWeights, Compute, FeedForward, LayerWeights, ModelConfig};
+use ruvllm_models::{Activation, AttentionWeights, Compute, FeedForward, LayerWeights, Linear, ModelConfig};
 
 use crate::attention::{self, Shape};
 use crate::batch::Rows;
@@ -23,6 +23,8 @@ pub(crate) struct Layer<'a> {
     pub(crate) weights: &'a LayerWeights,
     pub(crate) attention_norm: &'a [f32],
     pub(crate) attention: &'a AttentionWeights,
+    /// The projection to values.
+    pub(crate) value: &'a Linear,
     pub(crate) ffn_norm: &'a [f32],
     pub(crate) network: &'a FeedForward,
     pub(crate) transposed: Option<&'a LayerTransposed>,

@@ -77,7 +77,10 @@ impl<'t> Teacher<'t> {
             let norms = [&layer.attention_norm, &layer.ffn_norm].into_iter().chain(head_norms);
             let norms = norms.chain([&layer.attention_post_norm, &layer.ffn_post_norm]);
             norms.flatten().for_each(|norm| sample.add(norm));
-            let attention = attention.into_iter().flat_map(|of| [&of.query, &of.key, &of.value, &of.output]);
+            let attention = attention.into_iter().flat_map(|of| {
+                let inputs = [&of.query, &of.key].into_iter().chain(&of.value);
+                inputs.chain([&of.output])
+            });
             let network = layer.feed_forward.iter().flat_map(|ffn| [&ffn.gate, &ffn.up, &ffn.down]);
             attention.chain(network).for_each(|linear| sample.add_linear(linear));
         }

@@ -226,11 +226,13 @@ fn layer<'a>(
 ) -> Result<Layer<'a>> {
     let weights = &model.weights().layers[index];
     let untrainable = || Error::untrainable(model.config());
+    let attention = weights.mixer.attention().ok_or_else(untrainable)?;
     Ok(Layer {
         config: model.config(),
         weights,
         attention_norm: weights.attention_norm.as_deref().ok_or_else(untrainable)?,
-        attention: weights.mixer.attention().ok_or_else(untrainable)?,
+        attention,
+        value: attention.value.as_ref().ok_or_else(untrainable)?,
         ffn_norm: weights.ffn_norm.as_deref().ok_or_else(untrainable)?,
         network: weights.feed_forward.as_ref().ok_or_else(untrainable)?,
         transposed: transposed.map(|transposed| &transposed.layers[index]),

@@ -1,10 +1,10 @@
 """Makes a folder for each form of a family that published models have but `tiny/` has not, and what transformers computes.
 
-    python3 make.py [hybrids | latents | leading | mamba | mixtures | sinks | switches]
+    python3 make.py [gemma4 | hybrids | latents | leading | mamba | mixtures | sinks | switches]
     python3 make.py convert LLAMA_CPP
 
 Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`, 5.24 for mixtures of
-experts, gpt-oss (`sinks`), layers with a state (`hybrids`, `mamba`), latent attention (`latents`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
+experts, gpt-oss (`sinks`), Gemma 4 (`gemma4`), layers with a state (`hybrids`, `mamba`), latent attention (`latents`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
 softmax, tables of rotary positions).
 
 The second form writes `converted.gguf` beside two of the folders with the converter of a llama.cpp checkout, without a vocabulary.
@@ -191,6 +191,30 @@ LATENTS = {
                              llama_4_scaling_beta=0.4))),
 }
 
+# Heads of two widths, shared keys and values, embeddings per layer, keys that are values, experts beside a network.
+GEMMA4 = dict(rope_theta=None, head_dim=8, sliding_window=9, hidden_size_per_layer_input=0, rope_parameters=dict(
+    full_attention=dict(rope_type="proportional", partial_rotary_factor=0.5, rope_theta=20000.0),
+    sliding_attention=dict(rope_type="default", rope_theta=500.0)))
+GEMMA4S = {
+    "gemma4_shared": ("Gemma4ForConditionalGeneration", dict(
+        GEMMA4, num_hidden_layers=6, num_key_value_heads=1, global_head_dim=16, num_kv_shared_layers=3,
+        use_double_wide_mlp=True, hidden_size_per_layer_input=12, vocab_size_per_layer_input=72, final_logit_softcapping=15.0,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention",
+                     "full_attention"])),
+    "gemma4_alike": ("Gemma4ForCausalLM", dict(
+        GEMMA4, num_hidden_layers=4, head_dim=16, global_head_dim=16, num_kv_shared_layers=2, tie_word_embeddings=False,
+        hidden_size_per_layer_input=8, vocab_size_per_layer_input=72,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"])),
+    "gemma4_keys": ("Gemma4ForCausalLM", dict(
+        GEMMA4, num_hidden_layers=4, num_key_value_heads=4, num_global_key_value_heads=1, global_head_dim=16,
+        attention_k_eq_v=True, final_logit_softcapping=30.0,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"])),
+    "gemma4_moe": ("Gemma4ForCausalLM", dict(
+        GEMMA4, num_hidden_layers=3, num_key_value_heads=2, num_global_key_value_heads=1, global_head_dim=16,
+        attention_k_eq_v=True, enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=16,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"])),
+}
+
 # Values of the quants of MXFP4.
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 
@@ -201,10 +225,12 @@ def configuration(class_name, changes):
     if class_name.startswith("Mistral3"):
         text = dict(fields, model_type="mistral")
         return cls(text_config=text, vision_config=VISION, image_token_index=3)
+    if class_name.startswith("Gemma4ForConditional"):
+        return cls(text_config=fields, vision_config=None, audio_config=None)
     return cls(**fields)
 
 
-def fill(model, is_gemma, generator):
+def fill(model, is_gemma, generator, norms_plus_one):
     """Wider weights than a fresh model has, so that no part of it is without effect."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -223,13 +249,17 @@ def fill(model, is_gemma, generator):
             elif "sinks" in name:
                 values = 2.0 * values
             elif "norm" in name:
-                values = (0.0 if is_gemma else 1.0) + 0.2 * values
+                values = (0.0 if norms_plus_one else 1.0) + 0.2 * values
+            elif name.endswith(("router.scale", "per_expert_scale")):
+                values = 1.0 + 0.3 * values
             else:
                 values = 0.3 * values
             parameter.copy_(values.half().float())
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.copy_((0.1 * torch.randn(buffer.shape, generator=generator)).half().float())
+            elif name.endswith("layer_scalar"):
+                buffer.copy_((1.0 + 0.2 * torch.randn(buffer.shape, generator=generator)).half().float())
 
 
 def make_mxfp4(model, generator):
@@ -289,6 +319,8 @@ def main():
         forms = SWITCHES
     elif sys.argv[1:] == ["hybrids"]:
         forms = HYBRIDS
+    elif sys.argv[1:] == ["gemma4"]:
+        forms = GEMMA4S
     elif sys.argv[1:] == ["leading"]:
         forms = LEADING
     elif sys.argv[1:] == ["latents"]:
@@ -304,7 +336,8 @@ def main():
         config._attn_implementation = "eager"
         config._experts_implementation = "eager"
         model = getattr(transformers, class_name)(config).eval()
-        fill(model, "Gemma" in class_name, generator)
+        is_gemma = "Gemma" in class_name
+        fill(model, is_gemma, generator, is_gemma and "Gemma4" not in class_name)
         packed = make_mxfp4(model, generator) if name.endswith("_mxfp4") else {}
         ids = torch.randint(4, COMMON["vocab_size"], (1, TOKENS), generator=generator)
         with torch.no_grad():

@@ -166,13 +166,14 @@ impl<'m> Uploader<'_, 'm> {
         let network = network.ok_or_else(|| missing("feed-forward network for every token"))?;
         let input_norm = |norm: &'m Option<Vec<f32>>| norm.as_deref().ok_or_else(|| missing("input norm"));
         let attention = layer.mixer.attention().ok_or_else(|| missing("attention"))?;
+        let value = attention.value.as_ref().ok_or_else(|| missing("projection to values"))?;
         let head_norms = match (&attention.query_norm, &attention.key_norm) {
             (Some(query), Some(key)) => Some(self.vector(&[query.as_slice(), key].concat())?),
             _ => None,
         };
         Ok(DeviceLayer {
             attention_norm: self.vector(input_norm(&layer.attention_norm)?)?,
-            qkv: self.projection(&[(&q, &attention.query), (&k, &attention.key), (&v, &attention.value)])?,
+            qkv: self.projection(&[(&q, &attention.query), (&k, &attention.key), (&v, value)])?,
             head_norms,
             attention_output: self.projection(&[(&output, &attention.output)])?,
             attention_post_norm: self.optional(layer.attention_post_norm.as_deref())?,

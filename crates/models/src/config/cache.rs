@@ -1,0 +1,70 @@
+//! Layers of a cache: those of the model that write keys and values.
+
+use ruvllm_kv_cache::{KvShape, OtherHeads};
+
+use super::ModelConfig;
+use crate::family::DecoderSpec;
+
+/// The layers of a cache. Those with the heads of windowed layers, where these differ, come last.
+#[derive(Debug, Clone)]
+pub(crate) struct CacheLayers {
+    /// Layer of the cache that each layer of the model reads; of no meaning for one with a state.
+    index: Vec<usize>,
+    /// Layer of the model that writes each layer of the cache.
+    writers: Vec<usize>,
+    /// Layers of the cache with the usual heads.
+    n_usual: usize,
+}
+
+impl CacheLayers {
+    pub(super) fn new(decoder: &DecoderSpec, n_layers: usize) -> Self {
+        let has_state =
+            |layer: usize| decoder.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[layer]);
+        let source = |layer: usize| decoder.layers.kv_source(layer);
+        let is_local = |layer: usize| decoder.layers.local_heads_of(layer).is_some();
+        let writes = |layer: &usize| !has_state(*layer) && source(*layer) == *layer;
+        let (mut writers, local): (Vec<usize>, Vec<usize>) =
+            (0..n_layers).filter(writes).partition(|&layer| !is_local(layer));
+        let n_usual = writers.len();
+        writers.extend(local);
+        let mut of_writer = vec![0; n_layers];
+        for (index, &layer) in writers.iter().enumerate() {
+            of_writer[layer] = index;
+        }
+        let index = (0..n_layers).map(|layer| of_writer[source(layer)]).collect();
+        Self { index, writers, n_usual }
+    }
+
+    /// Layer of the model that writes each layer of the cache.
+    pub(crate) fn writers(&self) -> &[usize] {
+        &self.writers
+    }
+}
+
+impl ModelConfig {
+    /// The size of a token's keys and values: those of the layers that write some.
+    pub fn kv_shape(&self) -> KvShape {
+        let n_layers = self.cache.writers.len();
+        let n_others = n_layers - self.cache.n_usual;
+        let others = self.decoder.layers.local_heads.as_ref().map(|local| OtherHeads {
+            n_layers: n_others,
+            n_kv_heads: local.n_kv_heads,
+            head_dim: local.head_dim,
+        });
+        let values_are_keys = self.decoder.latent.is_some();
+        let others = others.filter(|others| others.n_layers > 0);
+        KvShape { values_are_keys, others, ..KvShape::new(n_layers, self.n_kv_heads, self.head_dim) }
+    }
+
+    /// Index of the keys and values in a cache that a layer reads.
+    pub fn cache_layer(&self, layer: usize) -> usize {
+        self.cache.index[layer]
+    }
+
+    /// The last layer that writes keys and values or keeps a state. Behind it only tokens with
+    /// logits matter.
+    pub(crate) fn last_writer(&self) -> usize {
+        let reads_its_own = |&layer: &usize| self.decoder.layers.kv_source(layer) == layer;
+        (0..self.n_layers).rev().find(reads_its_own).unwrap_or(0)
+    }
+}
