@@ -20,7 +20,8 @@ static BASE: LazyLock<Arc<BaseModel>> = LazyLock::new(|| {
         ffn_dim: 3,
         vocab_size: 5,
         interleaved_heads: true,
-        joint_projections: false,
+        joint_attention: false,
+        joint_feed_forward: false,
     })
 });
 

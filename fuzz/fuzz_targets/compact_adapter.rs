@@ -29,7 +29,8 @@ static BASE: LazyLock<Arc<BaseModel>> = LazyLock::new(|| {
         ffn_dim: 10,
         vocab_size: 12,
         interleaved_heads: true,
-        joint_projections: false,
+        joint_attention: false,
+        joint_feed_forward: false,
     })
 });
 

@@ -27,7 +27,8 @@ static BASE: LazyLock<Arc<BaseModel>> = LazyLock::new(|| {
         ffn_dim: 3,
         vocab_size: 5,
         interleaved_heads: true,
-        joint_projections: true,
+        joint_attention: true,
+        joint_feed_forward: true,
     })
 });
 

@@ -80,9 +80,10 @@ pub struct BaseModel {
     /// Rows of query and key matrices are in the order of Llama's GGUF files: the two halves of a
     /// head interleaved.
     pub interleaved_heads: bool,
-    /// The model's file has queries, keys and values in one tensor, and gate and up in another,
-    /// under the name of up.
-    pub joint_projections: bool,
+    /// The model's file has queries, keys and values in one tensor.
+    pub joint_attention: bool,
+    /// The model's file has gate and up in one tensor, under the name of up.
+    pub joint_feed_forward: bool,
 }
 
 /// Order of the rows of query and key heads in a file; rotary pairs follow from it.
@@ -109,7 +110,7 @@ impl BaseModel {
     /// `ffn_up`.
     pub(crate) fn meant(&self, projection: Projection, row_order: RowOrder) -> Projection {
         match projection {
-            Projection::Up if self.joint_projections && row_order == RowOrder::Gguf => Projection::GateUp,
+            Projection::Up if self.joint_feed_forward && row_order == RowOrder::Gguf => Projection::GateUp,
             other => other,
         }
     }

@@ -27,7 +27,8 @@ pub(crate) fn base() -> Arc<BaseModel> {
         ffn_dim: 10,
         vocab_size: 12,
         interleaved_heads: true,
-        joint_projections: false,
+        joint_attention: false,
+        joint_feed_forward: false,
     })
 }
 

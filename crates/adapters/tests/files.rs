@@ -56,7 +56,8 @@ fn base() -> BaseModel {
         ffn_dim: 10,
         vocab_size: 12,
         interleaved_heads: false,
-        joint_projections: false,
+        joint_attention: false,
+        joint_feed_forward: false,
     }
 }
 

@@ -32,6 +32,10 @@ pub(super) const MAX_HEADER_BYTES: usize = 4 << 20;
 pub(crate) const MAX_TEXT_BYTES: usize = 4096;
 
 /// Sites by their number in files.
+/// Flags of the base model's projections: all joint, or gate and up alone.
+const JOINT: u8 = 2;
+const JOINT_FEED_FORWARD: u8 = 4;
+
 const SITES: [Site; 6] = [
     Site::AttentionInput,
     Site::AttentionOutput,
@@ -189,7 +193,7 @@ fn read_base(fields: &mut Fields<'_>) -> Result<BaseModel, Fault> {
         *size = fields.size()?;
     }
     let flags = fields.u8()?;
-    if flags > 3 {
+    if flags > 5 {
         return Err("its header has an impossible flag");
     }
     Ok(BaseModel {
@@ -202,7 +206,8 @@ fn read_base(fields: &mut Fields<'_>) -> Result<BaseModel, Fault> {
         ffn_dim,
         vocab_size,
         interleaved_heads: flags & 1 != 0,
-        joint_projections: flags & 2 != 0,
+        joint_attention: flags & JOINT != 0,
+        joint_feed_forward: flags & (JOINT | JOINT_FEED_FORWARD) != 0,
     })
 }
 
@@ -212,7 +217,12 @@ fn write_base(bytes: &mut Bytes, base: &BaseModel) -> Option<()> {
     for size in [n_layers, model_dim, query_dim, kv_dim, head_dim, ffn_dim, vocab_size] {
         bytes.size(size)?;
     }
-    bytes.put(&[u8::from(base.interleaved_heads) | u8::from(base.joint_projections) << 1]);
+    let joint = match (base.joint_attention, base.joint_feed_forward) {
+        (false, false) => 0,
+        (true, _) => JOINT,
+        (false, true) => JOINT_FEED_FORWARD,
+    };
+    bytes.put(&[u8::from(base.interleaved_heads) | joint]);
     Some(())
 }
 
@@ -238,4 +248,27 @@ fn write_site(bytes: &mut Bytes, shape: &SiteShape) -> Option<()> {
         bytes.put(&[u8::try_from(target).ok()?]).size(first)?.size(rank)?.size(outputs)?;
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_keep_the_order_and_the_places_of_their_rows() {
+        let former = crate::testing::base();
+        for (interleaved_heads, joint_attention, joint_feed_forward) in
+            [(true, false, false), (false, true, true), (false, false, true), (true, false, true)]
+        {
+            let base =
+                BaseModel { interleaved_heads, joint_attention, joint_feed_forward, ..(*former).clone() };
+            let mut bytes = Bytes(Vec::new());
+            write_base(&mut bytes, &base).expect("a short name");
+            assert_eq!(read_base(&mut Fields(&bytes.0)), Ok(base));
+        }
+        let mut bytes = Bytes(Vec::new());
+        write_base(&mut bytes, &former).expect("a short name");
+        *bytes.0.last_mut().expect("flags") = 6;
+        assert!(read_base(&mut Fields(&bytes.0)).is_err());
+    }
 }

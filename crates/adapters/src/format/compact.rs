@@ -29,7 +29,7 @@ pub(super) fn open(path: &Path) -> Result<LoraFile> {
 
 /// Rows are in the order of the model; neither order is to be changed at loading.
 fn row_order(base: &BaseModel, path: &Path) -> Result<RowOrder> {
-    match (base.interleaved_heads, base.joint_projections) {
+    match (base.interleaved_heads, base.joint_attention) {
         (false, _) => Ok(RowOrder::HuggingFace),
         (true, false) => Ok(RowOrder::Gguf),
         (true, true) => {

@@ -177,8 +177,10 @@ impl<'a> Merge<'a> {
             return Ok(());
         };
         let unnamed = |projection: Projection| match projection {
-            P::Query | P::Key | P::Value | P::Gate | P::Up => base.joint_projections,
-            P::QueryKeyValue | P::GateUp => !base.joint_projections,
+            P::Query | P::Key | P::Value => base.joint_attention,
+            P::Gate | P::Up => base.joint_feed_forward,
+            P::QueryKeyValue => !base.joint_attention,
+            P::GateUp => !base.joint_feed_forward,
             _ => false,
         };
         match self.modules().map(|module| module.projection).find(|&projection| unnamed(projection)) {

@@ -20,7 +20,8 @@ fn base() -> Arc<BaseModel> {
         ffn_dim: 40,
         vocab_size: 50,
         interleaved_heads: true,
-        joint_projections: false,
+        joint_attention: false,
+        joint_feed_forward: false,
     })
 }
 

@@ -23,7 +23,8 @@ pub(crate) fn base(interleaved_heads: bool) -> Arc<BaseModel> {
         ffn_dim: 10,
         vocab_size: 12,
         interleaved_heads,
-        joint_projections: false,
+        joint_attention: false,
+        joint_feed_forward: false,
     })
 }
 

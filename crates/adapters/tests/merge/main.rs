@@ -42,7 +42,8 @@ fn tiny_llama() -> BaseModel {
         ffn_dim: 176,
         vocab_size: 570,
         interleaved_heads: true,
-        joint_projections: false,
+        joint_attention: false,
+        joint_feed_forward: false,
     }
 }
 

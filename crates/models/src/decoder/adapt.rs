@@ -6,7 +6,6 @@ use ruvllm_adapters::{BaseModel, ScaledAdapter, Site};
 use ruvllm_kernels::low_rank::LowRankTerm;
 use ruvllm_kernels::matmul::{Activations, MatmulJob};
 use ruvllm_kernels::quant::PackedMatrix;
-use ruvllm_kernels::rope::RopeLayout;
 
 use super::gates::Gates;
 use crate::batch::{Segment, Span};
@@ -34,8 +33,9 @@ pub(super) fn base_model(config: &ModelConfig) -> BaseModel {
         // Networks of several widths have no sizes of one target module.
         ffn_dim: if has_widths { 0 } else { config.ffn_dim },
         vocab_size: config.vocab_size,
-        interleaved_heads: config.decoder.rope_layout == RopeLayout::Interleaved,
-        joint_projections: config.decoder.projections == Projections::Joint,
+        interleaved_heads: config.decoder.reordered_heads,
+        joint_attention: config.decoder.projections == Projections::Joint,
+        joint_feed_forward: config.decoder.projections != Projections::Separate,
     }
 }
 

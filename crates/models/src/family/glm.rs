@@ -1,8 +1,25 @@
-//! GLM 4.5 and later with experts: leading layers without experts, a router of sigmoids with a bias
-//! of the selection, and shared experts without a gate.
+//! GLM 4 and Z1: gate and up in one matrix, norms before and behind attention and the network,
+//! pairs of neighbours in RoPE, which the published checkpoints have too. GLM 4.5 and later with
+//! experts: leading layers without experts, a router of sigmoids with a bias of the selection, and
+//! shared experts without a gate.
+
+use ruvllm_kernels::rope::RopeLayout;
 
 use super::experts::{Experts, Shared, Usual};
-use super::{DecoderSpec, Family, LocalRopes, Scoring};
+use super::{DecoderSpec, Family, LocalRopes, Projections, Scoring};
+
+pub(super) const GLM4: Family = Family {
+    architecture: "glm4",
+    local_rope: LocalRopes::None,
+    decoder: |keys, sizes| {
+        Ok(DecoderSpec {
+            rope_layout: RopeLayout::Interleaved,
+            projections: Projections::JointFeedForward,
+            post_norms: true,
+            ..DecoderSpec::usual(keys, sizes)?
+        })
+    },
+};
 
 pub(super) const GLM4_MOE: Family = Family {
     architecture: "glm4moe",

@@ -45,6 +45,7 @@ fn with_factors(keys: &Keys<'_>, decoder: DecoderSpec) -> Result<DecoderSpec> {
     Ok(DecoderSpec {
         // Converters reorder the rows of q and k: the elements of a pair are neighbours.
         rope_layout: RopeLayout::Interleaved,
+        reordered_heads: true,
         embedding_scale: read_factor(keys, "embedding_scale")?,
         residual_scale: read_factor(keys, "residual_scale")?,
         // The file names the divisor.

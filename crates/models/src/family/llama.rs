@@ -17,7 +17,7 @@ pub(super) const LLAMA: Family = Family {
         }
         let experts = Experts::read(keys, sizes.n_layers, Usual { renormalize: true, ..Usual::SOFTMAX })?;
         let decoder = DecoderSpec::mixture(keys, sizes, Some(experts))?;
-        Ok(DecoderSpec { rope_layout: RopeLayout::Interleaved, ..decoder })
+        Ok(DecoderSpec { rope_layout: RopeLayout::Interleaved, reordered_heads: true, ..decoder })
     },
 };
 
@@ -38,6 +38,7 @@ fn common(keys: &Keys<'_>, sizes: &Sizes) -> Result<DecoderSpec> {
     Ok(DecoderSpec {
         // The converters reorder the rows of q and k so that the elements of a pair are neighbours.
         rope_layout: RopeLayout::Interleaved,
+        reordered_heads: true,
         ..DecoderSpec::usual(keys, sizes)?
     })
 }

@@ -67,6 +67,7 @@ const FAMILIES: &[Family] = &[
     lfm::LFM2,
     deepseek::DEEPSEEK2,
     deepseek::MISTRAL4,
+    glm::GLM4,
     glm::GLM4_MOE,
 ];
 

@@ -19,6 +19,9 @@ use crate::error::Result;
 pub struct DecoderSpec {
     /// Pairing of the dimensions of a head in RoPE.
     pub rope_layout: RopeLayout,
+    /// True if files have the rows of queries and keys in another order than folders: the two
+    /// halves of a head interleaved, so that the elements of a rotated pair are neighbours.
+    pub reordered_heads: bool,
     /// Factor of query-key products before the softmax.
     pub attention_scale: f32,
     /// Position-dependent factor of queries, if any.
@@ -113,6 +116,7 @@ impl DecoderSpec {
     pub(super) fn mixture(keys: &Keys<'_>, sizes: &Sizes, experts: Option<Experts>) -> Result<Self> {
         Ok(Self {
             rope_layout: RopeLayout::Halves,
+            reordered_heads: false,
             attention_scale: read_attention_scale(keys, sizes.head_dim)?,
             attention_temperature: None,
             attention_soft_cap: None,
@@ -168,4 +172,6 @@ pub enum Projections {
     Separate,
     /// Queries, keys and values one below the other in `attn_qkv`, gate and up in `ffn_up`.
     Joint,
+    /// Gate and up one below the other in `ffn_up`, the others in tensors of their own.
+    JointFeedForward,
 }

@@ -440,6 +440,21 @@ pub(super) const FAMILIES: &[Family] = &[
         ..QWEN2_FAMILY
     },
     Family {
+        classes: &["Glm4ForCausalLM"],
+        model_types: &["glm4"],
+        architecture: "glm4",
+        form: Form::Decoder(Decoder {
+            head_dim: Some(128),
+            n_kv_heads: Some(2),
+            norm_eps: 1.5625e-7,
+            writes_rotary_dim: true,
+            partial_rotary: 0.5,
+            ..USUAL
+        }),
+        layer: parts::GLM4,
+        ..QWEN2_FAMILY
+    },
+    Family {
         classes: &["Glm4MoeForCausalLM"],
         model_types: &["glm4_moe"],
         architecture: "glm4moe",

@@ -182,6 +182,18 @@ pub(super) const GPT_OSS: Parts = &[
     ],
 ];
 
+pub(super) const GLM4: Parts = &[
+    &[INPUT_NORM],
+    ATTENTION,
+    &[
+        norm("post_self_attn_layernorm", "post_attention_norm"),
+        FFN_NORM,
+        plain("mlp.gate_up_proj", "ffn_up", Shape::GateUp),
+        DOWN,
+        norm("post_mlp_layernorm", "post_ffw_norm"),
+    ],
+];
+
 pub(super) const GLM4_MOE: Parts =
     &[&[INPUT_NORM], ATTENTION, HEAD_NORMS, &[POST_NORM, ROUTER, SELECTION_BIAS], PLAIN_SHARED_EXPERTS];
 

@@ -56,7 +56,7 @@ pub fn extract(
             continue;
         };
         let projection =
-            if shape.joint_projections && named == Projection::Up { Projection::GateUp } else { named };
+            if shape.joint_feed_forward && named == Projection::Up { Projection::GateUp } else { named };
         let sizes = [tensor.dims[0] as usize, tensor.dims[1] as usize];
         let module = Module::new((projection, layer), sizes, &tensor.name);
         let difference = reorder_rows(difference, &module, &shape, true, format);

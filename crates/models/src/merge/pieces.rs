@@ -20,7 +20,11 @@ pub(super) fn pieces(base: &BaseModel, projection: Projection) -> Vec<Piece> {
     use Projection as P;
     let (query, kv, ffn) = (base.query_dim, base.kv_dim, base.ffn_dim);
     let piece = |projection, first, start, len| Piece { projection, first, rows: start..start + len };
-    match (base.joint_projections, projection) {
+    let is_joint = match projection {
+        P::Gate | P::Up | P::GateUp => base.joint_feed_forward,
+        _ => base.joint_attention,
+    };
+    match (is_joint, projection) {
         (true, P::Query) => vec![piece(P::QueryKeyValue, 0, 0, query)],
         (true, P::Key) => vec![piece(P::QueryKeyValue, query, 0, kv)],
         (true, P::Value) => vec![piece(P::QueryKeyValue, query + kv, 0, kv)],

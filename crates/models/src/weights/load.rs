@@ -140,7 +140,7 @@ fn load_feed_forward(
             linear(source, &name("ffn_gate"), ffn_dim, model_dim)?,
             linear(source, &name("ffn_up"), ffn_dim, model_dim)?,
         ),
-        Projections::Joint => {
+        Projections::Joint | Projections::JointFeedForward => {
             let mut joint = Joint::load(source, &name("ffn_up"), 2 * ffn_dim, model_dim)?;
             (joint.next(ffn_dim)?, joint.next(ffn_dim)?)
         }

@@ -51,7 +51,7 @@ fn load_attention(
     let decoder = &config.decoder;
     let has_values = has_values(source, config, layer);
     let (query, key, value) = match decoder.projections {
-        Projections::Separate => (
+        Projections::Separate | Projections::JointFeedForward => (
             linear(source, &name("attn_q"), query_dim * decoder.query_parts(), model_dim)?,
             linear(source, &name("attn_k"), kv_dim, model_dim)?,
             has_values.then(|| linear(source, &name("attn_v"), kv_dim, model_dim)).transpose()?,

@@ -108,6 +108,9 @@ SWITCHES = {
     "granite": ("GraniteForCausalLM", dict(
         num_hidden_layers=2, head_dim=None, embedding_multiplier=12.0, attention_multiplier=0.25, residual_multiplier=0.22,
         logits_scaling=3.0, attention_bias=True)),
+    "glm4": ("Glm4ForCausalLM", dict(
+        num_hidden_layers=2, head_dim=16, attention_bias=True, rope_theta=None,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
 }
 
 
