@@ -3,15 +3,13 @@
 //! The state of a layer in a sequence: the inputs of the convolution of the last tokens, `[taps -
 //! 1, channels]`, then a matrix per head, `[heads, state_dim, head_dim]`.
 
-use std::ops::Range;
-
 use ruvllm_adapters::Site;
-use ruvllm_kernels::recurrence::{Convolution, SelectiveScan};
+use ruvllm_kernels::recurrence::SelectiveScan;
 use ruvllm_kernels::rows::MatrixView;
 
 use super::adapt::{Product, project_adapted};
 use super::layer::{Layer, Stream, keep_rows, normalize, read_q8};
-use super::recurrent::{keep_inputs, softplus, tokens};
+use super::recurrent::{Head, heads, keep_inputs, softplus, tokens};
 use super::state_buffers::RecurrentBuffers;
 use crate::batch::{Segment, Span};
 use crate::family::{Mamba2, RecurrentMixer};
@@ -35,7 +33,14 @@ impl Layer<'_> {
         let inputs = state.start..state.start + (mamba.taps - 1) * mamba.channels();
         let matrices = inputs.end..state.end;
         self.project_mamba2(weights, mamba, buffers, segments, all);
-        self.convolve_mamba2(weights, mamba, &mut buffers.recurrent, segments, (all, inputs.clone()));
+        let kernels = &self.compute.kernels;
+        let taps = (weights.convolution.as_slice(), mamba.channels());
+        self.convolve_rows(taps, &mut buffers.recurrent, segments, (all, inputs.clone()), |row| {
+            if let Some(bias) = &weights.convolution_bias {
+                kernels.add_assign(row, bias);
+            }
+            kernels.silu(row);
+        });
         for (segment, &span) in segments.iter_mut().zip(all) {
             let rows = &buffers.recurrent.projected[span.range(mamba.channels())];
             let (before, after) = segment.step.state(inputs.clone());
@@ -78,32 +83,6 @@ impl Layer<'_> {
         project_adapted(compute, adapted, (segments, all), site, normed, products);
     }
 
-    /// Convolution, its bias, and activation of all rows.
-    fn convolve_mamba2(
-        &self,
-        weights: &Mamba2Weights,
-        mamba: &Mamba2,
-        buffers: &mut RecurrentBuffers,
-        segments: &[Segment<'_>],
-        (all, inputs): (&[Span], Range<usize>),
-    ) {
-        let compute = self.compute;
-        let RecurrentBuffers { projected, convolved, .. } = buffers;
-        let rows = convolved.chunks_exact_mut(mamba.channels()).zip(tokens(all));
-        rows::for_each(&compute.pool, rows, |(row, (span, token))| {
-            let convolution = Convolution {
-                weights: &weights.convolution,
-                before: segments[span.segment].step.state_before(inputs.clone()),
-                inputs: &projected[span.range(mamba.channels())],
-            };
-            compute.kernels.convolve(&convolution, token, row);
-            if let Some(bias) = &weights.convolution_bias {
-                compute.kernels.add_assign(row, bias);
-            }
-            compute.kernels.silu(row);
-        });
-    }
-
     /// Sends the tokens of a segment through its states, head by head.
     fn scan_heads(
         &self,
@@ -111,28 +90,24 @@ impl Layer<'_> {
         mamba: &Mamba2,
         buffers: &mut RecurrentBuffers,
         span: Span,
-        (before, after): (&[f32], &mut [f32]),
+        states: (&[f32], &mut [f32]),
     ) {
-        let &Mamba2 { heads, head_dim, groups, state_dim, .. } = mamba;
+        let &Mamba2 { heads: n_heads, head_dim, groups, state_dim, .. } = mamba;
         let RecurrentBuffers { convolved, decays: raw, head_decays, head_rates, outputs, .. } = buffers;
         let rows = &convolved[span.range(mamba.channels())];
-        let raw = &raw[span.range(heads)];
-        let matrix = state_dim * head_dim;
-        let states = before.chunks_exact(matrix).zip(after.chunks_exact_mut(matrix));
-        let outputs = outputs[span.range(mamba.inner_dim())].chunks_exact_mut(span.len * head_dim);
-        let factors = head_decays[span.range(heads)]
-            .chunks_exact_mut(span.len)
-            .zip(head_rates[span.range(heads)].chunks_exact_mut(span.len));
-        let tasks = states.zip(outputs.zip(factors)).enumerate();
-        rows::for_each(&self.compute.pool, tasks, |(head, ((before, after), (out, (decays, steps))))| {
+        let raw = &raw[span.range(n_heads)];
+        let factors = (&mut head_decays[span.range(n_heads)], &mut head_rates[span.range(n_heads)]);
+        let tasks = heads(n_heads, states, &mut outputs[span.range(mamba.inner_dim())], factors);
+        rows::for_each(&self.compute.pool, tasks, |task| {
+            let Head { index: head, before, after, out, decays, rates: steps } = task;
             for (token, (decay, step)) in decays.iter_mut().zip(&mut *steps).enumerate() {
-                let exact = softplus(raw[token * heads + head], weights.step_bias[head]);
+                let exact = softplus(raw[token * n_heads + head], weights.step_bias[head]);
                 *step = exact as f32;
                 *decay = (f64::from(weights.decay_factor[head]) * exact).exp() as f32;
             }
             let view =
                 |first: usize, width| MatrixView::new(&rows[first..], span.len, width, mamba.channels());
-            let input_weights = mamba.inner_dim() + head / (heads / groups) * state_dim;
+            let input_weights = mamba.inner_dim() + head / (n_heads / groups) * state_dim;
             let scan = SelectiveScan {
                 inputs: view(head * head_dim, head_dim),
                 input_weights: view(input_weights, state_dim),

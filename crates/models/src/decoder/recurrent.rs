@@ -147,19 +147,12 @@ impl Layer<'_> {
         net: &DeltaNet,
         buffers: &mut Buffers,
         segments: &[Segment<'_>],
-        (all, inputs): (&[Span], Range<usize>),
+        all_inputs: (&[Span], Range<usize>),
     ) {
         let compute = self.compute;
-        let RecurrentBuffers { projected, convolved, .. } = &mut buffers.recurrent;
-        let rows = convolved.chunks_exact_mut(net.channels()).zip(tokens(all));
         let eps = UNIT_EPS / net.key_dim as f32;
-        rows::for_each(&compute.pool, rows, |(row, (span, token))| {
-            let convolution = Convolution {
-                weights: &weights.convolution,
-                before: segments[span.segment].step.state_before(inputs.clone()),
-                inputs: &projected[span.range(net.channels())],
-            };
-            compute.kernels.convolve(&convolution, token, row);
+        let (taps, buffers) = ((weights.convolution.as_slice(), net.channels()), &mut buffers.recurrent);
+        self.convolve_rows(taps, buffers, segments, all_inputs, |row| {
             compute.kernels.silu(row);
             let (queries, keys) = row[..2 * net.keys_dim()].split_at_mut(net.keys_dim());
             let mut raw = [0.0; MAX_KEY_DIM];
@@ -173,6 +166,26 @@ impl Layer<'_> {
         });
     }
 
+    /// Convolution of all rows of so many channels, with these weights; `finish` completes a row.
+    /// The range is that of earlier inputs in the states.
+    pub(super) fn convolve_rows(
+        &self,
+        (weights, channels): (&[f32], usize),
+        buffers: &mut RecurrentBuffers,
+        segments: &[Segment<'_>],
+        (all, inputs): (&[Span], Range<usize>),
+        finish: impl Fn(&mut [f32]) + Sync,
+    ) {
+        let RecurrentBuffers { projected, convolved, .. } = buffers;
+        let rows = convolved.chunks_exact_mut(channels).zip(tokens(all));
+        rows::for_each(&self.compute.pool, rows, |(row, (span, token))| {
+            let before = segments[span.segment].step.state_before(inputs.clone());
+            let inputs = &projected[span.range(channels)];
+            self.compute.kernels.convolve(&Convolution { weights, before, inputs }, token, row);
+            finish(row);
+        });
+    }
+
     /// Sends the tokens of a segment through its states, head by head.
     fn apply_delta_rule(
         &self,
@@ -180,24 +193,21 @@ impl Layer<'_> {
         net: &DeltaNet,
         buffers: &mut RecurrentBuffers,
         span: Span,
-        (before, after): (&[f32], &mut [f32]),
+        states: (&[f32], &mut [f32]),
     ) {
-        let heads = net.value_heads;
+        let n_heads = net.value_heads;
         let RecurrentBuffers { convolved, decays, rates, head_decays, head_rates, outputs, .. } = buffers;
         let rows = &convolved[span.range(net.channels())];
-        let (decays, rates) = (&decays[span.range(heads)], &rates[span.range(heads)]);
-        let matrix = net.key_dim * net.value_dim;
-        let states = before.chunks_exact(matrix).zip(after.chunks_exact_mut(matrix));
-        let outputs = outputs[span.range(net.values_dim())].chunks_exact_mut(span.len * net.value_dim);
-        let factors = head_decays[span.range(heads)]
-            .chunks_exact_mut(span.len)
-            .zip(head_rates[span.range(heads)].chunks_exact_mut(span.len));
-        let tasks = states.zip(outputs.zip(factors)).enumerate();
-        rows::for_each(&self.compute.pool, tasks, |(head, ((before, after), (out, (decay, rate))))| {
+        let (raw_decays, raw_rates) = (&decays[span.range(n_heads)], &rates[span.range(n_heads)]);
+        let factors = (&mut head_decays[span.range(n_heads)], &mut head_rates[span.range(n_heads)]);
+        let tasks = heads(n_heads, states, &mut outputs[span.range(net.values_dim())], factors);
+        rows::for_each(&self.compute.pool, tasks, |task| {
+            let Head { index: head, before, after, out, decays, rates } = task;
             for token in 0..span.len {
-                let at = token * heads + head;
-                decay[token] = decay_of(decays[at], weights.decay_bias[head], weights.decay_factor[head]);
-                rate[token] = sigmoid(rates[at]);
+                let at = token * n_heads + head;
+                decays[token] =
+                    decay_of(raw_decays[at], weights.decay_bias[head], weights.decay_factor[head]);
+                rates[token] = sigmoid(raw_rates[at]);
             }
             let view = |first: usize, width| MatrixView::new(&rows[first..], span.len, width, net.channels());
             let key = head % net.key_heads * net.key_dim;
@@ -205,8 +215,8 @@ impl Layer<'_> {
                 queries: view(key, net.key_dim),
                 keys: view(net.keys_dim() + key, net.key_dim),
                 values: view(2 * net.keys_dim() + head * net.value_dim, net.value_dim),
-                decays: decay,
-                rates: rate,
+                decays,
+                rates,
             };
             self.compute.kernels.delta_rule(&rule, before, after, out);
         });
@@ -305,6 +315,40 @@ impl Layer<'_> {
 /// Each token of `spans` in order, with its index within its span.
 pub(super) fn tokens(spans: &[Span]) -> impl Iterator<Item = (Span, usize)> + Send {
     spans.iter().flat_map(|&span| (0..span.len).map(move |token| (span, token)))
+}
+
+/// One head of a segment: its state, its outputs, and two factors of each token.
+pub(super) struct Head<'a> {
+    pub(super) index: usize,
+    pub(super) before: &'a [f32],
+    pub(super) after: &'a mut [f32],
+    /// `[tokens, width of a head]`
+    pub(super) out: &'a mut [f32],
+    /// `[tokens]`
+    pub(super) decays: &'a mut [f32],
+    /// `[tokens]`
+    pub(super) rates: &'a mut [f32],
+}
+
+/// The heads of a segment; every slice has equal parts for `n_heads`.
+pub(super) fn heads<'a>(
+    n_heads: usize,
+    (before, after): (&'a [f32], &'a mut [f32]),
+    outputs: &'a mut [f32],
+    (decays, rates): (&'a mut [f32], &'a mut [f32]),
+) -> impl Iterator<Item = Head<'a>> + Send {
+    let [matrix, width, tokens] = [before.len(), outputs.len(), decays.len()].map(|len| len / n_heads);
+    let states = before.chunks_exact(matrix).zip(after.chunks_exact_mut(matrix));
+    let factors = decays.chunks_exact_mut(tokens).zip(rates.chunks_exact_mut(tokens));
+    let parts = states.zip(outputs.chunks_exact_mut(width).zip(factors)).enumerate();
+    parts.map(|(index, ((before, after), (out, (decays, rates))))| Head {
+        index,
+        before,
+        after,
+        out,
+        decays,
+        rates,
+    })
 }
 
 /// Writes the last inputs of a convolution to `after`, of those before a step and its own.

@@ -342,8 +342,9 @@ fn dims(shape: Shape, sizes: &Sizes) -> Vec<u64> {
         Shape::KeyNorm => return vec![key as u64],
         Shape::Sinks => return vec![sizes.n_heads as u64],
         Shape::SelectionBias => return vec![count as u64],
-        Shape::StateBias | Shape::StateDecay => return vec![state.value_heads as u64],
-        Shape::MambaDecay | Shape::MambaSkip => return vec![state.value_heads as u64],
+        Shape::StateBias | Shape::StateDecay | Shape::MambaDecay | Shape::MambaSkip => {
+            return vec![state.value_heads as u64];
+        }
         Shape::StateNorm => return vec![state.value_dim as u64],
         Shape::MambaNorm => return vec![state.values() as u64],
         Shape::StateTaps => return vec![state.taps as u64, 1, (2 * state.keys() + state.values()) as u64],
