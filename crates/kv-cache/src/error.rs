@@ -124,9 +124,9 @@ pub enum Error {
     #[error("the calibration is for {found}, the model has {expected}")]
     CalibrationShape {
         /// Shape of the calibration.
-        found: KvShape,
+        found: Box<KvShape>,
         /// Shape of the model.
-        expected: KvShape,
+        expected: Box<KvShape>,
     },
 
     /// Blocks of this many tokens cannot hold the formats of the policy.

@@ -118,7 +118,8 @@ impl KvStore {
     ) -> Result<Self> {
         check_calibrated(policy, shape)?;
         if calibration.shape() != shape {
-            return Err(Error::CalibrationShape { found: calibration.shape(), expected: shape });
+            let (found, expected) = (Box::new(calibration.shape()), Box::new(shape));
+            return Err(Error::CalibrationShape { found, expected });
         }
         if !policy.needs_calibration() {
             let reason = "no tier needs the calibration; leave it out or use nuq3".to_owned();

@@ -68,8 +68,8 @@ pub use ruvllm_kernels::attention::KvFormat;
 pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;
 pub use weights::{
-    AttentionWeights, ConvolutionWeights, DeltaNetWeights, ExpertLinears, ExpertWeights, FeedForward,
-    LatentWeights, LayerInputWeights, LayerWeights, Linear, LoadProgress, Mamba2Weights, Mixer,
+    AttentionWeights, BesideWeights, ConvolutionWeights, DeltaNetWeights, ExpertLinears, ExpertWeights,
+    FeedForward, LatentWeights, LayerInputWeights, LayerWeights, Linear, LoadProgress, Mamba2Weights, Mixer,
     PerLayerWeights, SharedAttentionWeights, WeightBytes, Weights, weight_format,
 };
 pub use workspace::Workspace;

@@ -158,6 +158,11 @@ impl ModelConfig {
         self.ffn_dim.max(self.decoder.experts.as_ref().map_or(0, |experts| experts.dense_dim))
     }
 
+    /// Width of the embeddings of all layers together, in models with embeddings per layer.
+    pub(crate) fn layer_inputs_dim(&self) -> usize {
+        self.n_layers * self.decoder.layers.input_dim
+    }
+
     /// Inner width of a layer's feed-forward network.
     pub(crate) fn ffn_dim_of(&self, layer: usize) -> usize {
         self.decoder.layers.ffn_dims.get(layer).copied().unwrap_or(self.ffn_dim)

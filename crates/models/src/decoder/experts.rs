@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ruvllm_kernels::matmul::{Activations, GroupedJob, MatmulJob};
 
-use super::layer::{Layer, activate};
+use super::layer::{Layer, activate, normalize};
 use super::router::{Choice, Routing, sigmoid};
 use super::sorted::{ExpertBuffers, SortedRow};
-use crate::batch::Span;
+use crate::batch::{Span, count};
 use crate::error::{Error, Result};
 use crate::family::Experts;
 use crate::importance::{ExpertProduct, InputSquares};
 use crate::projection::{add_bias, project};
 use crate::rows;
-use crate::weights::{ExpertLinears, ExpertWeights};
+use crate::weights::{BesideWeights, ExpertLinears, ExpertWeights};
 use crate::workspace::{Buffers, resize};
 
 /// Sizes the buffers for `n_tokens` rows.
@@ -32,6 +32,9 @@ pub(super) fn prepare(
     resize(&mut buffers.selection, n_tokens.saturating_mul(experts.count), "the router")?;
     resize(&mut buffers.up, n_rows.saturating_mul(experts.ffn_dim), "the experts")?;
     resize(&mut buffers.down, n_rows.saturating_mul(model_dim), "the experts")?;
+    if experts.is_beside {
+        resize(&mut buffers.beside, n_tokens.saturating_mul(model_dim), "the experts")?;
+    }
     buffers.choices.resize(n_rows, Choice::default());
     buffers.sorted.resize(n_rows, SortedRow::default());
     Ok(())
@@ -58,8 +61,57 @@ impl Layer<'_> {
             self.gate_shared(direction, normed.values(), update);
         }
         self.route((spec, weights), normed, scratch, wanted)?;
+        self.mix((spec, weights), normed, scratch, adapted.squares.as_mut(), update);
+        Ok(())
+    }
+
+    /// Norms the output of the network in `buffers.update`, and adds that of the experts of the
+    /// residual stream's first rows, which are those of `wanted`, normed too.
+    ///
+    /// # Errors
+    /// As [`add_experts`](Self::add_experts).
+    pub(super) fn add_experts_beside(
+        &self,
+        (spec, weights): (&Experts, &ExpertWeights),
+        beside: &BesideWeights,
+        buffers: &mut Buffers,
+        wanted: &[Span],
+    ) -> Result<()> {
+        let Self { config, compute, .. } = self;
+        let (dim, n_tokens) = (config.model_dim, count(wanted));
+        let Buffers { hidden, normed, update, unnormed, experts: scratch, adapted, .. } = buffers;
+        let update = &mut update[..n_tokens * dim];
+        self.norm_in_place(update, dim, Some(&beside.network_norm), unnormed);
+        normalize(compute, config, hidden, Some(&beside.router_norm), normed, n_tokens, false);
+        self.route((spec, weights), normed, scratch, wanted)?;
+        if let Some(scales) = &beside.scales {
+            for choice in &mut scratch.choices[..n_tokens * spec.used] {
+                choice.weight *= scales[choice.expert as usize];
+            }
+        }
+        normalize(compute, config, hidden, Some(&beside.input_norm), normed, n_tokens, false);
+        let mut outputs = std::mem::take(&mut scratch.beside);
+        let rows = &mut outputs[..n_tokens * dim];
+        rows.fill(0.0);
+        self.mix((spec, weights), normed, scratch, adapted.squares.as_mut(), rows);
+        self.norm_in_place(rows, dim, Some(&beside.output_norm), unnormed);
+        compute.kernels.add_assign(update, rows);
+        scratch.beside = outputs;
+        Ok(())
+    }
+
+    /// Adds the outputs of the chosen experts of the rows of `normed` to `update`.
+    fn mix(
+        &self,
+        (spec, weights): (&Experts, &ExpertWeights),
+        normed: &Activations,
+        scratch: &mut ExpertBuffers,
+        squares: Option<&mut InputSquares>,
+        update: &mut [f32],
+    ) {
+        let (dim, n_tokens) = (self.config.model_dim, normed.tokens());
         scratch.sort(&self.compute.kernels, spec, n_tokens);
-        self.compute_experts((spec, weights), normed.values(), scratch, adapted.squares.as_mut());
+        self.compute_experts((spec, weights), normed.values(), scratch, squares);
 
         let ExpertBuffers { choices, down, .. } = &*scratch;
         let choices = choices[..n_tokens * spec.used].chunks_exact(spec.used);
@@ -69,7 +121,6 @@ impl Layer<'_> {
                 out.iter_mut().zip(row).for_each(|(out, &value)| *out += choice.weight * value);
             }
         });
-        Ok(())
     }
 
     /// Multiplies the output of the shared experts by the sigmoid of `direction` times the input.

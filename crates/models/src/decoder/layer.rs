@@ -9,7 +9,6 @@ use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::Sequence;
 
 use super::adapt::{Product, project_adapted};
-use super::per_layer::inputs_width;
 use super::rope::{FIRST_POSITIONS, RopeTables};
 use crate::batch::{Segment, Span, count};
 use crate::compute::Compute;
@@ -126,7 +125,7 @@ impl Layer<'_> {
     /// layers to the front; returns their number.
     pub(super) fn keep_wanted(&self, buffers: &mut Buffers, wanted: &[Span]) -> usize {
         keep_rows(&mut buffers.queries, self.heads.query_dim(), wanted);
-        keep_rows(&mut buffers.per_layer.inputs, inputs_width(self.config), wanted);
+        keep_rows(&mut buffers.per_layer.inputs, self.config.layer_inputs_dim(), wanted);
         keep_rows(&mut buffers.hidden, self.config.model_dim, wanted)
     }
 
@@ -364,7 +363,10 @@ impl Layer<'_> {
             None => update[..n_rows * config.model_dim].fill(0.0),
         }
         if let (Some(spec), Some(experts)) = (&config.decoder.experts, &weights.experts) {
-            self.add_experts((spec, experts), buffers, wanted)?;
+            match &experts.beside {
+                None => self.add_experts((spec, experts), buffers, wanted)?,
+                Some(beside) => self.add_experts_beside((spec, experts), beside, buffers, wanted)?,
+            }
         }
         let Buffers { hidden, update, unnormed, .. } = buffers;
         let update = &mut update[..n_rows * config.model_dim];

@@ -17,14 +17,9 @@ use crate::rows;
 use crate::weights::LayerInputWeights;
 use crate::workspace::{Buffers, resize};
 
-/// Width of the inputs of all layers.
-pub(super) fn inputs_width(config: &ModelConfig) -> usize {
-    config.n_layers * config.decoder.layers.input_dim
-}
-
 /// Sizes the buffers for `n_tokens` rows.
 pub(super) fn prepare(buffers: &mut PerLayerBuffers, config: &ModelConfig, n_tokens: usize) -> Result<()> {
-    let n_values = n_tokens.saturating_mul(inputs_width(config));
+    let n_values = n_tokens.saturating_mul(config.layer_inputs_dim());
     resize(&mut buffers.inputs, n_values, "embeddings per layer")?;
     resize(&mut buffers.raw, n_values, "embeddings per layer")
 }
@@ -40,7 +35,7 @@ impl Model {
     ) {
         let Some(weights) = &self.weights.per_layer else { return };
         let (config, input_dim) = (&self.config, self.config.decoder.layers.input_dim);
-        let width = inputs_width(config);
+        let width = config.layer_inputs_dim();
         let Buffers { hidden, normed, per_layer: PerLayerBuffers { inputs, raw }, .. } = buffers;
         normalize(compute, config, hidden, None, normed, n_tokens, read_q8([&weights.projection]));
         let raw = &mut raw[..n_tokens * width];
@@ -65,7 +60,7 @@ impl Layer<'_> {
     /// Adds the layer's input to the first `n_rows` rows of the residual stream.
     pub(super) fn add_input(&self, weights: &LayerInputWeights, buffers: &mut Buffers, n_rows: usize) {
         let Layer { config, compute, .. } = self;
-        let (input_dim, width) = (config.decoder.layers.input_dim, inputs_width(config));
+        let (input_dim, width) = (config.decoder.layers.input_dim, config.layer_inputs_dim());
         let Buffers { hidden, normed, gated, update, unnormed, per_layer, .. } = buffers;
         normalize(compute, config, hidden, None, normed, n_rows, read_q8([&weights.gate]));
         let gate = gated.resize(n_rows, input_dim);

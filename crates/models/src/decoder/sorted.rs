@@ -28,6 +28,8 @@ pub(crate) struct ExpertBuffers {
     pub(super) up: Vec<f32>,
     /// `[tokens * used, model_dim]`
     pub(super) down: Vec<f32>,
+    /// Outputs of the experts beside a network, `[tokens, model_dim]`; empty in models without.
+    pub(super) beside: Vec<f32>,
 }
 
 /// Origin of a row among those sorted by expert.

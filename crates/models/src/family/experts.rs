@@ -1,7 +1,8 @@
 //! Mixtures of experts as data: layers, sizes, router, and the switches that families differ in.
 
 use super::Activation;
-use crate::config::keys::{Keys, Limits, Real};
+use super::router::{Router, Scoring};
+use crate::config::keys::Keys;
 use crate::error::Result;
 
 /// Largest inner width that a file may name.
@@ -9,9 +10,6 @@ const MAX_WIDTH: usize = 1 << 20;
 
 /// Largest number of experts that a file may name; published models have up to 512.
 const MAX_EXPERTS: usize = 1 << 16;
-
-/// Factors of expert outputs; published models have 1 to 2.5.
-const WEIGHT_SCALES: Limits = Limits { least: 1e-4, most: 1e4 };
 
 /// A mixture of experts in the place of a feed-forward network, of each layer or of some.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,49 +30,13 @@ pub struct Experts {
     pub shared_dim: usize,
     /// True if the output of the shared experts is multiplied by a sigmoid of the token.
     pub shared_gate: bool,
+    /// True if the network of every token stands beside the experts: router and experts have inputs
+    /// of their own from the residual stream, and both outputs are normed.
+    pub is_beside: bool,
     /// Activation of the experts; the shared ones have that of the decoder.
     pub activation: Activation,
     /// Choice of experts and of their weights.
     pub router: Router,
-}
-
-/// Router: from the logits of a token's experts to the experts that compute it, and their weights.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Router {
-    /// Function from logits to scores.
-    pub scoring: Scoring,
-    /// Restriction of the selection to groups of experts, if any.
-    pub groups: Option<ExpertGroups>,
-    /// True if the weights of a token's experts are divided by their sum.
-    pub renormalize: bool,
-    /// Factor of the weights.
-    pub scale: f32,
-}
-
-/// Function from the logits of a router to scores.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Scoring {
-    /// Softmax over all experts.
-    Softmax,
-    /// Sigmoid of each logit. A bias per expert (`exp_probs_b`), if the file has one, is added for
-    /// the selection and to nothing else.
-    Sigmoid,
-    /// Softmax over the selected experts; the selection is by logits.
-    SoftmaxOfSelected,
-}
-
-/// Groups of consecutive experts: a token's experts are of its best groups. A group has the score
-/// of its best expert, or with a selection bias the sum of its two best. Source: DeepSeek-V2 and
-/// DeepSeek-V3, arXiv 2405.04434 and 2412.19437.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ExpertGroups {
-    /// Number of groups; divides that of the experts.
-    pub count: usize,
-    /// Groups that a token's experts may be of.
-    pub used: usize,
 }
 
 /// Defaults for what a family's files leave out.
@@ -91,6 +53,8 @@ pub(super) enum Shared {
     None,
     /// Present, behind a sigmoid gate.
     Gated,
+    /// A feed-forward network beside the experts.
+    Beside,
     /// Without a gate: of the width that the file names, or else so many experts as it names, or
     /// else this many.
     Plain(usize),
@@ -116,11 +80,23 @@ impl Experts {
             None => keys.require_count("feed_forward_length", 1..=MAX_WIDTH)?,
         };
         let shared_dim = read_shared(keys, &usual.shared, ffn_dim)?;
-        let router = read_router(keys, &usual, (count, used))?;
+        let router = Router::read(keys, (usual.scoring, usual.renormalize), (count, used))?;
         let shared_gate = usual.shared == Shared::Gated;
+        let is_beside = usual.shared == Shared::Beside;
         let (layers, dense_dim) = read_layers(keys, n_layers)?;
         let activation = usual.activation;
-        Ok(Self { layers, dense_dim, count, used, ffn_dim, shared_dim, shared_gate, activation, router })
+        Ok(Self {
+            layers,
+            dense_dim,
+            count,
+            used,
+            ffn_dim,
+            shared_dim,
+            shared_gate,
+            is_beside,
+            activation,
+            router,
+        })
     }
 }
 
@@ -135,8 +111,10 @@ fn read_layers(keys: &Keys<'_>, n_layers: usize) -> Result<(Vec<bool>, usize)> {
 /// Inner width of the shared experts together.
 fn read_shared(keys: &Keys<'_>, shared: &Shared, ffn_dim: usize) -> Result<usize> {
     const COUNT: &str = "expert_shared_count";
-    if *shared == Shared::None {
-        return Ok(0);
+    match shared {
+        Shared::None => return Ok(0),
+        Shared::Beside => return keys.require_count("feed_forward_length", 1..=MAX_WIDTH),
+        _ => {}
     }
     let named = keys.count("expert_shared_feed_forward_length", 1..=MAX_WIDTH)?;
     match (named, shared) {
@@ -147,40 +125,4 @@ fn read_shared(keys: &Keys<'_>, shared: &Shared, ffn_dim: usize) -> Result<usize
         }
         (None, _) => keys.require_count("feed_forward_length", 1..=MAX_WIDTH),
     }
-}
-
-fn read_router(keys: &Keys<'_>, usual: &Usual, (count, used): (usize, usize)) -> Result<Router> {
-    const FUNCTION: &str = "expert_gating_func";
-    let scoring = match keys.count(FUNCTION, 0..=usize::MAX)? {
-        None | Some(0) => usual.scoring,
-        Some(1) => Scoring::Softmax,
-        Some(2) => Scoring::Sigmoid,
-        Some(3) => Scoring::SoftmaxOfSelected,
-        Some(other) => return Err(keys.invalid(FUNCTION, other, "a whole number from 0 to 3")),
-    };
-    let renormalize = keys.flag("expert_weights_norm")?.unwrap_or(usual.renormalize);
-    let scale = keys.real("expert_weights_scale", Real::NotNegative)?.filter(|&scale| scale > 0.0);
-    if let Some(scale) = scale.filter(|&scale| !WEIGHT_SCALES.allows(scale)) {
-        return Err(keys.invalid("expert_weights_scale", scale, WEIGHT_SCALES.describe()));
-    }
-    let groups = read_groups(keys, (count, used))?;
-    Ok(Router { scoring, groups, renormalize, scale: scale.unwrap_or(1.0) })
-}
-
-fn read_groups(keys: &Keys<'_>, (count, used): (usize, usize)) -> Result<Option<ExpertGroups>> {
-    const COUNT: &str = "expert_group_count";
-    const USED: &str = "expert_group_used_count";
-    let n_groups = keys.count(COUNT, 0..=count)?.unwrap_or(0);
-    if n_groups <= 1 {
-        return Ok(None);
-    }
-    if !count.is_multiple_of(n_groups) {
-        return Err(keys.invalid(COUNT, n_groups, format!("a divisor of the {count} experts")));
-    }
-    let n_used = keys.require_count(USED, 1..=n_groups)?;
-    if n_used.saturating_mul(count / n_groups) < used {
-        let expected = format!("groups that have the {used} experts of a token");
-        return Err(keys.invalid(USED, n_used, expected));
-    }
-    Ok(Some(ExpertGroups { count: n_groups, used: n_used }))
 }

@@ -1,6 +1,7 @@
 //! Gemma, Gemma 2 and the text parts of Gemma 3 and 4. GGUF files store norm weights with 1 added;
 //! the published checkpoints do not. Gemma 4 adds nothing to them.
 
+use super::experts::{Experts, Shared, Usual as UsualExperts};
 use super::layers::LayerKinds;
 use super::window::{Usual, Window};
 use super::{Activation, DecoderSpec, Family, LocalRopes, Sizes, read_attention_scale, read_soft_cap};
@@ -58,17 +59,29 @@ pub(super) const GEMMA4: Family = Family {
             window,
             head_norms: true,
             post_norms: true,
-            ..common(keys, sizes)?
+            ..with_experts(keys, sizes)?
         })
     },
 };
 
+/// A mixture beside the feed-forward network, if the file has one.
+fn with_experts(keys: &Keys<'_>, sizes: &Sizes) -> Result<DecoderSpec> {
+    if keys.count("expert_count", 0..=usize::MAX)?.unwrap_or(0) == 0 {
+        return common(keys, sizes);
+    }
+    let (renormalize, shared, activation) = (true, Shared::Beside, Activation::GeGlu);
+    let usual = UsualExperts { renormalize, shared, activation, ..UsualExperts::SOFTMAX };
+    let experts = Experts::read(keys, sizes.n_layers, usual)?;
+    Ok(scaled(DecoderSpec::mixture(keys, sizes, Some(experts))?, sizes))
+}
+
 fn common(keys: &Keys<'_>, sizes: &Sizes) -> Result<DecoderSpec> {
-    Ok(DecoderSpec {
-        activation: Activation::GeGlu,
-        embedding_scale: (sizes.model_dim as f32).sqrt(),
-        ..DecoderSpec::usual(keys, sizes)?
-    })
+    Ok(scaled(DecoderSpec::usual(keys, sizes)?, sizes))
+}
+
+fn scaled(spec: DecoderSpec, sizes: &Sizes) -> DecoderSpec {
+    let embedding_scale = (sizes.model_dim as f32).sqrt();
+    DecoderSpec { activation: Activation::GeGlu, embedding_scale, ..spec }
 }
 
 /// The largest model of each generation, known by its layers, scales queries by their part of the

@@ -3,8 +3,8 @@
 
 use ruvllm_kernels::rope::RopeLayout;
 
-use super::experts::{Experts, Scoring, Shared, Usual};
-use super::{DecoderSpec, Family, LocalRopes, Recurrent, Sizes};
+use super::experts::{Experts, Shared, Usual};
+use super::{DecoderSpec, Family, LocalRopes, Recurrent, Scoring, Sizes};
 use crate::config::keys::{Keys, Limits, Real};
 use crate::error::Result;
 

@@ -19,19 +19,21 @@ mod olmo;
 mod phi;
 mod qwen;
 mod recurrent;
+mod router;
 mod spec;
 mod window;
 
 use gguf_rs_lite::Metadata;
 
 pub use self::activation::Activation;
-pub use self::experts::{ExpertGroups, Experts, Router, Scoring};
+pub use self::experts::Experts;
 pub use self::latent::LatentAttention;
 pub(crate) use self::layers::common_kv_heads;
 pub use self::layers::{LayerKinds, LocalHeads};
 pub use self::mamba::Mamba2;
 pub(crate) use self::recurrent::MAX_KEY_DIM;
 pub use self::recurrent::{DeltaNet, Recurrent, RecurrentMixer, ShortConvolution};
+pub use self::router::{ExpertGroups, Router, Scoring};
 pub use self::spec::{AttentionTemperature, DecoderSpec, Projections};
 pub use self::window::Window;
 use crate::config::keys::{Keys, Real};

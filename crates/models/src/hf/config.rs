@@ -56,7 +56,10 @@ impl Hyperparameters {
             Form::Decoder(decoder) if self.recurrent_layers.get(layer) == Some(&true) => {
                 decoder.recurrent_layer
             }
-            Form::Decoder(decoder) if self.sizes.experts.is_some_and(|experts| !experts.are_in(layer)) => {
+            Form::Decoder(decoder)
+                if !decoder.dense_layer.is_empty()
+                    && self.sizes.experts.is_none_or(|experts| !experts.are_in(layer)) =>
+            {
                 decoder.dense_layer
             }
             _ => self.family.layer,

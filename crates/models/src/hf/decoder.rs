@@ -1,7 +1,7 @@
 //! The families of decoders.
 
-use super::experts::{Experts, StackForm};
 use super::family::{Bias, Decoder, Family, Form, Names, Shape, SoftCaps, part};
+use super::mixtures;
 use super::parts;
 use super::recurrent::Recurrent;
 use super::window::{Rule, Window};
@@ -116,70 +116,23 @@ const QWEN: Decoder = Decoder {
     ..USUAL
 };
 
-/// DeepSeek-V3.
-const DEEPSEEK_EXPERTS: Experts = Experts {
-    count: &["n_routed_experts", "num_local_experts"],
-    shared_count: Some(("n_shared_experts", 0)),
-    leading_dense: Some(("first_k_dense_replace", 0)),
-    // Sigmoids.
-    scoring: Some(2),
-    renormalize: Some(("norm_topk_prob", true)),
-    scale: Some("routed_scaling_factor"),
-    has_groups: true,
-    ..EXPERTS
-};
-
 const DEEPSEEK: Decoder = Decoder {
     is_tied: Some(false),
     writes_vocab_size: true,
     writes_rotary_dim: true,
     is_latent: true,
-    experts: Some(&DEEPSEEK_EXPERTS),
+    experts: Some(&mixtures::DEEPSEEK),
     dense_layer: parts::DEEPSEEK_DENSE,
     prediction_layers: Some("num_nextn_predict_layers"),
     ..USUAL
 };
 
-/// DeepSeek-V2: a router of softmaxes.
-const DEEPSEEK2_EXPERTS: Experts =
-    Experts { scoring: Some(1), renormalize: Some(("norm_topk_prob", false)), ..DEEPSEEK_EXPERTS };
-
 const GEMMA1: Decoder = Decoder { head_dim: Some(256), is_tied: Some(true), ..USUAL };
 
 const GEMMA_WINDOW: Window = Window { is_chosen: true, is_always_written: true, ..Window::EVERY_LAYER };
 
-const EXPERTS: Experts = Experts {
-    // transformers 5 writes the second.
-    count: &["num_experts", "num_local_experts"],
-    may_be_dense: false,
-    ffn_dim: Some("moe_intermediate_size"),
-    shared_dim: None,
-    shared_count: None,
-    leading_dense: None,
-    scoring: None,
-    renormalize: Some(("norm_topk_prob", false)),
-    scale: None,
-    has_groups: false,
-    alias: None,
-    joint: None,
-    parts: ["gate_proj", "up_proj", "down_proj"],
-    form: StackForm::Usual,
-    clamp: &[],
-};
-
 /// Granite 3 and 4.
 const GRANITE: Decoder = Decoder { has_factors: true, ..LLAMA_LIKE };
-
-const GRANITE_EXPERTS: Experts = Experts {
-    count: &["num_local_experts"],
-    ffn_dim: None,
-    renormalize: None,
-    joint: Some(["block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"]),
-    ..EXPERTS
-};
-
-const GRANITE_SHARED_EXPERTS: Experts =
-    Experts { shared_dim: Some("shared_intermediate_size"), ..GRANITE_EXPERTS };
 
 /// The families, the older ones first.
 pub(super) const FAMILIES: &[Family] = &[
@@ -191,11 +144,7 @@ pub(super) const FAMILIES: &[Family] = &[
         architecture: "qwen35moe",
         form: Form::Decoder(Decoder {
             n_kv_heads: Some(2),
-            experts: Some(&Experts {
-                shared_dim: Some("shared_expert_intermediate_size"),
-                renormalize: None,
-                ..EXPERTS
-            }),
+            experts: Some(&mixtures::QWEN35),
             recurrent_layer: parts::QWEN35_MOE_STATE,
             ..QWEN35_DECODER
         }),
@@ -234,7 +183,7 @@ pub(super) const FAMILIES: &[Family] = &[
         classes: &["DeepseekV2ForCausalLM"],
         model_types: &["deepseek_v2"],
         architecture: "deepseek2",
-        form: Form::Decoder(Decoder { experts: Some(&DEEPSEEK2_EXPERTS), ..DEEPSEEK }),
+        form: Form::Decoder(Decoder { experts: Some(&mixtures::DEEPSEEK2), ..DEEPSEEK }),
         layer: parts::DEEPSEEK2,
         ..QWEN2_FAMILY
     },
@@ -260,15 +209,7 @@ pub(super) const FAMILIES: &[Family] = &[
         classes: &["Mistral4ForCausalLM", "Mistral3ForConditionalGeneration"],
         model_types: &["mistral4"],
         architecture: "mistral4",
-        form: Form::Decoder(Decoder {
-            is_mistral3: true,
-            experts: Some(&Experts {
-                renormalize: Some(("norm_topk_prob", true)),
-                has_groups: false,
-                ..DEEPSEEK2_EXPERTS
-            }),
-            ..DEEPSEEK
-        }),
+        form: Form::Decoder(Decoder { is_mistral3: true, experts: Some(&mixtures::MISTRAL4), ..DEEPSEEK }),
         layer: parts::DEEPSEEK2,
         ..QWEN2_FAMILY
     },
@@ -297,7 +238,7 @@ pub(super) const FAMILIES: &[Family] = &[
         model_types: &["granitemoe"],
         architecture: "granitemoe",
         form: Form::Decoder(Decoder {
-            experts: Some(&GRANITE_EXPERTS),
+            experts: Some(&mixtures::GRANITE),
             networks: [parts::GRANITE_EXPERTS, &[]],
             ..GRANITE
         }),
@@ -309,7 +250,7 @@ pub(super) const FAMILIES: &[Family] = &[
         model_types: &["granitemoeshared"],
         architecture: "granitemoe",
         form: Form::Decoder(Decoder {
-            experts: Some(&GRANITE_SHARED_EXPERTS),
+            experts: Some(&mixtures::GRANITE_SHARED),
             networks: [parts::GRANITE_SHARED_EXPERTS, &[]],
             ..GRANITE
         }),
@@ -322,7 +263,7 @@ pub(super) const FAMILIES: &[Family] = &[
         architecture: "granitehybrid",
         form: Form::Decoder(Decoder {
             rotation_switch: Some("position_embedding_type"),
-            experts: Some(&Experts { may_be_dense: true, ..GRANITE_SHARED_EXPERTS }),
+            experts: Some(&mixtures::GRANITE_HYBRID),
             networks: [parts::GRANITE_SHARED_EXPERTS, parts::GRANITE_NETWORK],
             recurrent: Some(Recurrent::Mamba2),
             recurrent_layer: parts::GRANITE_MAMBA2,
@@ -361,14 +302,7 @@ pub(super) const FAMILIES: &[Family] = &[
         form: Form::Decoder(Decoder {
             norm_eps: 1e-5,
             window: Some(Window { length: None, ..Window::EVERY_LAYER }),
-            experts: Some(&Experts {
-                count: &["num_local_experts"],
-                ffn_dim: None,
-                renormalize: None,
-                alias: Some("block_sparse_moe."),
-                parts: ["w1", "w3", "w2"],
-                ..EXPERTS
-            }),
+            experts: Some(&mixtures::MIXTRAL),
             ..LLAMA_LIKE
         }),
         layer: parts::MIXTRAL,
@@ -378,10 +312,7 @@ pub(super) const FAMILIES: &[Family] = &[
         classes: &["Qwen2MoeForCausalLM"],
         model_types: &["qwen2_moe"],
         architecture: "qwen2moe",
-        form: Form::Decoder(Decoder {
-            experts: Some(&Experts { shared_dim: Some("shared_expert_intermediate_size"), ..EXPERTS }),
-            ..QWEN
-        }),
+        form: Form::Decoder(Decoder { experts: Some(&mixtures::QWEN2), ..QWEN }),
         layer: parts::QWEN2_MOE,
         ..QWEN2_FAMILY
     },
@@ -391,7 +322,7 @@ pub(super) const FAMILIES: &[Family] = &[
         architecture: "qwen3moe",
         form: Form::Decoder(Decoder {
             window: Some(Window { switch: Some("use_sliding_window"), ..Window::EVERY_LAYER }),
-            experts: Some(&EXPERTS),
+            experts: Some(&mixtures::USUAL),
             ..USUAL
         }),
         layer: parts::QWEN3_MOE,
@@ -401,11 +332,7 @@ pub(super) const FAMILIES: &[Family] = &[
         classes: &["OlmoeForCausalLM"],
         model_types: &["olmoe"],
         architecture: "olmoe",
-        form: Form::Decoder(Decoder {
-            norm_eps: 1e-5,
-            experts: Some(&Experts { ffn_dim: None, ..EXPERTS }),
-            ..USUAL
-        }),
+        form: Form::Decoder(Decoder { norm_eps: 1e-5, experts: Some(&mixtures::OLMOE), ..USUAL }),
         layer: parts::OLMOE,
         ..QWEN2_FAMILY
     },
@@ -426,14 +353,7 @@ pub(super) const FAMILIES: &[Family] = &[
                 is_always_written: true,
                 ..Window::EVERY_LAYER
             }),
-            experts: Some(&Experts {
-                count: &["num_local_experts", "num_experts"],
-                ffn_dim: Some("intermediate_size"),
-                renormalize: None,
-                form: StackForm::Alternating,
-                clamp: &[("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)],
-                ..EXPERTS
-            }),
+            experts: Some(&mixtures::GPT_OSS),
             ..USUAL
         }),
         layer: parts::GPT_OSS,
@@ -461,17 +381,7 @@ pub(super) const FAMILIES: &[Family] = &[
         form: Form::Decoder(Decoder {
             norm_eps: 1e-5,
             writes_rotary_dim: true,
-            experts: Some(&Experts {
-                count: &["n_routed_experts", "num_local_experts"],
-                shared_count: Some(("n_shared_experts", 1)),
-                leading_dense: Some(("first_k_dense_replace", 1)),
-                // Sigmoids.
-                scoring: Some(2),
-                renormalize: Some(("norm_topk_prob", true)),
-                scale: Some("routed_scaling_factor"),
-                has_groups: true,
-                ..EXPERTS
-            }),
+            experts: Some(&mixtures::GLM4),
             dense_layer: parts::GLM4_MOE_DENSE,
             head_norm_switch: Some("use_qk_norm"),
             prediction_layers: Some("num_nextn_predict_layers"),
@@ -561,10 +471,12 @@ pub(super) const FAMILIES: &[Family] = &[
             soft_caps: SoftCaps::LogitsAlone,
             has_layer_kinds: true,
             window: Some(Window { length: Some(512), ..GEMMA_WINDOW }),
+            experts: Some(&mixtures::GEMMA4),
+            dense_layer: parts::GEMMA4,
             ..GEMMA1
         }),
         names: &GEMMA4_NAMES,
-        layer: parts::GEMMA4,
+        layer: parts::GEMMA4_MOE,
         norms_plus_one: false,
         ..GEMMA_FAMILY
     },

@@ -16,10 +16,14 @@ pub(super) const JOINT_DOWN: &str = "down_proj";
 /// Mixture of experts of a family.
 #[derive(Debug)]
 pub(super) struct Experts {
+    /// Field that must be true for a mixture; `None`: there always is one.
+    pub(super) switch: Option<&'static str>,
     /// Fields with the number of experts; the first that is there counts.
     pub(super) count: &'static [&'static str],
     /// Models of the family may have 0 experts: the shared ones are their feed-forward network.
     pub(super) may_be_dense: bool,
+    /// Field with the number of experts of a token.
+    pub(super) used: &'static str,
     /// Field with the inner width of an expert; `None`: that of the feed-forward network.
     pub(super) ffn_dim: Option<&'static str>,
     /// Field with the inner width of the shared experts; `None`: there are none.
@@ -44,6 +48,8 @@ pub(super) struct Experts {
     /// Names of the tensors of all experts in the place of matrices of single ones: gate below up,
     /// and down.
     pub(super) joint: Option<[&'static str; 2]>,
+    /// Names of experts stand beside `mlp.`, not behind it.
+    pub(super) are_beside: bool,
     /// Names of the gate, up and down matrices of an expert.
     pub(super) parts: [&'static str; 3],
     /// Storage of the matrices.
@@ -67,6 +73,11 @@ impl Experts {
     /// Reads the sizes of the mixture; `None` if the model is none. `ffn_dim` is the width of the
     /// feed-forward network.
     pub(super) fn read(&self, config: &Fields<'_>, ffn_dim: usize) -> Result<Option<ExpertSizes>> {
+        if let Some(switch) = self.switch
+            && config.flag(switch)? != Some(true)
+        {
+            return Ok(None);
+        }
         let width = |key: &str| config.require_count(key, 1..=MAX_WIDTH);
         let key = self.count.iter().find(|key| config.get(key).is_some()).unwrap_or(&self.count[0]);
         let least = usize::from(!self.may_be_dense);
@@ -111,7 +122,7 @@ impl Experts {
     /// Writes the keys of the mixture.
     pub(super) fn write(&self, config: &Fields<'_>, sizes: &ExpertSizes, keys: &mut Keys) -> Result<()> {
         keys.count("expert_count", sizes.count);
-        keys.count("expert_used_count", config.require_count("num_experts_per_tok", 1..=sizes.count)?);
+        keys.count("expert_used_count", config.require_count(self.used, 1..=sizes.count)?);
         if self.ffn_dim.is_some() {
             keys.count("expert_feed_forward_length", sizes.ffn_dim);
         }
@@ -149,6 +160,7 @@ impl Experts {
         }
         match self.alias.and_then(|alias| name.strip_prefix(alias)) {
             Some(rest) => format!("mlp.{rest}"),
+            None if self.are_beside && name.starts_with("experts.") => format!("mlp.{name}"),
             None => name.to_owned(),
         }
     }
@@ -159,7 +171,12 @@ impl Experts {
             return format!("model.layers.{layer}.{}", if stack == 2 { down } else { gate_up });
         }
         let part = self.parts[stack];
-        format!("model.layers.{layer}.{}experts.{expert}.{part}.weight", self.alias.unwrap_or("mlp."))
+        format!("model.layers.{layer}.{}experts.{expert}.{part}.weight", self.prefix())
+    }
+
+    /// Beginning of the names of experts behind the number of the layer.
+    pub(super) fn prefix(&self) -> &'static str {
+        if self.are_beside { "" } else { self.alias.unwrap_or("mlp.") }
     }
 }
 

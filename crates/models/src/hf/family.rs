@@ -267,6 +267,10 @@ pub(super) enum Shape {
     Router,
     /// A number for each expert, added for the selection; its name has no suffix.
     SelectionBias,
+    /// A factor for each dimension of the router's input; its name has no suffix.
+    RouterScale,
+    /// A factor for each expert; its name has no suffix.
+    ExpertScales,
     /// Direction of the gate of the shared experts.
     SharedGate,
     /// Gate or up projection of the shared experts.
@@ -289,6 +293,8 @@ impl Shape {
                 | Self::MambaSkip
                 | Self::SelectionBias
                 | Self::LayerScale
+                | Self::RouterScale
+                | Self::ExpertScales
         )
     }
 

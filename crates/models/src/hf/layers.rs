@@ -60,7 +60,7 @@ impl LayerKinds {
             return Err(config.invalid(SHARED, expected));
         }
         (sizes.n_kv_heads, sizes.head_dim) = read_heads(config, (local, keys_are_values), &windowed)?;
-        if !sizes.n_heads.is_multiple_of(sizes.n_kv_heads) || sizes.head_dim % 2 != 0 {
+        if !sizes.n_heads.is_multiple_of(sizes.n_kv_heads) || !sizes.head_dim.is_multiple_of(2) {
             let key = if config.get(OVERRIDES).is_some() { OVERRIDES } else { "num_global_key_value_heads" };
             let expected =
                 format!("heads that divide the {} attention heads, of an even width", sizes.n_heads);
@@ -182,16 +182,12 @@ fn read_heads(
     Ok(found.unwrap_or(local))
 }
 
-/// Refuses attention in both directions, experts, and windowed layers whose positions are scaled.
+/// Refuses attention in both directions, and windowed layers whose positions are scaled.
 fn check_causal(config: &Fields<'_>) -> Result<()> {
     const BOTH_WAYS: &str = "use_bidirectional_attention";
     if config.text(BOTH_WAYS)? == Some("all") {
         return Err(config
             .invalid(BOTH_WAYS, "null or `vision`: only models that write from left to right can be run"));
-    }
-    const EXPERTS: &str = "enable_moe_block";
-    if config.flag(EXPERTS)? == Some(true) {
-        return Err(config.invalid(EXPERTS, "false: mixtures of this family cannot be computed"));
     }
     let Some(parameters) = config.object("rope_parameters")? else { return Ok(()) };
     match parameters.object("sliding_attention")? {

@@ -23,6 +23,7 @@ mod heads;
 mod keys;
 mod latent;
 mod layers;
+mod mixtures;
 mod origin;
 mod packed;
 mod parts;

@@ -145,6 +145,24 @@ pub(super) const GEMMA4: Parts = &[
     &[POST_FFN_NORM, plain("layer_scalar", "layer_output_scale.weight", Shape::LayerScale)],
 ];
 
+/// The same with experts beside the network.
+pub(super) const GEMMA4_MOE: Parts = &[
+    &[INPUT_NORM],
+    ATTENTION,
+    HEAD_NORMS,
+    &[POST_NORM, PRE_FFN_NORM],
+    NETWORK,
+    &[POST_FFN_NORM, plain("layer_scalar", "layer_output_scale.weight", Shape::LayerScale)],
+    &[
+        plain("router.proj", "ffn_gate_inp", Shape::Router),
+        plain("router.scale", "ffn_gate_inp.scale", Shape::RouterScale),
+        plain("router.per_expert_scale", "ffn_down_exps.scale", Shape::ExpertScales),
+        norm("post_feedforward_layernorm_1", "post_ffw_norm_1"),
+        norm("pre_feedforward_layernorm_2", "pre_ffw_norm_2"),
+        norm("post_feedforward_layernorm_2", "post_ffw_norm_2"),
+    ],
+];
+
 /// Embeddings per layer.
 pub(super) const LAYER_INPUT: Parts = &[&[
     plain("per_layer_input_gate", "inp_gate", Shape::LayerInputGate),

@@ -126,18 +126,7 @@ pub(super) fn write(
         keys.array("rope.dimension_sections", Array::I32(read_sections(&rope.scaling, usual)?));
     }
     let base = rope.base.or(decoder.rope_base);
-    if let Some(base) = base {
-        keys.real("rope.freq_base", base);
-    }
-    if decoder.window_rope_base.is_none()
-        && let (Some(window), Some(base)) = (rope.window_base, base)
-        && window != base
-    {
-        return Err(config.invalid("rope_parameters", "one rope_theta for all layers of this family"));
-    }
-    if let Some(base) = decoder.window_rope_base {
-        keys.real("rope.freq_base_swa", rope.window_base.unwrap_or(base));
-    }
+    write_bases(config, decoder, (base, rope.window_base), keys)?;
     if decoder.has_long_rope {
         keys.count("rope.scaling.original_context_length", rope.original_context.unwrap_or(sizes.context));
     }
@@ -178,6 +167,28 @@ pub(super) fn write(
             Err(rope.scaling.invalid(key, expected))
         }
     }
+}
+
+/// Writes the base of the rotary embedding, and that of layers with a window.
+fn write_bases(
+    config: &Fields<'_>,
+    decoder: &Decoder,
+    (base, window_base): (Option<f64>, Option<f64>),
+    keys: &mut Keys,
+) -> Result<()> {
+    if let Some(base) = base {
+        keys.real("rope.freq_base", base);
+    }
+    if decoder.window_rope_base.is_none()
+        && let (Some(window), Some(base)) = (window_base, base)
+        && window != base
+    {
+        return Err(config.invalid("rope_parameters", "one rope_theta for all layers of this family"));
+    }
+    if let Some(base) = decoder.window_rope_base {
+        keys.real("rope.freq_base_swa", window_base.unwrap_or(base));
+    }
+    Ok(())
 }
 
 /// True if layers rotate queries and keys.

@@ -95,7 +95,7 @@ impl Stacks {
                 let missing = || Error::MissingTensor {
                     name: match experts.joint {
                         Some(_) => experts.shown(layer, 0, 2),
-                        None => format!("model.layers.{layer}.mlp.experts.{JOINT_DOWN}"),
+                        None => format!("model.layers.{layer}.{}experts.{JOINT_DOWN}", experts.prefix()),
                     },
                 };
                 let stored = self.joint.remove(&(layer, 2)).ok_or_else(missing)?;

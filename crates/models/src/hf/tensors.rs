@@ -336,12 +336,12 @@ fn dims(shape: Shape, sizes: &Sizes) -> Vec<u64> {
         Shape::LayerInputProjection => [width, inputs],
         Shape::LayerInputGate => [width, input],
         Shape::LayerInputOutput => [input, width],
-        Shape::ModelNorm => return vec![width as u64],
+        Shape::ModelNorm | Shape::RouterScale => return vec![width as u64],
         Shape::HeadNorm => return vec![sizes.head_dim as u64],
         Shape::QueryNorm => return vec![query as u64],
         Shape::KeyNorm => return vec![key as u64],
         Shape::Sinks => return vec![sizes.n_heads as u64],
-        Shape::SelectionBias => return vec![count as u64],
+        Shape::SelectionBias | Shape::ExpertScales => return vec![count as u64],
         Shape::StateBias | Shape::StateDecay | Shape::MambaDecay | Shape::MambaSkip => {
             return vec![state.value_heads as u64];
         }

@@ -3,17 +3,15 @@
 use ruvllm_kernels::rope::RopeScaling;
 
 use super::linear::{Joint, linear};
+use super::load_experts::{load_experts, load_shared};
 use super::load_mixer::load_mixer;
 use super::source::{LoadProgress, TensorSource};
-use super::{
-    EMBEDDING, ExpertLinears, ExpertWeights, FeedForward, LayerInputWeights, LayerWeights, PerLayerWeights,
-    Weights,
-};
+use super::{EMBEDDING, FeedForward, LayerInputWeights, LayerWeights, PerLayerWeights, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::config::rope::{FREQUENCY_DIVISORS, LONG_FACTORS, SHORT_FACTORS};
 use crate::error::Result;
-use crate::family::{Experts, Projections, Scoring};
+use crate::family::Projections;
 
 impl Weights {
     /// Loads the tensors that `config` asks for.
@@ -64,6 +62,10 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
     source.skip(&name("attn_rot_embd.weight"));
     let mixer = load_mixer(source, config, layer, &name)?;
     let (feed_forward, experts) = match &decoder.experts {
+        Some(experts) if experts.layers[layer] && experts.is_beside => {
+            let network = load_feed_forward(source, config, experts.shared_dim, &name)?;
+            (Some(network), Some(load_experts(source, experts, model_dim, &name)?))
+        }
         Some(experts) if experts.layers[layer] => {
             let shared = (experts.shared_dim > 0).then(|| load_shared(source, experts, model_dim, &name));
             (shared.transpose()?, Some(load_experts(source, experts, model_dim, &name)?))
@@ -146,50 +148,4 @@ fn load_feed_forward(
         }
     };
     Ok(FeedForward { gate, up, down: linear(source, &name("ffn_down"), model_dim, ffn_dim)? })
-}
-
-fn load_shared(
-    source: &mut TensorSource<'_>,
-    experts: &Experts,
-    model_dim: usize,
-    name: &dyn Fn(&str) -> String,
-) -> Result<FeedForward> {
-    let ffn_dim = experts.shared_dim;
-    Ok(FeedForward {
-        gate: linear(source, &name("ffn_gate_shexp"), ffn_dim, model_dim)?,
-        up: linear(source, &name("ffn_up_shexp"), ffn_dim, model_dim)?,
-        down: linear(source, &name("ffn_down_shexp"), model_dim, ffn_dim)?,
-    })
-}
-
-fn load_experts(
-    source: &mut TensorSource<'_>,
-    experts: &Experts,
-    model_dim: usize,
-    name: &dyn Fn(&str) -> String,
-) -> Result<ExpertWeights> {
-    let (n, ffn_dim) = (experts.count, experts.ffn_dim);
-    let mut linears = |part: &str, rows: usize, cols: usize| -> Result<ExpertLinears> {
-        let name = name(part);
-        let weights = source.matrices(&format!("{name}.weight"), n, rows, cols)?;
-        let bias = format!("{name}.bias");
-        let bias = source.has(&bias).then(|| source.values(&bias, &[rows, n])).transpose()?;
-        Ok(ExpertLinears { weights, bias })
-    };
-    let gate = linears("ffn_gate_exps", ffn_dim, model_dim)?;
-    let up = linears("ffn_up_exps", ffn_dim, model_dim)?;
-    let down = linears("ffn_down_exps", model_dim, ffn_dim)?;
-    let selection_bias = match experts.router.scoring {
-        Scoring::Sigmoid => source.optional_vector(&name("exp_probs_b.bias"), n)?,
-        _ => None,
-    };
-    let shared_gate = name("ffn_gate_inp_shexp.weight");
-    Ok(ExpertWeights {
-        router: linear(source, &name("ffn_gate_inp"), n, model_dim)?,
-        selection_bias,
-        gate,
-        up,
-        down,
-        shared_gate: experts.shared_gate.then(|| source.vector(&shared_gate, model_dim)).transpose()?,
-    })
 }

@@ -3,6 +3,7 @@
 
 mod linear;
 mod load;
+mod load_experts;
 mod load_mixer;
 mod mixer;
 mod source;
@@ -107,6 +108,24 @@ pub struct ExpertWeights {
     pub down: ExpertLinears,
     /// Direction whose sigmoid multiplies the output of the shared experts, `[model_dim]`.
     pub shared_gate: Option<Vec<f32>>,
+    /// Inputs and outputs of experts beside the network of every token.
+    pub beside: Option<BesideWeights>,
+}
+
+/// Norms and factors of experts that stand beside the network of every token.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct BesideWeights {
+    /// Norm of the router's input, with its factors, `[model_dim]`.
+    pub router_norm: Vec<f32>,
+    /// Norm of the input of the experts, `[model_dim]`.
+    pub input_norm: Vec<f32>,
+    /// Norm of the output of the network, `[model_dim]`.
+    pub network_norm: Vec<f32>,
+    /// Norm of the output of the experts, `[model_dim]`.
+    pub output_norm: Vec<f32>,
+    /// Factors of the outputs of single experts, `[experts]`.
+    pub scales: Option<Vec<f32>>,
 }
 
 /// One projection of all experts.

@@ -113,7 +113,7 @@ impl<'a> TensorSource<'a> {
     }
 
     /// The rows of all matrices of a tensor of these dimensions, columns first.
-    fn stacked_rows(&mut self, name: &str, cols: usize, dims: &[usize]) -> Result<MatrixRows> {
+    pub(super) fn stacked_rows(&mut self, name: &str, cols: usize, dims: &[usize]) -> Result<MatrixRows> {
         let info = find(self.checkpoint, name)?;
         let format = format_of(info)?;
         check_shape(info, dims)?;

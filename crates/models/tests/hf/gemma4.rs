@@ -8,7 +8,7 @@ use ruvllm_memory::PoolConfig;
 use ruvllm_models::quantize::{InSitu, Recipe};
 use ruvllm_models::{Checkpoint, Compute, KvFormat, LogitsRows, Model, PagePool, Segment, Workspace};
 use safetensors::Dtype;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
 use crate::hybrids::check_bits;
 use crate::mixtures::{bits, changed, folder, form, prompt};
@@ -24,7 +24,7 @@ fn pool() -> PagePool {
 
 #[test]
 fn no_bit_depends_on_files_chunks_batches_or_instruction_sets() {
-    for name in ["gemma4_shared", "gemma4_alike", "gemma4_keys"] {
+    for name in ["gemma4_shared", "gemma4_alike", "gemma4_keys", "gemma4_moe"] {
         check_bits(name);
     }
 }
@@ -240,6 +240,11 @@ fn weights_of_other_layers_are_refused() {
         ("gemma4_shared", "layers.0.layer_scalar"),
         ("gemma4_keys", "layers.2.self_attn.v_proj.weight"),
         ("gemma4_keys", "layers.3.self_attn.k_norm.weight"),
+        ("gemma4_moe", "layers.1.router.scale"),
+        ("gemma4_moe", "layers.1.router.per_expert_scale"),
+        ("gemma4_moe", "layers.2.post_feedforward_layernorm_1.weight"),
+        ("gemma4_moe", "layers.2.pre_feedforward_layernorm_2.weight"),
+        ("gemma4_moe", "layers.0.experts.down_proj"),
     ] {
         let found = refused(name, &|weights| weights.retain(|weight| !weight.name.ends_with(part)));
         assert!(found.contains(part), "{name}: {found}");
@@ -281,7 +286,7 @@ fn keys_of_other_layers_are_refused() {
         ("feed_forward_length", numbers(&[48; 5]), "an array of 6"),
         ("feed_forward_length", numbers(&[48, 48, 48, 0, 96, 96]), "from 1 to"),
         ("feed_forward_length", numbers(&[48; 6]), "blk.3.ffn_gate.weight"),
-        ("expert_count", 4_u32.into(), "expert_count"),
+        ("expert_count", 4_u32.into(), "expert_used_count"),
     ] {
         let found = refused("gemma4_shared", key, value);
         assert!(found.contains(expected), "{key}: {found}");
@@ -311,7 +316,41 @@ fn others_are_told_what_they_cannot_compute() {
     for name in ["gemma4_shared", "gemma4_alike", "gemma4_keys"] {
         assert!(load(&folder(name)).config().decoder.unusual_feature().is_some(), "{name}");
     }
-    let copy = Copy::of_folder(&form("gemma4_keys"));
-    copy.set("enable_moe_block", Json::Bool(true));
-    assert!(copy.open().is_err_and(|error| error.to_string().contains("enable_moe_block")));
+}
+
+/// Files of llama.cpp's converter have gate and up of an expert in one tensor.
+#[test]
+fn joint_stacks_are_their_parts() {
+    let compute = Compute::new(1).expect("kernels");
+    let tokens = prompt(1, 30);
+    let run = |model: &Model| bits(model, &compute, &[(&tokens, 30)]);
+    let expected = run(&load(&folder("gemma4_moe")));
+    let joint = changed("gemma4_moe", |_, tensors| {
+        for layer in 0..3 {
+            let mut take = |part: &str| {
+                let name = format!("blk.{layer}.{part}.weight");
+                let at = tensors.iter().position(|(info, _)| info.name == name).expect("a stack");
+                tensors.remove(at)
+            };
+            let ((info, gate), (_, up)) = (take("ffn_gate_exps"), take("ffn_up_exps"));
+            let [cols, rows, n] = info.dims[..] else { panic!("{info:?}") };
+            let one = gate.len() / n as usize;
+            let data =
+                gate.chunks(one).zip(up.chunks(one)).flat_map(|(gate, up)| [gate, up].concat()).collect();
+            let name = format!("blk.{layer}.ffn_gate_up_exps.weight");
+            let info = TensorInfo::new(name, [cols, 2 * rows, n], info.tensor_type).expect("a tensor");
+            tensors.push((info, data));
+        }
+    });
+    assert_eq!(run(&joint.expect("it loads")), expected);
+    // Factors of experts may be absent: they are 1.
+    let without = changed("gemma4_moe", |_, tensors| {
+        tensors.retain(|(info, _)| !info.name.ends_with("ffn_down_exps.scale"));
+    });
+    assert_ne!(run(&without.expect("it loads")), expected);
+    for part in ["ffn_gate_inp.scale", "post_ffw_norm_2.weight", "ffn_up_exps.weight"] {
+        let name = format!("blk.1.{part}");
+        let found = changed("gemma4_moe", |_, tensors| tensors.retain(|(info, _)| info.name != name));
+        assert_eq!(found.map(|_| ()), Err(format!("tensor `{name}` is missing")));
+    }
 }

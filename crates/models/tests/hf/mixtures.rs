@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::support::Copy;
 
-const MIXTURES: [&str; 15] = [
+const MIXTURES: [&str; 16] = [
     "qwen3moe",
     "qwen3moe_fused",
     "mixtral",
@@ -33,6 +33,7 @@ const MIXTURES: [&str; 15] = [
     "granitehybrid_moe",
     "granitemoe",
     "granitemoeshared",
+    "gemma4_moe",
 ];
 
 pub(crate) fn form(name: &str) -> PathBuf {
