@@ -17,7 +17,7 @@ use crate::common::{complete, greedy, load, tiny_options};
 const FORMS: [&str; 4] = ["qwen35", "qwen35moe", "lfm2", "granitehybrid"];
 
 /// Copies a form's folder, which has no tokenizer, and adds one of single letters.
-fn folder(name: &str) -> tempfile::TempDir {
+pub(crate) fn folder(name: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for file in ["config.json", "model.safetensors"] {
         fs::copy(model_data("forms").join(name).join(file), folder.path().join(file)).expect("a copy");
@@ -56,11 +56,11 @@ fn engine(folder: &Path) -> Engine {
 }
 
 /// Ids of a text, another one for each seed.
-fn ids(seed: u32, n: u32) -> Vec<u32> {
+pub(crate) fn ids(seed: u32, n: u32) -> Vec<u32> {
     (0..n).map(|i| 3 + (i * 17 + i * i * (seed + 1)) % 60).collect()
 }
 
-fn request(tokens: &[u32]) -> GenerateRequest {
+pub(crate) fn request(tokens: &[u32]) -> GenerateRequest {
     greedy(Prompt::Tokens(tokens.to_vec()), 12).with_ignore_eos(true).with_logprobs(3)
 }
 
@@ -74,7 +74,7 @@ fn alone(folder: &Path, tokens: &[u32], max_tokens: usize) -> Completion {
 /// Checks that a request gets what an engine alone computes, bit for bit, with `cached` tokens from
 /// prefixes; returns the tokens of its answer.
 #[track_caller]
-fn agrees(engine: &Engine, folder: &Path, request: &GenerateRequest, cached: usize) -> Vec<u32> {
+pub(crate) fn agrees(engine: &Engine, folder: &Path, request: &GenerateRequest, cached: usize) -> Vec<u32> {
     let Prompt::Tokens(prompt) = &request.prompt else { panic!("a prompt of tokens") };
     let (found, expected) =
         (complete(engine, request), alone(folder, prompt, request.max_tokens.unwrap_or(1)));
@@ -203,7 +203,7 @@ fn the_benchmark_runs_behind_a_depth() {
 }
 
 /// Engine with a prefix cache in files.
-fn with_files(folder: &Path, files: &Path) -> Engine {
+pub(crate) fn with_files(folder: &Path, files: &Path) -> Engine {
     let caching = PrefixCaching::Folder { path: files.join("prefixes"), limit_bytes: 1 << 30 };
     load(folder.to_owned(), &tiny_options().with_prefixes(caching).with_prefix_transfers(true))
 }

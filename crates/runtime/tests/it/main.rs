@@ -16,6 +16,7 @@ mod evaluate;
 mod fields;
 mod generate;
 mod hybrid;
+mod layer_kinds;
 mod learning;
 mod load;
 mod logprobs;
