@@ -229,9 +229,13 @@ impl Config {
 /// The family that a `config.json` names. `classes` are those of its `architectures`.
 fn find_family(config: &Fields<'_>, classes: &[&str]) -> Result<&'static Family> {
     let families = || decoder::FAMILIES.iter().chain(encoder::FAMILIES);
-    // The usual class of each family, without what most of them end with.
-    let name = |class: &'static str| class.strip_suffix("ForCausalLM").unwrap_or(class);
-    let supported = || families().map(|family| name(family.classes[0])).collect::<Vec<_>>().join(", ");
+    // By their names in GGUF, of which there are fewer than classes.
+    let supported = || {
+        let mut names: Vec<_> = families().map(|family| family.architecture).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.join(", ")
+    };
     let model_type = config.text("model_type")?;
     let found = match (classes.first(), model_type) {
         (Some(class), model_type) => {
