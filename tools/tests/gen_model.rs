@@ -1,18 +1,23 @@
 //! Generated models open, have the declared types and shapes, and do not depend on the number of
 //! threads.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::{Gguf, TensorType};
 use ruvllm_kernels::quant::WeightFormat;
+use ruvllm_models::{Model, ParameterCounts, open_checkpoint};
 use ruvllm_tools::gen_model::{Options, Shape, TypeMix, gen_model};
 
 fn generate(dir: &Path, types: &str, seed: u64, threads: usize) -> Vec<u8> {
+    std::fs::read(generate_file(dir, Shape::LlamaTiny, types, seed, threads)).expect("the model")
+}
+
+fn generate_file(dir: &Path, shape: Shape, types: &str, seed: u64, threads: usize) -> PathBuf {
     let path = dir.join("model.gguf");
     let types = types.parse().expect("a type");
-    let options = Options { shape: Shape::LlamaTiny, types, seed, layers: None, threads: Some(threads) };
+    let options = Options { shape, types, seed, layers: None, threads: Some(threads) };
     gen_model(&options, &path).expect("a model");
-    std::fs::read(path).expect("the model")
+    path
 }
 
 /// The type of a tensor of a generated model.
@@ -109,4 +114,21 @@ fn metadata_describe_a_llama_with_a_vocabulary() {
     let tokens = metadata.get_strings("tokenizer.ggml.tokens").expect("strings").expect("present");
     assert_eq!(tokens.len(), 512);
     assert_eq!(tokens[..3], ["<unk>", "<s>", "</s>"]);
+}
+
+#[test]
+fn files_of_every_family_load() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    for (shape, types, is_mixture) in [
+        (Shape::LlamaTiny, "q4_k_m", false),
+        (Shape::Qwen3MoeTiny, "iq4_nl", true),
+        (Shape::GptOssTiny, "mxfp4_moe", true),
+        (Shape::Qwen35Tiny, "q4_0", false),
+    ] {
+        let path = generate_file(dir.path(), shape, types, 0, 2);
+        let checkpoint = open_checkpoint(&path).expect("a model");
+        Model::load(checkpoint.as_ref(), &mut |_| {}).expect("the tensors of the family");
+        let counts = ParameterCounts::of(checkpoint.as_ref());
+        assert_eq!(counts.active < counts.total, is_mixture, "{shape:?}: {counts:?}");
+    }
 }

@@ -5,6 +5,7 @@
 
 mod random;
 mod shape;
+mod tensors;
 mod types;
 mod vocabulary;
 
@@ -17,7 +18,8 @@ use gguf_rs_lite::{Metadata, TensorInfo, TensorType, Writer, write_file};
 use crate::{Error, Result};
 use random::Source;
 pub use shape::Shape;
-use shape::{Sizes, Tensor};
+use shape::Sizes;
+use tensors::{Tensor, Values};
 pub use types::TypeMix;
 
 /// Values per chunk of a worker; bounds the memory in use.
@@ -49,7 +51,7 @@ pub fn gen_model(options: &Options, out: &Path) -> Result<()> {
     let floats = declare(&tensors, |_| TensorType::F32).map_err(wrap)?;
     let formats = options.types.formats(&floats, sizes.heads_per_kv_head());
     let declared = declare(&tensors, |i| formats[i].tensor_type()).map_err(wrap)?;
-    let total: u64 = tensors.iter().map(|tensor| (tensor.rows * tensor.cols) as u64).sum();
+    let total: u64 = tensors.iter().map(|tensor| tensor.len() as u64).sum();
     let threads = options
         .threads
         .or_else(|| std::thread::available_parallelism().ok().map(NonZero::get))
@@ -76,18 +78,12 @@ fn declare(
     tensors: &[Tensor],
     tensor_type: impl Fn(usize) -> TensorType,
 ) -> gguf_rs_lite::Result<Vec<TensorInfo>> {
-    let entry = |(i, tensor): (usize, &Tensor)| {
-        let dims = if tensor.is_vector() {
-            vec![tensor.cols as u64]
-        } else {
-            vec![tensor.cols as u64, tensor.rows as u64]
-        };
-        TensorInfo::new(&tensor.name, dims, tensor_type(i))
-    };
+    let entry =
+        |(i, tensor): (usize, &Tensor)| TensorInfo::new(&tensor.name, tensor.dims.clone(), tensor_type(i));
     tensors.iter().enumerate().map(entry).collect()
 }
 
-/// Generates, quantizes and writes one tensor, `threads` chunks of rows at a time.
+/// Generates, quantizes and writes one tensor.
 fn write_tensor<W: std::io::Write>(
     writer: &mut Writer<W>,
     source: &Source,
@@ -96,20 +92,45 @@ fn write_tensor<W: std::io::Write>(
     format: types::Format,
     threads: usize,
 ) -> gguf_rs_lite::Result<()> {
-    let rows_per_chunk = (CHUNK_VALUES / tensor.cols).clamp(1, tensor.rows);
+    let distinct = source.distinct_rows(tensor.rows());
+    if distinct == tensor.rows() {
+        return generate_rows(source, index, tensor, format, (distinct, threads), |bytes| {
+            writer.write_chunk(bytes)
+        });
+    }
+    let mut rows = Vec::new();
+    generate_rows(source, index, tensor, format, (distinct, threads), |bytes| {
+        rows.extend_from_slice(bytes);
+        Ok(())
+    })?;
+    let row_bytes = rows.len() / distinct;
+    (0..tensor.rows() as u64).try_for_each(|row| {
+        let start = source.pick(index, row, distinct) * row_bytes;
+        writer.write_chunk(&rows[start..start + row_bytes])
+    })
+}
+
+/// Generates and quantizes the first `rows` rows of a tensor, `threads` chunks at a time.
+fn generate_rows(
+    source: &Source,
+    index: u64,
+    tensor: &Tensor,
+    format: types::Format,
+    (rows, threads): (usize, usize),
+    mut write: impl FnMut(&[u8]) -> gguf_rs_lite::Result<()>,
+) -> gguf_rs_lite::Result<()> {
+    let rows_per_chunk = (CHUNK_VALUES / tensor.cols()).clamp(1, rows.div_ceil(threads));
     let mut chunks: Vec<Vec<u8>> = vec![Vec::new(); threads];
     let mut next = 0;
-    while next < tensor.rows {
+    while next < rows {
         std::thread::scope(|scope| {
             for (i, bytes) in chunks.iter_mut().enumerate() {
-                let first = (next + i * rows_per_chunk).min(tensor.rows);
-                let last = (first + rows_per_chunk).min(tensor.rows);
+                let first = (next + i * rows_per_chunk).min(rows);
+                let last = (first + rows_per_chunk).min(rows);
                 scope.spawn(move || fill_rows(source, index, tensor, format, first..last, bytes));
             }
         });
-        for bytes in &chunks {
-            writer.write_chunk(bytes)?;
-        }
+        chunks.iter().try_for_each(|bytes| write(bytes))?;
         next += threads * rows_per_chunk;
     }
     Ok(())
@@ -124,12 +145,12 @@ fn fill_rows(
     rows: std::ops::Range<usize>,
     bytes: &mut Vec<u8>,
 ) {
-    let mut values = vec![0.0; tensor.cols];
+    let mut values = vec![0.0; tensor.cols()];
     bytes.clear();
     for row in rows {
-        match tensor.deviation {
-            Some(deviation) => source.fill(index, row as u64, deviation, &mut values),
-            None => values.fill(1.0),
+        match tensor.values {
+            Values::Normal(deviation) => source.fill(index, row as u64, deviation, &mut values),
+            Values::Constant(value) => values.fill(value),
         }
         format.append(&values, bytes);
     }
@@ -137,7 +158,7 @@ fn fill_rows(
 
 fn metadata(options: &Options, sizes: &Sizes) -> Metadata {
     let mut metadata = Metadata::new();
-    metadata.insert("general.architecture", "llama");
+    metadata.insert("general.architecture", sizes.architecture());
     metadata.insert("general.name", format!("{} with random weights", sizes.name));
     metadata.insert("general.file_type", options.types.file_type());
     metadata.insert("general.quantization_version", 2u32);
@@ -156,7 +177,7 @@ struct Progress {
 
 impl Progress {
     fn add(&mut self, tensor: &Tensor) {
-        self.done += (tensor.rows * tensor.cols) as u64;
+        self.done += tensor.len() as u64;
         let percent = self.done * 100 / self.total.max(1);
         if percent >= self.percent + 5 {
             self.percent = percent;

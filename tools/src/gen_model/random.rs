@@ -1,39 +1,38 @@
 //! Normally distributed weights, a function of the seed for any number of threads.
 
-/// Models of more values take their rows from a repeating pool of random numbers, for speed.
-const POOL_FROM: u64 = 4_000_000_000;
-const POOL_VALUES: usize = 1 << 22;
+/// Models of more values repeat rows, for speed: quantizers of few bits take hours for them.
+const REPEATED_FROM: u64 = 2_000_000_000;
+const DISTINCT_ROWS: usize = 256;
 
 /// Source of a model's values. Each row has its own stream, so rows can be generated in any order.
 pub(super) struct Source {
     seed: u64,
-    /// Standard normal values; empty for models whose every value is drawn.
-    pool: Vec<f32>,
+    repeats_rows: bool,
 }
 
 impl Source {
     /// A source for a model of `total` values.
     pub(super) fn new(seed: u64, total: u64) -> Self {
-        let mut pool = Vec::new();
-        if total >= POOL_FROM {
-            pool.resize(POOL_VALUES, 0.0);
-            SplitMix(seed).fill_normal(1.0, &mut pool);
-        }
-        Self { seed, pool }
+        Self { seed, repeats_rows: total >= REPEATED_FROM }
+    }
+
+    /// Number of different rows in a tensor of `rows`.
+    pub(super) fn distinct_rows(&self, rows: usize) -> usize {
+        if self.repeats_rows { rows.min(DISTINCT_ROWS) } else { rows }
+    }
+
+    /// The row among `distinct` different ones that stands at `row`.
+    pub(super) fn pick(&self, tensor: u64, row: u64, distinct: usize) -> usize {
+        (self.stream(tensor, row).next() % distinct as u64) as usize
     }
 
     /// Fills a row with normally distributed values of mean 0.
     pub(super) fn fill(&self, tensor: u64, row: u64, deviation: f32, values: &mut [f32]) {
-        let mut stream = SplitMix(mix(self.seed ^ mix(tensor ^ mix(row))));
-        if self.pool.is_empty() {
-            stream.fill_normal(deviation, values);
-            return;
-        }
-        let start = (stream.next() % self.pool.len() as u64) as usize;
-        let (end, begin) = (&self.pool[start..], &self.pool[..start]);
-        for (value, normal) in values.iter_mut().zip(end.iter().chain(begin).cycle()) {
-            *value = normal * deviation;
-        }
+        self.stream(tensor, row).fill_normal(deviation, values);
+    }
+
+    fn stream(&self, tensor: u64, row: u64) -> SplitMix {
+        SplitMix(mix(self.seed ^ mix(tensor ^ mix(row))))
     }
 }
 
@@ -83,17 +82,26 @@ mod tests {
     }
 
     #[test]
-    fn drawn_and_pooled_values_have_the_wanted_deviation() {
-        for total in [0, POOL_FROM] {
-            let source = Source::new(7, total);
-            let mut values = vec![0.0; 100_001];
-            source.fill(3, 5, 0.02, &mut values);
-            let (mean, deviation) = moments(&values);
-            // Four standard errors of the mean and of the deviation.
-            assert!(mean.abs() < 4.0 * 0.02 / 316.0, "mean {mean}");
-            assert!((deviation / 0.02 - 1.0).abs() < 4.0 / 447.0, "deviation {deviation}");
-            assert!(values.iter().all(|value| value.is_finite()));
-        }
+    fn values_have_the_wanted_deviation() {
+        let mut values = vec![0.0; 100_001];
+        Source::new(7, 0).fill(3, 5, 0.02, &mut values);
+        let (mean, deviation) = moments(&values);
+        // Four standard errors of the mean and of the deviation.
+        assert!(mean.abs() < 4.0 * 0.02 / 316.0, "mean {mean}");
+        assert!((deviation / 0.02 - 1.0).abs() < 4.0 / 447.0, "deviation {deviation}");
+        assert!(values.iter().all(|value| value.is_finite()));
+    }
+
+    #[test]
+    fn rows_of_large_models_repeat_evenly() {
+        assert_eq!(Source::new(7, REPEATED_FROM - 1).distinct_rows(10_000), 10_000);
+        let source = Source::new(7, REPEATED_FROM);
+        assert_eq!(source.distinct_rows(100), 100);
+        let distinct = source.distinct_rows(10_000);
+        let mut picked = vec![0; distinct];
+        (0..10_000).for_each(|row| picked[source.pick(3, row, distinct)] += 1);
+        // Mean 39 each.
+        assert!(picked.iter().all(|times| (10..90).contains(times)), "{picked:?}");
     }
 
     #[test]

@@ -41,6 +41,8 @@ enum Mix {
     Iq2Xs,
     Iq1,
     Ternary,
+    /// Experts in `MXFP4`, the rest as the base.
+    Mxfp4Experts,
 }
 
 /// Role of a matrix, as far as recipes care.
@@ -103,6 +105,13 @@ impl Recipe {
             "4 bits (OCP microscaling), scales are powers of two",
             TensorType::MXFP4,
             Mix::None,
+            38,
+        ),
+        Self::new(
+            "MXFP4_MOE",
+            "4 bits (OCP microscaling) for experts, 8 for the rest",
+            TensorType::Q8_0,
+            Mix::Mxfp4Experts,
             38,
         ),
         Self::new("IQ3_M", "3 bits (grid), 4 for the sensitive part", TensorType::IQ3_S, Mix::Iq3M, 27),
@@ -208,7 +217,10 @@ impl Recipe {
                 self.base
             } else {
                 let (part, layer) = (Part::of(&tensor.name, tied), layer_of(&tensor.name).unwrap_or(0));
-                let exception = self.exception(part, layer, n_layers, heads_per_kv_head);
+                let exception = match self.mix {
+                    Mix::Mxfp4Experts => tensor.name.contains("_exps.").then_some(TensorType::MXFP4),
+                    _ => self.exception(part, layer, n_layers, heads_per_kv_head),
+                };
                 let wanted = exception.unwrap_or(self.base);
                 match wanted {
                     TensorType::Q3_K | TensorType::Q4_K if part == Part::Value && narrow_values => {
@@ -381,6 +393,23 @@ mod tests {
             ("blk.2.attn_v.weight", TensorType::Q4_K),
             ("blk.15.ffn_down.weight", TensorType::Q6_K),
             ("blk.15.ffn_up.weight", TensorType::Q4_K),
+        ] {
+            assert_eq!(type_of(name, &tensors, &types), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_recipe_for_experts_keeps_the_rest_at_eight_bits() {
+        let mut tensors = tensors(2, 64);
+        tensors.push(TensorInfo::new("blk.1.ffn_down_exps.weight", [64, 64, 4], TensorType::F16).unwrap());
+        tensors.push(TensorInfo::new("blk.1.ffn_down_exps.bias", [64, 4], TensorType::F32).unwrap());
+        let types = recipe("MXFP4_MOE").assign(&tensors, 1, false);
+        for (name, expected) in [
+            ("output.weight", TensorType::Q8_0),
+            ("token_embd.weight", TensorType::Q8_0),
+            ("blk.1.ffn_down.weight", TensorType::Q8_0),
+            ("blk.1.ffn_down_exps.weight", TensorType::MXFP4),
+            ("blk.1.ffn_down_exps.bias", TensorType::F32),
         ] {
             assert_eq!(type_of(name, &tensors, &types), expected, "{name}");
         }
