@@ -8,7 +8,7 @@ use crate::codec::TextCodec;
 use crate::error::Result;
 use crate::request::GenerateRequest;
 use crate::thinking::{Thinking, variables_of};
-use crate::tools::{RequestTools, is_constrained, prompt_of};
+use crate::tools::{RequestTools, Scope, prompt_of};
 
 impl TextCodec {
     /// A parser that divides the output of a request, as pieces of text that
@@ -29,8 +29,7 @@ impl TextCodec {
             None => None,
             Some(_) => {
                 let mut prompt = self.encode(&prompt_of(request), &variables_of(request), cancel)?;
-                let is_constrained = is_constrained(request, tools.as_ref());
-                Thinking::new(self, request, &mut prompt, is_constrained)?
+                Thinking::new(self, request, &mut prompt, Scope::of(request, tools.as_ref()))?
             }
         };
         let calls = tools.map(|tools| tools.parser(&[]));

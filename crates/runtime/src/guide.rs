@@ -1,7 +1,8 @@
 //! Rules of one generation's tokens: the constraint of its request, and the budget of its thinking.
 //!
 //! A constraint holds for the answer. Where the model may think first, the logits pass until the
-//! token that ends the thinking; only tokens that end the output are excluded there.
+//! token that ends the thinking; only tokens that end the output are excluded there. A grammar of
+//! calls that are messages holds for all messages, from the first token on.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +14,13 @@ use crate::codec::TextCodec;
 use crate::error::Result;
 use crate::request::GenerateRequest;
 use crate::thinking::Thinking;
-use crate::tools::RequestTools;
+use crate::tools::{RequestTools, Scope};
 
 /// Masks the logits of a generation; without a rule they pass unchanged.
 pub(crate) struct Guide {
     thinking: Option<Thinking>,
     language: Option<Language>,
+    scope: Scope,
     gate: Gate,
     /// Tokens that end the output.
     ends: Vec<TokenId>,
@@ -50,15 +52,17 @@ impl Guide {
         tools: Option<&RequestTools>,
     ) -> Result<Self> {
         let language = Language::new(codec, request, tools)?;
+        let scope = Scope::of(request, tools);
         let ends = codec.tokenizer().end_of_generation().to_vec();
         let (masked, masks) = (Vec::new(), Default::default());
-        Ok(Self { thinking: None, language, gate: Gate::Passed, ends, masked, masks })
+        Ok(Self { thinking: None, language, scope, gate: Gate::Passed, ends, masked, masks })
     }
 
     /// The guide of a model that thinks.
     pub(crate) fn with_thinking(self, thinking: Option<Thinking>) -> Self {
         let gate = match &thinking {
-            Some(thinking) if thinking.has_borders() => match thinking.phase() {
+            Some(thinking) if self.scope == Scope::Answer && thinking.has_borders() => match thinking.phase()
+            {
                 Phase::Start => Gate::Start,
                 Phase::Thinking => Gate::Waiting,
                 Phase::Answer => Gate::Passed,

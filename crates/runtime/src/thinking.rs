@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::request::{GenerateRequest, Prompt};
+use crate::tools::{Scope, ToolError};
 
 /// Tokens at the end of a prompt whose text tells the phase that the output begins in.
 const PROMPT_END: usize = 24;
@@ -26,7 +27,7 @@ pub(crate) struct Thinking {
     /// The markers that are one token of the vocabulary.
     open: Option<TokenId>,
     close: Option<TokenId>,
-    /// Tokens that end the thinking and begin the answer.
+    /// Tokens that end the thinking and, unless a constraint decides about it, begin the answer.
     closing: Vec<TokenId>,
     budget: Option<usize>,
     /// Tokens of the thinking so far, without its markers.
@@ -37,25 +38,30 @@ pub(crate) struct Thinking {
 
 impl Thinking {
     /// The thinking of a request behind this prompt; `None` for a model that does not think. A
-    /// budget of 0 closes thinking that the prompt has opened, at the prompt's end; so does
-    /// `is_constrained` where the vocabulary has no token that ends it.
+    /// budget of 0 closes thinking that the prompt has opened, at the prompt's end; so does a
+    /// constraint where the vocabulary has no token that ends it. A constraint on all messages
+    /// decides what follows the thinking.
     ///
     /// # Errors
-    /// [`Error::Encode`].
+    /// [`Error::Encode`]; [`Error::Tools`] if a constraint on all messages has to begin within one.
     pub(crate) fn new(
         codec: &TextCodec,
         request: &GenerateRequest,
         prompt: &mut Vec<TokenId>,
-        is_constrained: bool,
+        scope: Scope,
     ) -> Result<Option<Self>> {
         let Some(format) = Self::format_of(codec, request) else { return Ok(None) };
         let tokenizer = codec.tokenizer();
         let options = EncodeOptions { add_special: false, parse_special: true };
-        let closing = tokenizer.encode(format.forced_close(), options).map_err(Error::Encode)?;
+        let closing = if scope == Scope::Messages { format.close() } else { format.forced_close() };
+        let closing = tokenizer.encode(closing, options).map_err(Error::Encode)?;
         let end = &prompt[prompt.len().saturating_sub(PROMPT_END)..];
         let mut first = format.phase_after(&tokenizer.decode(end, false).map_err(Error::Encode)?);
+        if scope == Scope::Messages && first != Phase::Start {
+            return Err(Error::Tools(ToolError::OpenMessage));
+        }
         let [open, close] = [format.open(), format.close()].map(|marker| tokenizer.token_to_id(marker));
-        let must_close = request.thinking_budget == Some(0) || (is_constrained && close.is_none());
+        let must_close = request.thinking_budget == Some(0) || (scope != Scope::None && close.is_none());
         if first == Phase::Thinking && must_close {
             prompt.extend_from_slice(&closing);
             first = Phase::Answer;

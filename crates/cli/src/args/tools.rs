@@ -31,7 +31,7 @@ pub(crate) struct ToolArgs {
     unconstrained_tools: bool,
 
     /// Format of calls: hermes, llama, mistral, mistral-args, function-tag,
-    /// qwen-xml or glm [default: that of the chat template]
+    /// qwen-xml, glm or harmony [default: that of the chat template]
     #[arg(long, value_name = "FORMAT", requires = "tools", value_parser = format)]
     tool_format: Option<ToolCallFormat>,
 }

@@ -15,6 +15,7 @@ mod compiler;
 mod elements;
 mod error;
 mod gbnf;
+mod messages;
 mod schema;
 mod source;
 mod state;

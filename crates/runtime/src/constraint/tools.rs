@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::elements::Tags;
 use super::error::ConstraintError;
 use super::gbnf::lark_string;
+use super::messages;
 use super::schema;
 use super::source::Constraint;
 
@@ -131,6 +132,11 @@ impl Writer<'_> {
     /// The rules down to those of the single tools.
     fn start(&mut self) {
         let format = self.grammar.format;
+        if format.has_messages() {
+            let rules = messages::rules(&|text| self.marker(text), self.grammar.requires_call);
+            let _ = write!(self.out, "{rules}{}", self.tools());
+            return;
+        }
         let calls = self.calls();
         if self.grammar.requires_call {
             let _ = write!(self.out, "start: {calls}\n{}", self.rules());
@@ -193,9 +199,6 @@ impl Writer<'_> {
     /// Rules `call`, `opened`, `array` and `tool`, as far as they are used.
     fn rules(&self) -> String {
         let format = self.grammar.format;
-        let tools: Vec<String> =
-            (0..self.grammar.targets.len()).map(|index| format!("tool_{index}")).collect();
-        let tool = format!("tool: {}\n", tools.join(" | "));
         let opening = self.marker(format.opening());
         let call = match format {
             ToolCallFormat::Llama => "call: tool\n".to_owned(),
@@ -209,7 +212,14 @@ impl Writer<'_> {
                 format!("call: {opening} opened\nopened: tool {closing}\n")
             }
         };
-        call + &tool
+        call + &self.tools()
+    }
+
+    /// Rule `tool`.
+    fn tools(&self) -> String {
+        let tools: Vec<String> =
+            (0..self.grammar.targets.len()).map(|index| format!("tool_{index}")).collect();
+        format!("tool: {}\n", tools.join(" | "))
     }
 
     /// The rule of one tool: its name and its arguments.
@@ -224,6 +234,7 @@ impl Writer<'_> {
             }
             ToolCallFormat::MistralArgs => (format!("{} {}", lark_string(name), self.marker("[ARGS]")), ""),
             ToolCallFormat::FunctionTag => (lark_string(&format!("{name}>")), ""),
+            ToolCallFormat::Harmony => (format!("{} header", lark_string(name)), ""),
             _ => (lark_string(&format!("{{\"name\": {quoted}, \"parameters\": ")), "\"}\""),
         };
         let _ = writeln!(self.out, "tool_{index}: {before} args_{index} {after}");

@@ -21,7 +21,7 @@ use crate::session_table::{Record, SessionId};
 use crate::speculation::Speculation;
 use crate::stop::StopMatcher;
 use crate::thinking::{Thinking, variables_of};
-use crate::tools::{RequestTools, is_constrained, prompt_of};
+use crate::tools::{RequestTools, Scope, prompt_of};
 
 /// Properties of a backend that a generation depends on.
 pub(crate) struct Facts<'b> {
@@ -96,8 +96,8 @@ impl Prepared {
         let rules = Rules::new(facts, request, &request.sampling)?;
         let variables = variables_of(request);
         let mut prompt = facts.codec.encode(&prompt_of(request), &variables, cancel)?;
-        let is_constrained = is_constrained(request, rules.tools.as_ref());
-        let thinking = Thinking::new(facts.codec, request, &mut prompt, is_constrained)?;
+        let scope = Scope::of(request, rules.tools.as_ref());
+        let thinking = Thinking::new(facts.codec, request, &mut prompt, scope)?;
         let (context, model_context) = (facts.context, facts.model_context);
         if prompt.len() > context {
             return Err(Error::PromptTooLong { prompt_tokens: prompt.len(), context, model_context });

@@ -78,6 +78,11 @@ pub enum ToolError {
     /// The request restricts its output in two ways.
     #[error("tools and another constraint on the output exclude each other; drop one, or choose no tool")]
     TwoConstraints,
+    /// The prompt ends within a message of the answer, and calls are messages of their own.
+    #[error(
+        "the prompt ends within a message of the answer, and calls of this model are messages; end it before the first header"
+    )]
+    OpenMessage,
     /// A build without constraints cannot force a call.
     #[error("a required tool call needs the feature `structured-output`")]
     Unconstrained,

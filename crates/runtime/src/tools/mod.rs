@@ -13,4 +13,4 @@ mod request;
 pub use self::choice::ToolChoice;
 pub(crate) use self::definition::definitions;
 pub use self::error::ToolError;
-pub(crate) use self::request::{RequestTools, is_constrained, prompt_of};
+pub(crate) use self::request::{RequestTools, Scope, prompt_of};

@@ -133,15 +133,35 @@ fn types(format: ToolCallFormat, tools: &[Definition<'_>]) -> Arc<ArgumentTypes>
     Arc::new(types)
 }
 
-/// True if the output of a request has a constraint: its own, or the grammar of calls.
-pub(crate) fn is_constrained(request: &GenerateRequest, tools: Option<&RequestTools>) -> bool {
+/// Text of an output that its constraint holds for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "structured-output"), expect(dead_code, reason = "such builds have no constraints"))]
+pub(crate) enum Scope {
+    /// There is no constraint.
+    None,
+    /// The answer behind the thinking.
+    Answer,
+    /// All messages with their headers, thinking included.
+    Messages,
+}
+
+impl Scope {
+    /// Scope of a request's constraint: its own, or the grammar of calls.
     #[cfg(feature = "structured-output")]
-    return request.constraint.is_some() || tools.is_some_and(|tools| tools.constraint.is_some());
+    pub(crate) fn of(request: &GenerateRequest, tools: Option<&RequestTools>) -> Self {
+        match tools.filter(|tools| tools.constraint.is_some()) {
+            Some(tools) if tools.format.has_messages() => Self::Messages,
+            Some(_) => Self::Answer,
+            None if request.constraint.is_some() => Self::Answer,
+            None => Self::None,
+        }
+    }
+
+    /// Scope in a build without constraints.
     #[cfg(not(feature = "structured-output"))]
-    return {
-        let _ = (request, tools);
-        false
-    };
+    pub(crate) fn of(_: &GenerateRequest, _: Option<&RequestTools>) -> Self {
+        Self::None
+    }
 }
 
 /// The prompt that is encoded: without tools if none may be called.

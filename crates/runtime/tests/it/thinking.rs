@@ -8,8 +8,9 @@ use gguf_rs_lite::{Array, Value};
 use ruvllm::crates::text::tokenizer::EncodeOptions;
 use ruvllm::serde_json::json;
 use ruvllm::{
-    AnswerEvent, BackendSession, CancelToken, Completion, Constraint, Engine, FinishReason, GenerateRequest,
-    InferenceBackend, Message, ModelConfig, Prompt, ReasoningFormat, Result, TextCodec, TokenId, ToolChoice,
+    AnswerEvent, BackendSession, CancelToken, Completion, Constraint, Engine, Error, FinishReason,
+    GenerateRequest, InferenceBackend, Message, ModelConfig, Prompt, ReasoningFormat, Result, TextCodec,
+    TokenId, ToolChoice, ToolError,
 };
 
 use crate::common::{complete, greedy, tiny, tiny_with};
@@ -47,7 +48,15 @@ fn tags() -> Engine {
 }
 
 fn channels() -> Engine {
-    engine(CHANNELS, &["<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|return|>", "<|call|>"])
+    engine(CHANNELS, &MARKERS)
+}
+
+const MARKERS: [&str; 7] =
+    ["<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|return|>", "<|call|>", "<|constrain|>"];
+
+/// An engine whose template of channels knows calls.
+fn channels_with_calls() -> Engine {
+    engine(&format!("{CHANNELS}{{# to=functions. <|call|> #}}"), &MARKERS)
 }
 
 /// Backend that thinks one text and, behind the end of the thinking, says another.
@@ -62,10 +71,14 @@ struct Thinker {
 
 impl Thinker {
     fn new(engine: Engine, format: ReasoningFormat, thinking: &str, answer: &str) -> Self {
+        Self::with_closing(engine, format.forced_close(), thinking, answer)
+    }
+
+    fn with_closing(engine: Engine, closing: &str, thinking: &str, answer: &str) -> Self {
         let tokenizer = engine.tokenizer();
         let options = EncodeOptions { add_special: false, parse_special: true };
         let encode = |text: &str| tokenizer.encode(text, options).unwrap();
-        let closing = encode(format.forced_close());
+        let closing = encode(closing);
         let thinking = [encode(thinking), closing.clone()].concat();
         let answer = [encode(answer), tokenizer.end_of_generation()[..1].to_vec()].concat();
         let prompt_tokens = engine.encode_prompt(&chat()).unwrap().len();
@@ -289,15 +302,83 @@ fn channels_are_thinking_and_answer() {
     assert!(completion.text.starts_with("<|channel|>"), "{}", completion.text);
 }
 
-#[test]
-fn calls_follow_thinking() {
+/// A conversation with one tool.
+fn ask_with_tool() -> GenerateRequest {
     let tools = json!([{"type": "function", "function": {"name": "now", "parameters":
         {"type": "object", "properties": {"zone": {"enum": ["UTC"]}}, "required": ["zone"]}}}]);
+    greedy(Prompt::chat_with_tools([Message::user("hi")], tools), 300)
+}
+
+/// The end of a message and the role of the next one.
+const NEXT: &str = "<|end|><|start|>assistant";
+
+#[test]
+fn calls_in_channels_follow_thinking() {
+    const ARGUMENTS: &str = r#"{"zone": "UTC"}"#;
+    for (header, word) in [
+        ("<|channel|>commentary to=functions.now <|constrain|>json<|message|>", ""),
+        (" to=functions.now<|channel|>commentary json<|message|>", ""),
+        ("<|channel|>commentary to=functions.now<|message|>", "I look at the clock."),
+    ] {
+        let preamble = format!("<|channel|>commentary<|message|>{word}{NEXT}");
+        let preamble = if word.is_empty() { "" } else { &preamble };
+        let thinking = "<|channel|>analysis<|message|>a to=functions.now b";
+        let answer = format!("{preamble}{header}{ARGUMENTS}");
+        let thinker = Thinker::with_closing(channels_with_calls(), NEXT, thinking, &answer);
+        for request in [
+            ask_with_tool(),
+            ask_with_tool().with_tool_choice(ToolChoice::Required),
+            ask_with_tool().with_constrain_tools(false),
+            ask_with_tool().with_thinking_budget(3).with_tool_choice(ToolChoice::Required),
+            ask_with_tool().with_logprobs(0),
+        ] {
+            let completion = thinker.run(&request);
+            assert_eq!(completion.finish_reason, FinishReason::ToolCalls, "{}", completion.text);
+            let [call] = completion.tool_calls.as_slice() else { panic!("{}", completion.text) };
+            assert_eq!((call.name.as_str(), call.arguments.as_str()), ("now", ARGUMENTS));
+            assert_eq!(completion.content(), word);
+            assert!("a to=functions.now b".starts_with(completion.reasoning().unwrap()));
+        }
+    }
+}
+
+#[test]
+fn the_grammar_of_channels_holds_from_the_first_token() {
+    // A model that would answer has to call.
+    let stubborn = Thinker::with_closing(
+        channels_with_calls(),
+        NEXT,
+        "<|channel|>analysis<|message|>no",
+        "<|channel|>final<|message|>No.",
+    );
+    let completion = stubborn.run(&ask_with_tool().with_tool_choice(ToolChoice::Required));
+    assert_eq!(completion.tool_calls[0].arguments_value()["zone"], "UTC", "{}", completion.text);
+    // Left to itself it answers.
+    let completion = stubborn.run(&ask_with_tool());
+    assert_eq!((completion.reasoning(), completion.content()), (Some("no"), "No."));
+    assert_eq!((completion.finish_reason, completion.tool_calls.len()), (FinishReason::Stop, 0));
+    // Names and arguments are those of the tool.
+    let wrong = "<|channel|>commentary to=functions.never<|message|>{\"zone\": \"CET\"}";
+    let inventive =
+        Thinker::with_closing(channels_with_calls(), NEXT, "<|channel|>analysis<|message|>so", wrong);
+    let completion = inventive.run(&ask_with_tool().with_tool_choice(ToolChoice::Required));
+    let call = &completion.tool_calls[0];
+    assert_eq!((call.name.as_str(), call.arguments_value()["zone"].as_str()), ("now", Some("UTC")));
+}
+
+#[test]
+fn a_prompt_within_a_message_leaves_calls_in_channels_no_place() {
+    let template = format!("{CHANNELS}<|channel|>analysis<|message|>{{# to=functions. <|call|> #}}");
+    let error = engine(&template, &MARKERS).generate(ask_with_tool()).unwrap_err();
+    assert!(matches!(&error, Error::Tools(ToolError::OpenMessage)), "{error:?}");
+}
+
+#[test]
+fn calls_follow_thinking() {
     let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {\"zone\": \"UTC\"}}\n</tool_call>";
     let thinker = Thinker::new(tags(), THINK, &format!("<think>a {call} b"), call);
-    let ask = || greedy(Prompt::chat_with_tools([Message::user("hi")], tools.clone()), 300);
     for choice in [ToolChoice::Auto, ToolChoice::Required] {
-        let completion = thinker.run(&ask().with_tool_choice(choice));
+        let completion = thinker.run(&ask_with_tool().with_tool_choice(choice));
         assert_eq!(completion.finish_reason, FinishReason::ToolCalls, "{}", completion.text);
         assert_eq!(completion.tool_calls.len(), 1);
         assert!(completion.reasoning().unwrap().contains("<tool_call>"));

@@ -36,7 +36,7 @@ pub(super) struct Headers {
     pub(super) end: &'static str,
     /// Channel of the thinking.
     pub(super) thinking: &'static str,
-    /// Word of a header whose message is no text for the reader: a tool call.
+    /// Begins the recipient in the header of a tool call, behind the channel or before it.
     pub(super) recipient: &'static str,
 }
 

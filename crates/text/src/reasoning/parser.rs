@@ -187,24 +187,28 @@ impl ReasoningParser {
         };
         let header = self.held[self.format.open().len()..end].trim_start();
         let is_thinking = header.starts_with(headers.thinking);
-        let is_call = header.contains(headers.recipient);
-        let end = end + headers.end.len();
-        if is_thinking {
-            self.release(end, Part::Marker, sink);
-            self.state = State::Thinking { fresh: true };
-        } else {
-            // The header of a call is part of it.
-            let part = if is_call { Part::Answer } else { Part::Marker };
-            self.release(end, part, sink);
-            self.state = State::Answer;
-        }
+        let recipient = self.held[..end].find(headers.recipient).filter(|_| !is_thinking);
+        self.release_header(recipient, end + headers.end.len(), sink);
+        self.state = if is_thinking { State::Thinking { fresh: true } } else { State::Answer };
         true
     }
 
-    /// Between two messages: the role of the next one.
+    /// Gives a header away. From its recipient on it is part of a call.
+    fn release_header(&mut self, recipient: Option<usize>, end: usize, sink: Sink<'_>) {
+        let marker = recipient.unwrap_or(end);
+        self.release(marker, Part::Marker, sink);
+        self.release(end - marker, Part::Answer, sink);
+    }
+
+    /// Between two messages: the role of the next one, and the recipient of a call.
     fn step_between(&mut self, headers: Headers, sink: Sink<'_>) -> bool {
         let open = self.format.open();
-        match [open, headers.end].iter().filter_map(|marker| Some((self.held.find(marker)?, *marker))).min() {
+        let marker = [open, headers.end].iter().filter_map(|text| Some((self.held.find(text)?, *text))).min();
+        let end = marker.map_or(self.held.len(), |(at, _)| at);
+        if let Some(recipient) = self.held[..end].find(headers.recipient) {
+            return self.step_recipient(recipient, headers, sink);
+        }
+        match marker {
             Some((at, marker)) if marker == open => {
                 self.release(at, Part::Marker, sink);
                 self.state = State::Header;
@@ -216,9 +220,28 @@ impl ReasoningParser {
                 true
             }
             None => {
-                let part = open_suffix(&self.held, open).max(open_suffix(&self.held, headers.end));
-                self.release(self.held.len() - part, Part::Marker, sink);
+                let undecided =
+                    [open, headers.end, headers.recipient].map(|text| open_suffix(&self.held, text));
+                let undecided = undecided.into_iter().max().unwrap_or(0);
+                self.release(self.held.len() - undecided, Part::Marker, sink);
                 false
+            }
+        }
+    }
+
+    /// Between two messages, before a recipient: the rest of a header.
+    fn step_recipient(&mut self, recipient: usize, headers: Headers, sink: Sink<'_>) -> bool {
+        self.release(recipient, Part::Marker, sink);
+        match self.held.find(headers.end).filter(|&end| end <= HEADER_BYTES) {
+            Some(end) => {
+                self.release_header(Some(0), end + headers.end.len(), sink);
+                self.state = State::Answer;
+                true
+            }
+            None if self.held.len() < HEADER_BYTES + headers.end.len() => false,
+            None => {
+                self.release(headers.recipient.len(), Part::Marker, sink);
+                true
             }
         }
     }

@@ -83,27 +83,46 @@ fn channels_of_harmony_become_thinking_and_answer() {
             "First.Yes",
             Phase::Answer,
         ),
-        // The header of a call stays with its arguments.
+        // The header of a call stays with its arguments, from the recipient on.
         (
             format!(
                 "<|channel|>analysis<|message|>a{next}<|channel|>commentary to=functions.f <|constrain|>json<|message|>{{}}"
             ),
             "a",
-            "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}",
+            "to=functions.f <|constrain|>json<|message|>{}",
+            Phase::Answer,
+        ),
+        (
+            format!(
+                "<|channel|>analysis<|message|>a{next} to=functions.f<|channel|>commentary json<|message|>{{}}"
+            ),
+            "a",
+            "to=functions.f<|channel|>commentary json<|message|>{}",
+            Phase::Answer,
+        ),
+        (
+            " to=functions.f<|channel|>commentary json<|message|>{}".to_owned(),
+            "",
+            " to=functions.f<|channel|>commentary json<|message|>{}",
+            Phase::Answer,
+        ),
+        // A recipient without a message.
+        (
+            format!("<|channel|>final<|message|>a{next} to=f{}<|channel|>final<|message|>b", "x".repeat(300)),
+            "",
+            "ab",
             Phase::Answer,
         ),
         ("<|channel|>analysis<|message|>So".to_owned(), "So", "", Phase::Thinking),
         ("<|channel|>analysis".to_owned(), "", "", Phase::Start),
         ("Yes".to_owned(), "", "Yes", Phase::Answer),
+        // A header without an end is text.
         (format!("<|channel|>{}", "x".repeat(300)), "", "", Phase::Answer),
     ] {
         let (thought, said, phase) = parts(HARMONY, Phase::Start, &text);
         assert_eq!((thought.as_str(), phase), (thinking, end), "{text:?}");
-        if text.len() < 300 {
-            assert_eq!(said, answer, "{text:?}");
-        } else {
-            assert_eq!(said, text, "a header without an end is text");
-        }
+        let answer = if text.starts_with("<|channel|>xx") { &text } else { answer };
+        assert_eq!(said, answer, "{text:?}");
     }
 }
 
@@ -179,6 +198,7 @@ fn fragments() -> impl Strategy<Value = String> {
         "analysis",
         "final",
         "commentary to=f",
+        " to=",
         "<|message|>",
         "<|end|>",
         "<|start|>assistant",

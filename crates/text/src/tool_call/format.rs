@@ -25,6 +25,9 @@ pub enum ToolCallFormat {
     /// `<tool_call>name<arg_key>a</arg_key><arg_value>text</arg_value></tool_call>`: GLM 4.5 and
     /// later, with line breaks between the tags or without.
     Glm,
+    /// `<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}`, or the
+    /// recipient before the channel: gpt-oss (harmony). An answer ends with its call.
+    Harmony,
 }
 
 /// A name that no format has.
@@ -39,7 +42,7 @@ pub struct UnknownToolCallFormat {
 
 impl ToolCallFormat {
     /// All formats.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Hermes,
         Self::Llama,
         Self::Mistral,
@@ -47,6 +50,7 @@ impl ToolCallFormat {
         Self::FunctionTag,
         Self::QwenXml,
         Self::Glm,
+        Self::Harmony,
     ];
 
     /// Format that a chat template writes earlier calls in, from the template's text.
@@ -63,6 +67,9 @@ impl ToolCallFormat {
         if has("<arg_key>") {
             return has("<tool_call>").then_some(Self::Glm);
         }
+        if has("<|call|>") && has("functions.") {
+            return has("<|channel|>").then_some(Self::Harmony);
+        }
         if has("[TOOL_CALLS]") {
             return Some(if has("[ARGS]") { Self::MistralArgs } else { Self::Mistral });
         }
@@ -77,7 +84,7 @@ impl ToolCallFormat {
     }
 
     /// Name of the format: `hermes`, `llama`, `mistral`, `mistral-args`, `function-tag`,
-    /// `qwen-xml`, `glm`.
+    /// `qwen-xml`, `glm`, `harmony`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -88,6 +95,7 @@ impl ToolCallFormat {
             Self::FunctionTag => "function-tag",
             Self::QwenXml => "qwen-xml",
             Self::Glm => "glm",
+            Self::Harmony => "harmony",
         }
     }
 
@@ -99,6 +107,7 @@ impl ToolCallFormat {
             Self::Llama => "<|python_tag|>",
             Self::Mistral | Self::MistralArgs => "[TOOL_CALLS]",
             Self::FunctionTag => "<function=",
+            Self::Harmony => "to=functions.",
         }
     }
 
@@ -108,6 +117,7 @@ impl ToolCallFormat {
         match self {
             Self::Hermes | Self::QwenXml | Self::Glm => "</tool_call>",
             Self::FunctionTag => "</function>",
+            Self::Harmony => "<|call|>",
             Self::Llama | Self::Mistral | Self::MistralArgs => "",
         }
     }
@@ -121,7 +131,14 @@ impl ToolCallFormat {
     /// True if an answer can have several calls.
     #[must_use]
     pub fn has_parallel_calls(self) -> bool {
-        self != Self::Llama
+        !matches!(self, Self::Llama | Self::Harmony)
+    }
+
+    /// True if an answer is a row of messages with headers: thinking, text, and a call each have
+    /// one.
+    #[must_use]
+    pub fn has_messages(self) -> bool {
+        self == Self::Harmony
     }
 }
 

@@ -16,6 +16,8 @@ const NAME_BYTES: usize = 256;
 const ARGS: &str = "[ARGS]";
 /// Before the name in [`ToolCallFormat::QwenXml`].
 const FUNCTION: &str = "<function=";
+/// Between name and arguments in [`ToolCallFormat::Harmony`].
+const MESSAGE: &str = "<|message|>";
 /// Before an id, which some Mistral models write behind the name.
 const CALL_ID: &str = "[CALL_ID]";
 
@@ -116,7 +118,8 @@ enum State {
     Text,
     /// Behind the opening, before the object, array or name.
     Open,
-    /// Within the name of [`ToolCallFormat::FunctionTag`] and [`ToolCallFormat::MistralArgs`].
+    /// Within the name of [`ToolCallFormat::FunctionTag`], [`ToolCallFormat::MistralArgs`] and
+    /// [`ToolCallFormat::Harmony`].
     Name,
     /// Within `{"name": ..., "arguments": ...}`.
     Object(Box<ObjectScan>),
@@ -273,7 +276,7 @@ impl ToolCallParser {
         let opening = self.format.opening();
         if self.held.ends_with(opening) {
             self.state = match self.format {
-                ToolCallFormat::FunctionTag => State::Name,
+                ToolCallFormat::FunctionTag | ToolCallFormat::Harmony => State::Name,
                 ToolCallFormat::QwenXml | ToolCallFormat::Glm => State::Head,
                 _ => State::Open,
             };
@@ -312,10 +315,17 @@ impl ToolCallParser {
 
     /// Within a name that a marker ends.
     fn take_name(&mut self, c: char, events: &mut Vec<ToolCallEvent>) {
-        let end = if self.format == ToolCallFormat::FunctionTag { ">" } else { ARGS };
+        let (end, behind_name): (_, &[_]) = match self.format {
+            ToolCallFormat::FunctionTag => (">", &[]),
+            // Channel and type of the arguments may follow.
+            ToolCallFormat::Harmony => (MESSAGE, &[" ", "<|"]),
+            _ => (ARGS, &[CALL_ID]),
+        };
         self.text.push(c);
         if let Some(head) = self.text.strip_suffix(end) {
-            let name = head.split(CALL_ID).next().unwrap_or_default().trim().to_owned();
+            let name =
+                behind_name.iter().fold(head, |name, border| name.split(border).next().unwrap_or(name));
+            let name = name.trim().to_owned();
             if name.is_empty() || !name.chars().all(is_name) {
                 return self.refuse(c, events);
             }
@@ -326,7 +336,7 @@ impl ToolCallParser {
             self.text.push_str(&name);
             return;
         }
-        let is_part = is_name(c) || "[]<>= \t".contains(c);
+        let is_part = is_name(c) || "[]<>|= \t".contains(c);
         if !is_part || self.text.len() > NAME_BYTES || (c == '<' && end == ">") {
             return self.refuse(c, events);
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{ArgumentTypes, ParsedOutput, ToolCallEvent, ToolCallFormat, ToolCallParser};
 use crate::chat::ChatStyle;
 
-use ToolCallFormat::{FunctionTag, Glm, Hermes, Llama, Mistral, MistralArgs, QwenXml};
+use ToolCallFormat::{FunctionTag, Glm, Harmony, Hermes, Llama, Mistral, MistralArgs, QwenXml};
 
 fn parse(format: ToolCallFormat, text: &str) -> ParsedOutput {
     ToolCallParser::new(format).parse(text)
@@ -26,6 +26,12 @@ fn check(format: ToolCallFormat, text: &str, content: &str, calls: &[(&str, &str
     assert_eq!(summary(format, text), (content.to_owned(), calls), "{text:?}");
 }
 
+/// Text of a published template.
+fn template(name: &str) -> String {
+    let path = format!("{}/tests/data/chat/templates/{name}.jinja", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(path).unwrap()
+}
+
 #[test]
 fn formats_of_templates() {
     for (style, format) in [
@@ -37,16 +43,16 @@ fn formats_of_templates() {
         (ChatStyle::Phi3, None),
     ] {
         assert_eq!(ToolCallFormat::of_template(style.source()), format, "built-in {style}");
-        let path = format!("{}/tests/data/chat/templates/{style}.jinja", env!("CARGO_MANIFEST_DIR"));
-        let source = std::fs::read_to_string(path).unwrap();
-        assert_eq!(ToolCallFormat::of_template(&source), format, "template {style}");
+        assert_eq!(ToolCallFormat::of_template(&template(style.name())), format, "template {style}");
     }
+    assert_eq!(ToolCallFormat::of_template(&template("thinking/gpt_oss")), Some(Harmony));
     for (source, format) in [
         ("{{ '[TOOL_CALLS]' + call.name + '[ARGS]' }}", Some(MistralArgs)),
         ("{{ '<function=' + call.name + '>' + arguments + '</function>' }}", Some(FunctionTag)),
         (r#"{{ "<|python_tag|>{\"name\": \"x\", \"parameters\": " }}"#, Some(Llama)),
         ("{{ '<tool_call>\n<function=f>\n<parameter=x>' }}", Some(QwenXml)),
         ("{{ '<tool_call>f\n<arg_key>' }}", Some(Glm)),
+        ("{{ '<|start|>assistant to=functions.' + name + '<|channel|>commentary<|call|>' }}", Some(Harmony)),
         ("{{ '<parameter=x>' }}", None),
         ("{{ '<|im_start|>' }}", None),
         ("", None),
@@ -86,6 +92,12 @@ fn calls_of_each_format() {
         "Ok",
         &[f, ("g", "{}")],
     );
+    let header = "to=functions.f <|constrain|>json<|message|>";
+    check(Harmony, &format!("I look. {header}{{\"a\": 1}}<|call|>"), "I look.", &[f]);
+    check(Harmony, " to=functions.f<|channel|>commentary json<|message|>{\"a\": 1}", "", &[f]);
+    check(Harmony, "to=functions.f<|message|>{\"a\": 1}", "", &[f]);
+    let text = "Write to=functions.f and go on.";
+    check(Harmony, text, text, &[]);
     check(FunctionTag, "<function=f>{\"a\": 1}</function>\n<function=g>{}</function>", "", &[f, ("g", "{}")]);
 }
 
@@ -345,6 +357,10 @@ fn fragments() -> impl Strategy<Value = String> {
         "</arg_key>",
         "<arg_value>",
         "</arg_value>",
+        "to=functions.f",
+        " <|constrain|>json",
+        "<|message|>",
+        "<|call|>",
     ]);
     prop::collection::vec(fragment, 0..24).prop_map(|parts| parts.concat())
 }
@@ -395,6 +411,7 @@ proptest! {
             QwenXml => format!(
                 "<tool_call>\n<function=f>\n<parameter=values>\n{list}\n</parameter>\n</function>\n</tool_call>"
             ),
+            Harmony => format!("to=functions.f <|constrain|>json<|message|>{arguments}"),
             Glm => format!("<tool_call>f<arg_key>values</arg_key><arg_value>{list}</arg_value></tool_call>"),
         };
         // Tags in the text of an argument end it.
