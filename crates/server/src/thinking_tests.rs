@@ -143,21 +143,80 @@ fn messages_have_a_block_of_thinking_before_the_text() {
     assert!(sent > tokens(json!({"type": "redacted_thinking", "data": "x"})));
 }
 
+fn respond(extra: Value) -> Reply {
+    let format = json!({"type": "json_schema", "name": "answer", "schema": {"enum": ["yes", "no"]}});
+    let mut body = json!({"input": "What is a glacier?", "temperature": 0, "max_output_tokens": 32,
+        "thinking_budget": 3, "text": {"format": format}});
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    send_to(thinking_router(), "POST", "/v1/responses", Some(body))
+}
+
 #[test]
-fn responses_count_thinking_and_leave_it_out() {
-    let body = json!({"input": "What is a glacier?", "temperature": 0, "max_output_tokens": 24});
-    for stream in [false, true] {
-        let mut body = body.clone();
-        body["stream"] = json!(stream);
-        let reply = send_to(thinking_router(), "POST", "/v1/responses", Some(body));
-        let response = match stream {
-            true => reply.events().pop().unwrap().1["response"].take(),
-            false => reply.json(),
-        };
-        assert!(
-            response["usage"]["output_tokens_details"]["reasoning_tokens"].as_u64() > Some(0),
-            "{response}"
-        );
-        assert!(!response["output"].to_string().contains("think>"), "{response}");
-    }
+fn responses_have_an_item_of_thinking_before_the_message() {
+    let response = respond(json!({"reasoning": {"effort": "low", "summary": "auto"}})).json();
+    let items = response["output"].as_array().unwrap();
+    let kinds: Vec<&Value> = items.iter().map(|item| &item["type"]).collect();
+    assert_eq!(kinds, [&json!("reasoning"), &json!("message")]);
+    assert_eq!((&items[0]["status"], &items[0]["summary"]), (&json!("completed"), &json!([])));
+    let part = &items[0]["content"][0];
+    assert_eq!(part["type"], "reasoning_text");
+    let thought = part["text"].as_str().unwrap();
+    assert!(!thought.is_empty() && !thought.contains("think>"), "{thought}");
+    assert!(is_answer(items[1]["content"][0]["text"].as_str().unwrap()), "{response}");
+    assert_eq!(response["reasoning"], json!({"effort": "low", "summary": "auto"}));
+    assert_eq!(response["usage"]["output_tokens_details"]["reasoning_tokens"], 3);
+
+    // Cut within the thinking: an item of it alone.
+    let cut = respond(json!({"thinking_budget": null, "max_output_tokens": 3})).json();
+    let items = cut["output"].as_array().unwrap();
+    assert_eq!((items.len(), &items[0]["type"]), (1, &json!("reasoning")));
+    assert_eq!((&items[0]["status"], &cut["status"]), (&json!("incomplete"), &json!("incomplete")));
+    // None at all.
+    let off = respond(json!({"reasoning": {"effort": "none"}})).json();
+    assert_eq!((off["output"].as_array().unwrap().len(), &off["output"][0]["type"]), (1, &json!("message")));
+}
+
+#[test]
+fn streamed_responses_have_deltas_of_thinking() {
+    let whole = respond(json!({})).json();
+    let events = respond(json!({"stream": true})).events();
+    let thought = whole["output"][0]["content"][0]["text"].clone();
+    let of = |name: &'static str| {
+        events.iter().filter(move |(found, _)| *found == name).map(|(_, data)| data.clone())
+    };
+    let deltas: String =
+        of("response.reasoning_text.delta").map(|data| data["delta"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(json!(deltas), thought);
+    let done: Vec<Value> = of("response.reasoning_text.done").map(|mut data| data["text"].take()).collect();
+    assert_eq!(done, [thought]);
+    let parts: Vec<Value> =
+        of("response.content_part.added").map(|mut data| data["part"]["type"].take()).collect();
+    assert_eq!(parts, [json!("reasoning_text"), json!("output_text")]);
+    let added: Vec<Value> = of("response.output_item.added").map(|mut data| data["item"].take()).collect();
+    assert_eq!((&added[0]["type"], &added[0]["content"]), (&json!("reasoning"), &json!([])));
+    let last = of("response.completed").next().unwrap();
+    assert_eq!(last["response"]["output"][0]["content"], whole["output"][0]["content"]);
+}
+
+#[test]
+fn items_of_thinking_reach_the_template() {
+    let tokens = |thinking: Value| {
+        let input = json!([{"role": "user", "content": "Hi"}, thinking,
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hello."}]},
+            {"role": "user", "content": "So?"}]);
+        let response = respond(json!({"input": input}));
+        assert_eq!(response.status, 200, "{}", response.text);
+        response.json()["usage"]["input_tokens"].as_u64().unwrap()
+    };
+    let hidden = tokens(json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}));
+    let text = json!([{"type": "reasoning_text", "text": "A greeting."}]);
+    let sent = tokens(json!({"type": "reasoning", "id": "rs_1", "summary": [], "content": text}));
+    let in_chat = {
+        let messages = json!([{"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Hello.", "reasoning_content": "A greeting."},
+            {"role": "user", "content": "So?"}]);
+        chat(json!({"messages": messages})).json()["usage"]["prompt_tokens"].as_u64().unwrap()
+    };
+    assert!(hidden < sent, "{hidden} {sent}");
+    assert_eq!(sent, in_chat, "the answer joins its thinking");
 }

@@ -40,6 +40,12 @@ impl ChatMessage {
         }
     }
 
+    /// True for thinking whose answer has not come.
+    pub(crate) fn is_thinking_alone(&self) -> bool {
+        let is_empty = matches!(&self.content, Some(Content::Text(text)) if text.is_empty());
+        self.reasoning_content.is_some() && is_empty && self.tool_calls.is_none()
+    }
+
     /// Adds a line to a message of text alone.
     pub(crate) fn push_line(&mut self, line: &str) {
         if let Some(Content::Text(text)) = &mut self.content {
@@ -127,17 +133,16 @@ pub(crate) fn text_of_content(content: &Content, param: &str) -> Result<String, 
     };
     let mut lines = Vec::with_capacity(parts.len());
     for (index, part) in parts.iter().enumerate() {
-        match (part.kind.as_str(), &part.text) {
-            ("text" | "input_text" | "output_text" | "refusal", Some(text)) => lines.push(text.as_str()),
-            ("text" | "input_text" | "output_text" | "refusal", None) => {
-                let message = "a text part has no text";
-                return Err(ApiError::invalid_param(format!("{param}[{index}].text"), message));
-            }
-            (kind, _) => {
-                let message = format!("parts of type {kind:?} are not supported; send text");
-                return Err(ApiError::invalid_param(format!("{param}[{index}].type"), message));
-            }
+        let kind = part.kind.as_str();
+        if !["text", "input_text", "output_text", "reasoning_text", "refusal"].contains(&kind) {
+            let message = format!("parts of type {kind:?} are not supported; send text");
+            return Err(ApiError::invalid_param(format!("{param}[{index}].type"), message));
         }
+        let Some(text) = &part.text else {
+            let message = "a text part has no text";
+            return Err(ApiError::invalid_param(format!("{param}[{index}].text"), message));
+        };
+        lines.push(text.as_str());
     }
     Ok(lines.join("\n"))
 }

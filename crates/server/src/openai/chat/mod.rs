@@ -17,7 +17,7 @@ pub(crate) use self::message::{
     CallParam, ChatMessage, Content, FunctionParam, Part, messages_of, text_of_content,
 };
 pub(crate) use self::reply::ChatCompletion;
-pub(crate) use self::request::{ChatRequest, ResponseFormat, choose_tools, top_logprobs};
+pub(crate) use self::request::{ChatRequest, ResponseFormat, choose_tools, set_effort, top_logprobs};
 pub(crate) use self::stream::ChatChunk;
 use super::{Common, MemoryField, MemoryUse, Target};
 use crate::api_error::ApiError;

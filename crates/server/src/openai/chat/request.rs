@@ -40,6 +40,17 @@ pub(crate) struct ChatRequest {
     pub(crate) chat_template_kwargs: Option<Map<String, Value>>,
 }
 
+/// Sets the variable of the chat template for the effort of thinking; `none` is a budget of 0.
+pub(crate) fn set_effort(request: &mut GenerateRequest, effort: Option<&str>) {
+    match effort {
+        None => {}
+        Some("none") => request.thinking_budget = Some(0),
+        Some(effort) => {
+            request.template_variables.entry("reasoning_effort").or_insert_with(|| effort.into());
+        }
+    }
+}
+
 /// Form of the answer.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ResponseFormat {
@@ -73,15 +84,7 @@ impl ChatRequest {
         choose_tools(&mut request, self.tool_choice.as_ref(), self.parallel_tool_calls)?;
         request.template_variables = self.template_variables()?;
         request.thinking_budget = self.thinking_budget;
-        if let Some(effort) = &self.reasoning_effort {
-            match effort.as_str() {
-                "none" => request.thinking_budget = Some(0),
-                effort => {
-                    let variables = &mut request.template_variables;
-                    variables.entry("reasoning_effort").or_insert_with(|| effort.into());
-                }
-            }
-        }
+        set_effort(&mut request, self.reasoning_effort.as_deref());
         request.logprobs = self.logprobs()?;
         if let Some(format) = &self.response_format
             && let Some(constraint) = format.constraint()?

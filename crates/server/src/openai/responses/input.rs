@@ -1,4 +1,4 @@
-//! Input items: messages, calls of functions and their results.
+//! Input items: messages, thinking, calls of functions and their results.
 
 use ruvllm::Message;
 use serde::Deserialize;
@@ -74,8 +74,14 @@ impl InputItem {
                 result.tool_call_id = Some(self.field(&self.call_id, "call_id", path)?.clone());
                 out.push(result);
             }
-            // Thoughts of other models.
-            "reasoning" => {}
+            // Without content it is encrypted, or a summary.
+            "reasoning" => {
+                if let Some(content) = &self.content {
+                    let mut message = ChatMessage::new("assistant", "");
+                    message.reasoning_content = Some(text_of_content(content, &format!("{path}.content"))?);
+                    out.push(message);
+                }
+            }
             "item_reference" => {
                 let message = "items are not kept here; send the item in place of its id";
                 return Err(ApiError::invalid_param(format!("{path}.type"), message));
@@ -90,10 +96,11 @@ impl InputItem {
 }
 
 /// Adds a message. Instructions that follow each other become one message: most templates take one
-/// system message, at the beginning.
+/// system message, at the beginning. An answer joins its thinking.
 fn push_message(role: &str, text: &str, out: &mut Vec<ChatMessage>) {
     match out.last_mut() {
         Some(last) if role == "system" && last.role == role => last.push_line(text),
+        Some(last) if role == "assistant" && last.is_thinking_alone() => last.push_line(text),
         _ => out.push(ChatMessage::new(role, text)),
     }
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use super::request::Echo;
+use super::request::{Echo, ReasoningParam};
 use crate::openai::chat::{TokenLogprob, token_logprobs};
 use crate::openai::now;
 use crate::request_id::random_id;
@@ -29,7 +29,7 @@ pub(crate) struct ResponseObject {
     parallel_tool_calls: bool,
     /// Null: responses are not kept.
     previous_response_id: Option<String>,
-    reasoning: Reasoning,
+    reasoning: ReasoningParam,
     store: bool,
     background: bool,
     temperature: f32,
@@ -65,25 +65,37 @@ pub(crate) struct IncompleteDetails {
     reason: &'static str,
 }
 
-/// Settings of thinking. Its text is no part of the output here.
-#[derive(Debug, Clone, Default, Serialize, ToSchema)]
-pub(crate) struct Reasoning {
-    effort: Option<String>,
-    summary: Option<String>,
-}
-
-/// A message or a call.
+/// Thinking, a message or a call.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum OutputItem {
-    Message { id: String, status: Status, role: &'static str, content: Vec<OutputPart> },
-    FunctionCall { id: String, status: Status, call_id: String, name: String, arguments: String },
+    /// `summary` is always empty: the thinking is in `content`.
+    Reasoning {
+        id: String,
+        status: Status,
+        summary: Vec<Value>,
+        content: Vec<OutputPart>,
+    },
+    Message {
+        id: String,
+        status: Status,
+        role: &'static str,
+        content: Vec<OutputPart>,
+    },
+    FunctionCall {
+        id: String,
+        status: Status,
+        call_id: String,
+        name: String,
+        arguments: String,
+    },
 }
 
-/// Text of a message.
+/// Text of thinking or of a message.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum OutputPart {
+    ReasoningText { text: String },
     OutputText { text: String, annotations: Vec<Value>, logprobs: Vec<TokenLogprob> },
 }
 
@@ -132,6 +144,12 @@ impl OutputPart {
 }
 
 impl OutputItem {
+    /// Thinking.
+    pub(super) fn reasoning(text: &str, status: Status) -> Self {
+        let content = vec![OutputPart::ReasoningText { text: text.to_owned() }];
+        Self::Reasoning { id: random_id("rs_"), status, summary: Vec::new(), content }
+    }
+
     /// A message with a text and the log-probabilities of its tokens.
     pub(super) fn message(text: &str, logprobs: Vec<TokenLogprob>, status: Status) -> Self {
         let content = vec![OutputPart::new(text, logprobs)];
@@ -146,25 +164,29 @@ impl OutputItem {
 
     pub(super) fn id(&self) -> &str {
         match self {
-            Self::Message { id, .. } | Self::FunctionCall { id, .. } => id,
+            Self::Reasoning { id, .. } | Self::Message { id, .. } | Self::FunctionCall { id, .. } => id,
         }
     }
 
     pub(super) fn set_status(&mut self, new: Status) {
         match self {
-            Self::Message { status, .. } | Self::FunctionCall { status, .. } => *status = new,
+            Self::Reasoning { status, .. }
+            | Self::Message { status, .. }
+            | Self::FunctionCall { status, .. } => *status = new,
         }
     }
 
-    /// Adds to the text of the message, or to the arguments of the call.
+    /// Adds to the text of the thinking or the message, or to the arguments of the call.
     pub(super) fn push(&mut self, delta: &str, more: &[TokenLogprob]) {
         match self {
-            Self::Message { content, .. } => {
-                if let Some(OutputPart::OutputText { text, logprobs, .. }) = content.first_mut() {
+            Self::Reasoning { content, .. } | Self::Message { content, .. } => match content.first_mut() {
+                Some(OutputPart::ReasoningText { text }) => text.push_str(delta),
+                Some(OutputPart::OutputText { text, logprobs, .. }) => {
                     text.push_str(delta);
                     logprobs.extend_from_slice(more);
                 }
-            }
+                None => {}
+            },
             Self::FunctionCall { arguments, .. } => arguments.push_str(delta),
         }
     }
@@ -188,7 +210,7 @@ impl ResponseObject {
             output: Vec::new(),
             parallel_tool_calls: request.parallel_tool_calls,
             previous_response_id: None,
-            reasoning: Reasoning::default(),
+            reasoning: echo.reasoning.unwrap_or_default(),
             store: false,
             background: false,
             temperature: request.sampling.temperature,
@@ -213,7 +235,11 @@ impl ResponseObject {
             OutputItem::call(&random_id("call_"), name, arguments, Status::Incomplete)
         });
         let calls: Vec<_> = calls.chain(invalid).collect();
-        if !completion.content().is_empty() || calls.is_empty() {
+        if let Some(thinking) = completion.reasoning() {
+            let status = if completion.is_thinking() { status } else { Status::Completed };
+            self.output.push(OutputItem::reasoning(thinking, status));
+        }
+        if !completion.content().is_empty() || (calls.is_empty() && !completion.is_thinking()) {
             let text = completion.content();
             let logprobs = token_logprobs(of_text(completion, tokenizer), tokenizer);
             self.output.push(OutputItem::message(text, logprobs, status));

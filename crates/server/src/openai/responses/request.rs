@@ -1,13 +1,13 @@
 //! The request of a response.
 
 use ruvllm::{GenerateRequest, Prompt};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::input::{InputItem, conversation};
 use crate::api_error::ApiError;
-use crate::openai::chat::{Content, ResponseFormat, choose_tools, top_logprobs};
+use crate::openai::chat::{Content, ResponseFormat, choose_tools, set_effort, top_logprobs};
 use crate::openai::{Common, Target};
 
 /// Value of `include` that asks for log-probabilities. Others have no effect.
@@ -32,6 +32,18 @@ pub(crate) struct ResponsesRequest {
     conversation: Option<Value>,
     prompt: Option<Value>,
     background: Option<bool>,
+    reasoning: Option<ReasoningParam>,
+    /// Most tokens of thinking before the answer; 0 = no thinking.
+    thinking_budget: Option<usize>,
+}
+
+/// Settings of thinking.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+pub(crate) struct ReasoningParam {
+    /// Variable `reasoning_effort` of the chat template; `none` is a budget of 0.
+    effort: Option<String>,
+    /// Repeated; thinking is sent as it is.
+    summary: Option<String>,
 }
 
 /// A function that the model may call. `strict` changes nothing: arguments fit the schema in any
@@ -57,6 +69,7 @@ pub(crate) struct Echo {
     pub(super) instructions: Option<String>,
     pub(super) max_output_tokens: Option<usize>,
     pub(super) metadata: Option<Map<String, Value>>,
+    pub(super) reasoning: Option<ReasoningParam>,
     pub(super) text: Option<Value>,
     pub(super) tool_choice: Option<Value>,
     pub(super) tools: Option<Vec<Value>>,
@@ -111,6 +124,9 @@ impl ResponsesRequest {
         let prompt = Prompt::Chat { messages: messages.map_err(renamed)?, tools };
         let mut request = common.request(target, prompt)?;
         choose_tools(&mut request, self.tool_choice.as_ref(), self.parallel_tool_calls)?;
+        request.thinking_budget = self.thinking_budget;
+        let effort = self.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
+        set_effort(&mut request, effort);
         let top = top_logprobs(self.top_logprobs)?;
         request.logprobs = self.include.iter().flatten().any(|part| part == LOGPROBS).then_some(top);
         let format = self.text.as_ref().and_then(|text| text.format.as_ref());

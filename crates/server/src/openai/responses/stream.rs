@@ -61,13 +61,17 @@ impl EventWriter {
         let (index, item) = (self.index(), &self.response.output[self.index()]);
         let id = item.id().to_owned();
         let mut added = json!({"output_index": index, "item": item});
-        let is_message = matches!(item, OutputItem::Message { .. });
-        if is_message {
+        let part = match item {
+            OutputItem::Reasoning { content, .. } | OutputItem::Message { content, .. } => {
+                content.first().cloned()
+            }
+            OutputItem::FunctionCall { .. } => None,
+        };
+        if part.is_some() {
             added["item"]["content"] = json!([]);
         }
         self.write("response.output_item.added", &added, out);
-        if is_message {
-            let part = OutputPart::new("", Vec::new());
+        if let Some(part) = part {
             let data = json!({"item_id": id, "output_index": index, "content_index": 0, "part": part});
             self.write("response.content_part.added", &data, out);
         }
@@ -83,14 +87,24 @@ impl EventWriter {
         item.set_status(status);
         let item = item.clone();
         match &item {
-            OutputItem::Message { id, content, .. } => {
+            OutputItem::Reasoning { id, content, .. } | OutputItem::Message { id, content, .. } => {
                 for (number, part) in content.iter().enumerate() {
-                    let OutputPart::OutputText { text, logprobs, .. } = part;
-                    let mut data = json!({"item_id": id, "output_index": index, "content_index": number,
-                        "text": text, "logprobs": logprobs});
-                    self.write("response.output_text.done", &data, out);
-                    data =
-                        json!({"item_id": id, "output_index": index, "content_index": number, "part": part});
+                    let at = json!({"item_id": id, "output_index": index, "content_index": number});
+                    let mut data = at.clone();
+                    let name = match part {
+                        OutputPart::ReasoningText { text } => {
+                            data["text"] = text.as_str().into();
+                            "response.reasoning_text.done"
+                        }
+                        OutputPart::OutputText { text, logprobs, .. } => {
+                            data["text"] = text.as_str().into();
+                            data["logprobs"] = json!(logprobs);
+                            "response.output_text.done"
+                        }
+                    };
+                    self.write(name, &data, out);
+                    data = at;
+                    data["part"] = json!(part);
                     self.write("response.content_part.done", &data, out);
                 }
             }
@@ -103,7 +117,7 @@ impl EventWriter {
         self.write("response.output_item.done", &json!({"output_index": index, "item": item}), out);
     }
 
-    /// Adds text to the open message, or arguments to the open call.
+    /// Adds text to the open thinking or message, or arguments to the open call.
     fn write_delta(&mut self, delta: &str, out: &mut Vec<u8>) {
         let index = self.index();
         let Some(item) = self.response.output.last_mut() else { return };
@@ -112,6 +126,10 @@ impl EventWriter {
         let mut data = json!({"item_id": item.id(), "output_index": index, "delta": delta});
         let name = match item {
             OutputItem::FunctionCall { .. } => "response.function_call_arguments.delta",
+            OutputItem::Reasoning { .. } => {
+                data["content_index"] = 0.into();
+                "response.reasoning_text.delta"
+            }
             OutputItem::Message { .. } => {
                 data["content_index"] = 0.into();
                 data["logprobs"] = json!(logprobs);
@@ -140,6 +158,18 @@ impl EventWriter {
         self.write_delta(&piece.text, out);
     }
 
+    /// Adds a piece of thinking, whose log-probabilities are left out.
+    fn write_reasoning(&mut self, text: &str, out: &mut Vec<u8>) {
+        if text.is_empty() {
+            return;
+        }
+        let is_reasoning = matches!(self.response.output.last(), Some(OutputItem::Reasoning { .. }));
+        if !self.is_open || !is_reasoning {
+            self.begin_item(OutputItem::reasoning("", Status::InProgress), out);
+        }
+        self.write_delta(text, out);
+    }
+
     fn write_call(&mut self, event: &ToolCallEvent, out: &mut Vec<u8>) {
         self.logprobs.clear();
         match event {
@@ -161,11 +191,13 @@ impl StreamWriter for EventWriter {
 
     fn event(&mut self, event: Event, out: &mut Vec<u8>) {
         match event.kind {
-            EventKind::Reasoning(_) => {}
+            EventKind::Reasoning(piece) => self.write_reasoning(&piece.text, out),
             EventKind::Text(piece) => self.write_text(&piece, out),
             EventKind::ToolCall(call) => self.write_call(&call, out),
             EventKind::End(completion) => {
-                if self.response.output.is_empty() {
+                let has_answer =
+                    self.response.output.iter().any(|item| !matches!(item, OutputItem::Reasoning { .. }));
+                if !has_answer && !completion.is_thinking() {
                     self.begin_item(OutputItem::message("", Vec::new(), Status::InProgress), out);
                 }
                 self.end_item(status_of(&completion), out);
