@@ -34,7 +34,7 @@ impl Machine {
         Self {
             date: xtask::today(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            cpu: proc_value("/proc/cpuinfo", "model name"),
+            cpu: proc_value("/proc/cpuinfo", "model name").map(with_level),
             commit: line("git", &["describe", "--always", "--dirty"]),
             compiler: line("rustc", &["--version"]),
             load_before: load(),
@@ -64,6 +64,14 @@ impl Machine {
         parts.extend(self.omp_wait_policy.as_ref().map(|policy| format!("OMP_WAIT_POLICY={policy}")));
         parts.join("; ")
     }
+}
+
+/// Virtual machines hide the generation of their processor: machines of one name with and without
+/// AVX-512 have pages of their own.
+fn with_level(cpu: String) -> String {
+    let flags = proc_value("/proc/cpuinfo", "flags").unwrap_or_default();
+    let has_avx512 = flags.split(' ').any(|flag| flag == "avx512f");
+    if flags.is_empty() || has_avx512 { cpu } else { format!("{cpu} without AVX-512") }
 }
 
 fn proc_value(file: &str, name: &str) -> Option<String> {
