@@ -6,8 +6,8 @@ use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     adapter, bench, calibrate_kv, chat, completions, convert, detokenize, doctor, embed, eval, generate,
-    imatrix, inspect, key, man, pack, quantize, run, serve, session, show, sona, store, template, tokenize,
-    witness,
+    imatrix, inspect, key, man, pack, quantize, rerank, run, serve, session, show, sona, store, template,
+    tokenize, witness,
 };
 use crate::error::Result;
 
@@ -77,6 +77,7 @@ pub(crate) enum Command {
     Detokenize(detokenize::DetokenizeArgs),
     Template(template::TemplateArgs),
     Embed(Box<embed::EmbedArgs>),
+    Rerank(Box<rerank::RerankArgs>),
     #[command(subcommand)]
     Eval(eval::EvalCommand),
     Bench(bench::BenchArgs),
@@ -119,6 +120,7 @@ impl Cli {
             Command::Imatrix(args) => return imatrix::run(&args, json),
             Command::CalibrateKv(args) => return calibrate_kv::run(&args, json),
             Command::Embed(args) => return embed::run(&args, json),
+            Command::Rerank(args) => rerank::run(&args, json)?,
             Command::Adapter(adapter::AdapterCommand::Merge(args)) => {
                 return adapter::merge::run(&args, json);
             }

@@ -187,6 +187,7 @@ fn engine_kind(error: &ruvllm::Error) -> &'static str {
         | E::Encode(_)
         | E::EncodeText { .. }
         | E::EmptyText { .. }
+        | E::Rerank(_)
         | E::TextTooShort { .. }
         | E::ComparedVocabulary { .. }
         | E::CalibrationText { .. }

@@ -41,6 +41,16 @@ pub enum Error {
         architecture: String,
     },
 
+    /// The model has no classification head, and scores no pairs of texts.
+    #[error("the model has no classification head (`cls.output.weight`), so it gives no scores")]
+    NoHead,
+
+    /// The file has the output of a BERT head without its hidden layer.
+    #[error(
+        "the file has `cls.output.weight` without `cls.weight`: its converter left out the pooler, without which scores are wrong; use the Hugging Face folder, or a file converted from it by `ruvllm convert`"
+    )]
+    HeadWithoutHidden,
+
     /// A folder holds no model that can be read.
     #[error("{} holds no model: {reason}", path.display())]
     NotAModelFolder {

@@ -52,7 +52,7 @@ pub use checkpoint::{Checkpoint, TensorBytes};
 pub use compute::{Compute, RowKernelCounts, RowKernelReport, RowKernels};
 pub use config::{Heads, LocalRope, ModelConfig};
 pub use decoder::Model;
-pub use encoder::{Encoder, EncoderConfig, EncoderWorkspace};
+pub use encoder::{Encoder, EncoderConfig, EncoderText, EncoderWorkspace};
 pub use error::{Error, Result};
 pub use family::{
     Activation, AttentionTemperature, DecoderSpec, DeltaNet, ExpertGroups, Experts, LatentAttention,

@@ -20,6 +20,9 @@ pub(crate) const NORMALIZE: &str = "ruvllm.embedding.normalize";
 /// for. Ours too.
 pub(crate) const MAX_TOKENS: &str = "ruvllm.embedding.max_tokens";
 
+/// The number of GGUF files for a score of a text instead of a vector.
+pub(crate) const RANKS: u32 = 4;
+
 /// Pooling of a text's hidden states into one vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -45,7 +48,7 @@ impl Pooling {
         }
     }
 
-    /// The number that GGUF files use: 0 is none, 4 is a score instead of a vector.
+    /// The number that GGUF files use: 0 is none, [`RANKS`] a score instead of a vector.
     pub(crate) fn number(self) -> u32 {
         match self {
             Self::Mean => 1,
@@ -94,9 +97,10 @@ impl EmbeddingDefaults {
         let keys = Keys::new(metadata, read_architecture(metadata)?);
         let pooling = match keys.count(POOLING, 0..=usize::MAX)? {
             None | Some(0) => None,
+            Some(found) if found == RANKS as usize => None,
             Some(found) => {
                 let pooling = Pooling::ALL.into_iter().find(|pooling| pooling.number() as usize == found);
-                let expected = "1 (mean), 2 (cls) or 3 (last); models that rank texts are not supported";
+                let expected = "1 (mean), 2 (cls), 3 (last) or 4 (score)";
                 Some(pooling.ok_or_else(|| keys.invalid(POOLING, found, expected))?)
             }
         };
@@ -135,7 +139,10 @@ mod tests {
         let expected =
             EmbeddingDefaults { pooling: Some(Pooling::Cls), normalize: Some(false), max_tokens: Some(256) };
         assert_eq!(EmbeddingDefaults::from_metadata(&metadata).ok(), Some(expected));
-        for (key, value) in [("bert.pooling_type", 4_u32), (MAX_TOKENS, 0)] {
+        metadata.insert("bert.pooling_type", RANKS);
+        let expected = EmbeddingDefaults { pooling: None, ..expected };
+        assert_eq!(EmbeddingDefaults::from_metadata(&metadata).ok(), Some(expected));
+        for (key, value) in [("bert.pooling_type", 5_u32), (MAX_TOKENS, 0)] {
             let mut metadata = metadata.clone();
             metadata.insert(key, value);
             let error = EmbeddingDefaults::from_metadata(&metadata).map_err(|error| error.to_string());

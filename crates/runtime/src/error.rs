@@ -308,6 +308,9 @@ pub enum Error {
         /// Its index in the request.
         index: usize,
     },
+    /// Documents cannot be ranked.
+    #[error(transparent)]
+    Rerank(#[from] crate::embed::RerankError),
     /// Pooling of the first token (CLS) with a decoder.
     #[error(
         "pooling {pooling} needs an encoder: the first token of a decoder has seen nothing but itself; use mean or last"

@@ -137,7 +137,9 @@ pub use crate::codec::TextCodec;
 #[cfg(feature = "structured-output")]
 pub use crate::constraint::{Constraint, ConstraintCompiler, ConstraintError, ConstraintState, TokenMask};
 pub use crate::conversation::Conversation;
-pub use crate::embed::{Embedder, Embedding, EmbeddingRequest, Embeddings};
+pub use crate::embed::{
+    Embedder, Embedding, EmbeddingRequest, Embeddings, RankedDocument, Ranking, RerankError, RerankRequest,
+};
 pub use crate::engine::Engine;
 pub use crate::error::{Error, KvShortage, Result};
 pub use crate::evaluate::{KlDivergence, MeanNll, PasskeyOptions, PasskeyResult, Perplexity};

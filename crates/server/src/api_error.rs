@@ -219,7 +219,7 @@ pub(crate) fn with_sources(error: &dyn Error) -> String {
 /// Errors of the engine as those of the request that caused them.
 impl From<ruvllm::Error> for ApiError {
     fn from(error: ruvllm::Error) -> Self {
-        use ruvllm::{Error as E, Refusal as R};
+        use ruvllm::{Error as E, Refusal as R, RerankError as Rr};
 
         let message = with_sources(error.cause());
         match error.cause() {
@@ -261,6 +261,14 @@ impl From<ruvllm::Error> for ApiError {
                 Self::invalid_param("prompt", message)
             }
             E::EncodeText { .. } | E::EmptyText { .. } => Self::invalid_param("input", message),
+            E::Rerank(error) => Self::invalid_param(
+                match error {
+                    Rr::EmptyQuery | Rr::QueryTooLong { .. } | Rr::EncodeQuery { .. } => "query",
+                    Rr::NoDocuments => "documents",
+                    _ => "model",
+                },
+                message,
+            ),
             E::Adapter { .. } if !error.kv_memory_short() => Self::invalid_param("adapters", message),
             E::AdapterScale { .. } | E::AdapterBackend { .. } => Self::invalid_param("adapters", message),
             E::KvPolicyNotOpened { .. } | E::KvPolicyBackend { .. } => Self::invalid_param("kv", message),

@@ -24,6 +24,7 @@ pub(crate) fn router(app: Arc<App>, gate: Arc<Gate>) -> Router {
         .route("/v1/messages", post(anthropic::create))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/embeddings", post(openai::embeddings::create))
+        .route("/v1/rerank", post(native::rerank::create))
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*name}", get(openai::models::retrieve))
         .route("/v1/adapters", get(native::adapters::list).post(native::adapters::load))

@@ -90,6 +90,10 @@ pub enum Error {
         limit: usize,
     },
 
+    /// The tokenizer has no rule that makes one sequence of two texts.
+    #[error("the tokenizer has no rule for pairs of texts")]
+    NoPairs,
+
     /// The token id is not in the vocabulary.
     #[error("token id {id} is not in the vocabulary of {vocab_size} tokens")]
     UnknownTokenId {

@@ -20,6 +20,7 @@ pub(crate) mod man;
 pub(crate) mod offer;
 pub(crate) mod pack;
 pub(crate) mod quantize;
+pub(crate) mod rerank;
 mod rewrite;
 pub(crate) mod run;
 pub(crate) mod serve;

@@ -41,7 +41,7 @@ impl Key {
             Commands::All => command == "ruvllm",
             Commands::Model => command == "generate",
             Commands::Running => {
-                matches!(command, "generate" | "chat" | "run" | "serve" | "embed" | "doctor")
+                matches!(command, "generate" | "chat" | "run" | "serve" | "embed" | "rerank" | "doctor")
             }
             Commands::Generating => matches!(command, "generate" | "chat" | "run" | "serve"),
         }

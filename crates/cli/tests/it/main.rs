@@ -41,6 +41,7 @@ mod quantize;
 #[cfg(unix)]
 mod readme;
 mod references;
+mod rerank;
 mod run;
 mod schema;
 #[cfg(unix)]

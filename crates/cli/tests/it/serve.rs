@@ -122,6 +122,23 @@ fn a_model_of_a_flag_is_served_under_its_names() {
 }
 
 #[test]
+fn a_reranker_is_served() {
+    let model = repository("crates/models/tests/data/rerank/xlm_roberta/converted.gguf");
+    let server = Served::start(&["-m", argument(&model)]);
+    let body = r#"{"query": "where did the cat sit", "documents": ["The cat sat on the mat.", ""], "top_n": 1,
+                   "return_documents": true, "raw_scores": true}"#;
+    let (status, text) = server.request("POST", "/v1/rerank", "", body);
+    let reply: Value = serde_json::from_str(text.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    // The logit of transformers.
+    let score = reply["results"][0]["relevance_score"].as_f64().unwrap();
+    assert!(status == 200 && (score - 0.431_709_838).abs() < 1e-5, "{text}");
+    assert_eq!(reply["results"][0]["document"]["text"], "The cat sat on the mat.");
+    let body = r#"{"prompt": "Once", "max_tokens": 2}"#;
+    let (status, text) = server.request("POST", "/v1/completions", "", body);
+    assert!(status == 400 && text.contains("generates no text"), "{text}");
+}
+
+#[test]
 fn keys_are_rotated_by_sighup() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.toml");

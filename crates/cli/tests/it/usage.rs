@@ -2,7 +2,7 @@
 
 use crate::program::{finish, run};
 
-pub(crate) const COMMANDS: [&[&str]; 74] = [
+pub(crate) const COMMANDS: [&[&str]; 75] = [
     &["run"],
     &["generate"],
     &["chat"],
@@ -28,6 +28,7 @@ pub(crate) const COMMANDS: [&[&str]; 74] = [
     &["show"],
     &["rm"],
     &["embed"],
+    &["rerank"],
     &["adapter", "add"],
     &["adapter", "list"],
     &["adapter", "show"],

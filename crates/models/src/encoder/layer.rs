@@ -9,7 +9,8 @@ use ruvllm_kernels::rows::Activation;
 
 use super::attention::TextAttention;
 use super::config::EncoderConfig;
-use super::weights::{LayerNorm, LayerWeights, Linear};
+use super::linear::{LayerNorm, Linear};
+use super::weights::LayerWeights;
 use crate::compute::Compute;
 use crate::error::Result;
 use crate::projection::{finish, project};

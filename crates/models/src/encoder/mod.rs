@@ -7,14 +7,16 @@
 
 mod attention;
 mod config;
+mod head;
 mod layer;
+mod linear;
+mod text;
 mod weights;
-
-use std::ops::Range;
 
 use ruvllm_text::TokenId;
 
 use self::layer::Layer;
+use self::text::spans;
 use self::weights::Weights;
 use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
@@ -24,6 +26,7 @@ use crate::weights::{LoadProgress, WeightBytes};
 
 pub use self::config::EncoderConfig;
 pub use self::layer::EncoderWorkspace;
+pub use self::text::EncoderText;
 
 /// An encoder-only transformer with its weights. Immutable and shareable; buffers are in an
 /// [`EncoderWorkspace`].
@@ -93,9 +96,44 @@ impl Encoder {
         workspace: &'w mut EncoderWorkspace,
         texts: &[&[TokenId]],
     ) -> Result<&'w [f32]> {
-        self.check(texts)?;
-        let n_tokens = texts.iter().map(|text| text.len()).sum::<usize>();
-        let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
+        let texts: Vec<_> = texts.iter().map(|&tokens| EncoderText::new(tokens)).collect();
+        self.run(compute, workspace, &texts)
+    }
+
+    /// Logits of pairs of texts: the head's output for the first state of each, `[texts]`. Bits
+    /// depend on the pair alone, as in [`Self::forward`].
+    ///
+    /// # Errors
+    /// [`Error::NoHead`] for a model without a classification head; otherwise as
+    /// [`Self::forward`].
+    pub fn scores(
+        &self,
+        compute: &Compute,
+        workspace: &mut EncoderWorkspace,
+        texts: &[EncoderText<'_>],
+    ) -> Result<Vec<f32>> {
+        let head = self.weights.head.as_ref().ok_or(Error::NoHead)?;
+        let states = self.run(compute, workspace, texts)?;
+        let dim = self.config.model_dim;
+        let firsts = spans(texts).into_iter().map(|span| &states[span.start * dim..][..dim]);
+        Ok(head.scores(compute, firsts))
+    }
+
+    /// True if the model has a classification head, whose output is a score.
+    pub fn has_head(&self) -> bool {
+        self.weights.head.is_some()
+    }
+
+    /// The hidden states of all tokens.
+    fn run<'w>(
+        &self,
+        compute: &Compute,
+        workspace: &'w mut EncoderWorkspace,
+        texts: &[EncoderText<'_>],
+    ) -> Result<&'w [f32]> {
+        text::check(texts, &self.config)?;
+        let n_tokens = texts.iter().map(|text| text.tokens.len()).sum::<usize>();
+        let longest = texts.iter().map(|text| text.tokens.len()).max().unwrap_or(0);
         workspace.prepare(&self.config, n_tokens, longest)?;
         self.embed(compute, workspace, texts);
         let spans = spans(texts);
@@ -105,36 +143,20 @@ impl Encoder {
         Ok(workspace.states())
     }
 
-    fn check(&self, texts: &[&[TokenId]]) -> Result<()> {
-        if texts.is_empty() {
-            return Err(Error::EmptyBatch);
-        }
-        let (context_length, vocab_size) = (self.config.context_length, self.config.vocab_size);
-        for (segment, text) in texts.iter().enumerate() {
-            if text.is_empty() {
-                return Err(Error::EmptySegment { segment });
-            }
-            if text.len() > context_length {
-                return Err(Error::TextOfTokens { segment, tokens: text.len(), context_length });
-            }
-            if let Some(index) = text.iter().position(|&token| token as usize >= vocab_size) {
-                return Err(Error::TokenOutOfRange { segment, index, token: text[index], vocab_size });
-            }
-        }
-        Ok(())
-    }
-
     /// The sum of the embeddings of token, type and position, normed.
-    fn embed(&self, compute: &Compute, workspace: &mut EncoderWorkspace, texts: &[&[TokenId]]) {
+    fn embed(&self, compute: &Compute, workspace: &mut EncoderWorkspace, texts: &[EncoderText<'_>]) {
         let Compute { kernels, pool, .. } = compute;
         let (dim, weights) = (self.config.model_dim, &self.weights);
         let (sums, states) = workspace.embedding_buffers();
         let norm = weights.embedding_norm.norm();
-        let tokens = texts.iter().flat_map(|text| text.iter().enumerate());
+        let tokens = texts.iter().flat_map(|text| {
+            let tokens = text.tokens.iter().enumerate();
+            tokens.map(|(position, &token)| (position, token, usize::from(position >= text.second_type)))
+        });
         let rows = sums.chunks_exact_mut(dim).zip(states.chunks_exact_mut(dim)).zip(tokens);
-        rows::for_each(pool, rows, |((sum, state), (position, &token))| {
+        rows::for_each(pool, rows, |((sum, state), (position, token, kind))| {
             weights.embedding.dequantize_row(token as usize, sum);
-            if let Some(token_type) = &weights.token_type {
+            if let Some(token_type) = weights.token_types.get(kind).or(weights.token_types.first()) {
                 kernels.add_assign(sum, token_type);
             }
             weights.positions.dequantize_row(position, state);
@@ -142,15 +164,4 @@ impl Encoder {
             kernels.norm(norm, self.config.norm_eps, sum, state);
         });
     }
-}
-
-/// The tokens of each text among those of all.
-fn spans(texts: &[&[TokenId]]) -> Vec<Range<usize>> {
-    let mut end = 0;
-    let span = |text: &&[TokenId]| {
-        let start = end;
-        end += text.len();
-        start..end
-    };
-    texts.iter().map(span).collect()
 }

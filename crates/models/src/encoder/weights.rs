@@ -1,30 +1,13 @@
 //! Tensors of an encoder: names, shapes and loading.
 
 use ruvllm_kernels::quant::PackedMatrix;
-use ruvllm_kernels::rows::Norm;
 
 use super::config::{EncoderConfig, TOKEN_TYPES};
+use super::head::Head;
+use super::linear::{LayerNorm, Linear, layer_norm, linear};
 use crate::checkpoint::Checkpoint;
 use crate::error::Result;
 use crate::weights::{EMBEDDING, LoadProgress, TensorSource, WeightBytes};
-
-/// A projection `y = W x + bias`.
-pub(super) struct Linear {
-    pub(super) weights: PackedMatrix, // [outputs, inputs]
-    pub(super) bias: Vec<f32>,        // [outputs]
-}
-
-/// A layer norm over `model_dim` values.
-pub(super) struct LayerNorm {
-    weight: Vec<f32>,
-    bias: Vec<f32>,
-}
-
-impl LayerNorm {
-    pub(super) fn norm(&self) -> Norm<'_> {
-        Norm::Layer { weight: &self.weight, bias: Some(&self.bias) }
-    }
-}
 
 /// One transformer layer.
 pub(super) struct LayerWeights {
@@ -42,11 +25,13 @@ pub(super) struct LayerWeights {
 pub(super) struct Weights {
     pub(super) embedding: PackedMatrix, // [vocab_size, model_dim]
     pub(super) positions: PackedMatrix, // [context_length, model_dim]
-    /// Embedding of the first token type, which all tokens of a text alone have; none in models
-    /// without.
-    pub(super) token_type: Option<Vec<f32>>, // [model_dim]
+    /// Embeddings of the first two token types: of a text alone, and of the second text of a pair.
+    /// Fewer in models without.
+    pub(super) token_types: Vec<Vec<f32>>, // up to 2 of [model_dim]
     pub(super) embedding_norm: LayerNorm,
     pub(super) layers: Vec<LayerWeights>,
+    /// `None`: the model gives states alone.
+    pub(super) head: Option<Head>,
     pub(super) bytes: WeightBytes,
 }
 
@@ -64,22 +49,20 @@ impl Weights {
         let dim = config.model_dim;
         let embedding = source.matrix(EMBEDDING, config.vocab_size, dim)?;
         let positions = source.matrix("position_embd.weight", config.context_length, dim)?;
-        let token_type = match config.n_token_types {
-            0 => None,
-            types => {
-                let mut row = vec![0.0; dim];
-                source.matrix(TOKEN_TYPES, types, dim)?.dequantize_row(0, &mut row);
-                Some(row)
-            }
-        };
+        let mut token_types = vec![vec![0.0; dim]; config.n_token_types.min(2)];
+        if config.n_token_types > 0 {
+            let table = source.matrix(TOKEN_TYPES, config.n_token_types, dim)?;
+            token_types.iter_mut().enumerate().for_each(|(row, out)| table.dequantize_row(row, out));
+        }
         let embedding_norm = layer_norm(&mut source, "token_embd_norm", dim)?;
         // `n_layers` is at most the number of tensors, see `EncoderConfig`.
         let mut layers = Vec::with_capacity(config.n_layers);
         for layer in 0..config.n_layers {
             layers.push(load_layer(&mut source, config, layer)?);
         }
+        let head = Head::load(&mut source, config)?;
         let bytes = source.finish(&config.architecture)?;
-        Ok(Self { embedding, positions, token_type, embedding_norm, layers, bytes })
+        Ok(Self { embedding, positions, token_types, embedding_norm, layers, head, bytes })
     }
 }
 
@@ -95,19 +78,5 @@ fn load_layer(source: &mut TensorSource<'_>, config: &EncoderConfig, layer: usiz
         up: linear(source, &name("ffn_up"), ffn_dim, dim)?,
         down: linear(source, &name("ffn_down"), dim, ffn_dim)?,
         ffn_norm: layer_norm(source, &name("layer_output_norm"), dim)?,
-    })
-}
-
-fn linear(source: &mut TensorSource<'_>, name: &str, rows: usize, cols: usize) -> Result<Linear> {
-    Ok(Linear {
-        weights: source.matrix(&format!("{name}.weight"), rows, cols)?,
-        bias: source.vector(&format!("{name}.bias"), rows)?,
-    })
-}
-
-fn layer_norm(source: &mut TensorSource<'_>, name: &str, dim: usize) -> Result<LayerNorm> {
-    Ok(LayerNorm {
-        weight: source.vector(&format!("{name}.weight"), dim)?,
-        bias: source.vector(&format!("{name}.bias"), dim)?,
     })
 }

@@ -7,6 +7,7 @@ use super::heads::RecurrentSizes;
 use super::keys::Keys;
 use super::sizes::{MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Sizes};
 use crate::error::Result;
+use crate::pooling::RANKS;
 
 /// Most token types; published models have one or two.
 const MAX_TOKEN_TYPES: usize = 1 << 10;
@@ -17,11 +18,19 @@ const GELU: &[&str] = &["gelu"];
 /// Heads that guess left-out words, compare sentences, or are made for classes.
 const HEADS: &[&str] = &["pooler.", "cls.", "lm_head.", "vocab_", "embeddings.position_ids"];
 
+/// The same where the pooler belongs to the head that scores.
+const HEADS_BUT_POOLER: &[&str] = &["cls.", "embeddings.position_ids"];
+
 const WORDS: Part = part("embeddings.word_embeddings", "token_embd", Shape::Embedding, Bias::Never);
 const POSITIONS: Part =
     part("embeddings.position_embeddings", "position_embd", Shape::Positions, Bias::Never);
 const TYPES: Part = part("embeddings.token_type_embeddings", "token_types", Shape::TokenTypes, Bias::Never);
 const EMBEDDING_NORM: Part = part("embeddings.LayerNorm", "token_embd_norm", Shape::ModelNorm, Bias::Always);
+
+const BERT_HIDDEN: Part = part("pooler.dense", "cls", Shape::HeadHidden, Bias::Always);
+const BERT_SCORE: Part = part("classifier", "cls.output", Shape::HeadOutput, Bias::Always);
+const ROBERTA_HIDDEN: Part = part("classifier.dense", "cls", Shape::HeadHidden, Bias::Always);
+const ROBERTA_SCORE: Part = part("classifier.out_proj", "cls.output", Shape::HeadOutput, Bias::Always);
 
 const BERT_LAYER: &[Part] = &[
     part("attention.self.query", "attn_q", Shape::Query, Bias::Always),
@@ -52,6 +61,17 @@ const BERT_NAMES: Names = Names {
     unused: HEADS,
 };
 
+const BERT_RANKING_NAMES: Names = Names {
+    outside: &[WORDS, POSITIONS, TYPES, EMBEDDING_NORM, BERT_HIDDEN, BERT_SCORE],
+    unused: HEADS_BUT_POOLER,
+    ..BERT_NAMES
+};
+
+const ROBERTA_RANKING_NAMES: Names = Names {
+    outside: &[WORDS, POSITIONS, TYPES, EMBEDDING_NORM, ROBERTA_HIDDEN, ROBERTA_SCORE],
+    ..BERT_NAMES
+};
+
 const DISTILBERT_NAMES: Names =
     Names { layers: "transformer.layer.", outside: &[WORDS, POSITIONS, EMBEDDING_NORM], ..BERT_NAMES };
 
@@ -64,7 +84,10 @@ const BERT_FIELDS: Encoder = Encoder {
     norm_eps: Some("layer_norm_eps"),
     n_token_types: Some("type_vocab_size"),
     padding: None,
+    ranks: false,
 };
+
+const ROBERTA_FIELDS: Encoder = Encoder { padding: Some("pad_token_id"), ..BERT_FIELDS };
 
 const BERT: Family = Family {
     classes: &["BertModel", "BertForMaskedLM", "BertForPreTraining"],
@@ -91,7 +114,25 @@ pub(super) const FAMILIES: &[Family] = &[
             "CamembertForMaskedLM",
         ],
         model_types: &["roberta", "xlm-roberta", "camembert"],
-        form: Form::Encoder(Encoder { padding: Some("pad_token_id"), ..BERT_FIELDS }),
+        form: Form::Encoder(ROBERTA_FIELDS),
+        ..BERT
+    },
+    Family {
+        classes: &["BertForSequenceClassification"],
+        model_types: &[],
+        form: Form::Encoder(Encoder { ranks: true, ..BERT_FIELDS }),
+        names: &BERT_RANKING_NAMES,
+        ..BERT
+    },
+    Family {
+        classes: &[
+            "RobertaForSequenceClassification",
+            "XLMRobertaForSequenceClassification",
+            "CamembertForSequenceClassification",
+        ],
+        model_types: &[],
+        form: Form::Encoder(Encoder { ranks: true, ..ROBERTA_FIELDS }),
+        names: &ROBERTA_RANKING_NAMES,
         ..BERT
     },
     Family {
@@ -105,6 +146,7 @@ pub(super) const FAMILIES: &[Family] = &[
             norm_eps: None,
             n_token_types: None,
             padding: None,
+            ranks: false,
         }),
         names: &DISTILBERT_NAMES,
         layer: &[DISTILBERT_LAYER],
@@ -135,7 +177,25 @@ pub(super) fn write(config: &Fields<'_>, names: &Encoder, keys: &mut Keys) -> Re
     keys.count("attention.head_count", sizes.n_heads);
     keys.real("attention.layer_norm_epsilon", norm_eps.unwrap_or(1e-12));
     keys.flag("attention.causal", false);
+    if names.ranks {
+        check_labels(config)?;
+        keys.count("pooling_type", RANKS as usize);
+    }
     Ok(sizes)
+}
+
+/// Refuses classifiers: a score is the logit of the only label. Without names there are two.
+fn check_labels(config: &Fields<'_>) -> Result<()> {
+    let one = "one label: a reranker gives one score, classifiers are not supported";
+    let labels = match config.object("id2label")? {
+        Some(names) => Some(("id2label", names.iter().count())),
+        None => config.count("num_labels", 0..=usize::MAX)?.map(|labels| ("num_labels", labels)),
+    };
+    match labels {
+        Some((_, 1)) => Ok(()),
+        Some((key, _)) => Err(config.invalid(key, one)),
+        None => Err(config.missing("id2label", one)),
+    }
 }
 
 fn read_sizes(config: &Fields<'_>, names: &Encoder) -> Result<Sizes> {

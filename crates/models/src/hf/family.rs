@@ -138,6 +138,8 @@ pub(super) struct Encoder {
     /// The id whose row is the last one before the first position; `None`: positions begin at
     /// row 0.
     pub(super) padding: Option<&'static str>,
+    /// Has a head that scores pairs of texts.
+    pub(super) ranks: bool,
 }
 
 /// Name parts of tensors outside their own names: prefixes, and tensors outside layers.
@@ -186,6 +188,10 @@ pub(super) enum Shape {
     Positions,
     /// The embedding of token types.
     TokenTypes,
+    /// Hidden layer of a classification head.
+    HeadHidden,
+    /// Output of a classification head with one label.
+    HeadOutput,
     /// A norm over the residual stream.
     ModelNorm,
     /// A norm over one head.

@@ -371,6 +371,8 @@ fn dims(shape: Shape, sizes: &Sizes) -> Vec<u64> {
         Shape::Embedding => [width, sizes.vocab_size.unwrap_or(0)],
         Shape::Positions => [width, sizes.first_position + sizes.context],
         Shape::TokenTypes => [width, sizes.n_token_types],
+        Shape::HeadHidden => [width, width],
+        Shape::HeadOutput => [width, 1],
         Shape::Query => [width, query],
         Shape::Key | Shape::Value => [width, key],
         Shape::QueryKeyValue => [width, query + 2 * key],

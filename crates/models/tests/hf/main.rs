@@ -14,5 +14,6 @@ mod latents;
 mod mixtures;
 mod quantized;
 mod refused;
+mod rerankers;
 mod styles;
 mod support;

@@ -3,7 +3,9 @@
 
 mod decoder;
 mod encoder;
+mod passes;
 mod pool;
+mod rerank;
 
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use ruvllm_text::TokenId;
 use ruvllm_text::tokenizer::Tokenizer;
 
 use self::encoder::EncoderEngine;
+pub use self::rerank::{RankedDocument, Ranking, RerankError, RerankRequest};
 use crate::engine::{Engine, Start};
 use crate::error::{Error, Result};
 use crate::options::{EngineOptions, ModelSource};
@@ -159,6 +162,7 @@ impl Embedder {
     /// # Errors
     /// [`Error::InvalidOption`] for a `max_tokens` without room for text besides special tokens,
     /// [`Error::EmptyText`] for a text without tokens, [`Error::PoolingOfDecoder`],
+    /// [`Error::Rerank`] for a reranker,
     /// [`Error::EncodeText`], [`Error::TokenOutOfRange`]; [`Error::Cache`], [`Error::Forward`] and
     /// [`Error::ForwardTexts`] from the run.
     pub fn embed(&self, request: &EmbeddingRequest) -> Result<Embeddings> {

@@ -28,6 +28,7 @@ mod prefix_events;
 mod prefix_transfer;
 mod pressure;
 mod prompt_logprobs;
+mod rerank;
 mod row_kernels;
 mod sessions;
 mod speculation;

@@ -26,6 +26,7 @@ pub(crate) enum Endpoint {
     Responses,
     Messages,
     Embeddings,
+    Rerank,
     #[cfg(feature = "grpc")]
     GrpcGenerate,
     #[cfg(feature = "grpc")]
@@ -40,6 +41,7 @@ impl Endpoint {
             Self::Responses => "responses",
             Self::Messages => "messages",
             Self::Embeddings => "embeddings",
+            Self::Rerank => "rerank",
             #[cfg(feature = "grpc")]
             Self::GrpcGenerate => "grpc_generate",
             #[cfg(feature = "grpc")]
@@ -55,6 +57,7 @@ impl Endpoint {
             Self::Responses => "/v1/responses",
             Self::Messages => "/v1/messages",
             Self::Embeddings => "/v1/embeddings",
+            Self::Rerank => "/v1/rerank",
             #[cfg(feature = "grpc")]
             Self::GrpcGenerate => "/ruvllm.v1.Inference/Generate",
             #[cfg(feature = "grpc")]

@@ -8,8 +8,8 @@ use ruvllm::crates::adapters::CompactFile;
 use ruvllm::crates::models::quantize::Recipe;
 use ruvllm::{
     BackendQueue, DeviceMemory, Embedder, EmbeddingRequest, Embeddings, Engine, GenerateRequest,
-    InferenceBackend, LearningOptions, LoadProgress, ModelSource, Precision, Prompt, RequestHandle, Sessions,
-    StepRecord, StepStatistics, Tenant, TokenId, Tokenizer,
+    InferenceBackend, LearningOptions, LoadProgress, ModelSource, Precision, Prompt, Ranking, RequestHandle,
+    RerankRequest, Sessions, StepRecord, StepStatistics, Tenant, TokenId, Tokenizer,
 };
 use tokio::sync::Mutex;
 
@@ -293,22 +293,38 @@ impl LoadedModel {
         self.try_engine().map_or_else(|| Ok(Tenant::root()), |engine| tenant_of(engine, caller))
     }
 
-    /// Computes embeddings in a thread of its own.
-    ///
-    /// One request at a time for each model, in the order of their arrival: its passes take all
-    /// threads of the engine, so that several at once would only divide them, take buffers for
-    /// each, and delay every step of the requests that generate.
+    /// Computes embeddings in a thread of its own; see [`Self::with_texts`].
     ///
     /// # Errors
     /// As [`Embedder::embed`]; 400 for a backend that computes none.
     pub(crate) async fn embed(self: &Arc<Self>, request: EmbeddingRequest) -> Result<Embeddings, ApiError> {
+        self.with_texts(move |embedder| embedder.embed(&request)).await
+    }
+
+    /// Ranks documents in a thread of its own; see [`Self::with_texts`].
+    ///
+    /// # Errors
+    /// As [`Embedder::rerank`]; 400 for a backend that ranks none.
+    pub(crate) async fn rerank(self: &Arc<Self>, request: RerankRequest) -> Result<Ranking, ApiError> {
+        self.with_texts(move |embedder| embedder.rerank(&request)).await
+    }
+
+    /// Computes something of texts in a thread of its own.
+    ///
+    /// One request at a time for each model, in the order of their arrival: its passes take all
+    /// threads of the engine, so that several at once would only divide them, take buffers for
+    /// each, and delay every step of the requests that generate.
+    async fn with_texts<T: Send + 'static>(
+        self: &Arc<Self>,
+        compute: impl FnOnce(&Embedder) -> Result<T, ruvllm::Error> + Send + 'static,
+    ) -> Result<T, ApiError> {
         let turn = Arc::clone(&self.embedding).lock_owned().await;
         let model = Arc::clone(self);
         let computed = tokio::task::spawn_blocking(move || {
             // Held to the end, also if the client is gone meanwhile.
             let _turn = turn;
             match &model.computed {
-                Computed::Engine(embedder) => Ok(embedder.embed(&request)?),
+                Computed::Engine(embedder) => Ok(compute(embedder)?),
                 Computed::Backend(queue) => Err(model.without_engine(queue)),
             }
         });
@@ -359,14 +375,14 @@ impl LoadedModel {
     }
 
     fn without_text(&self) -> ApiError {
-        let message = format!("the model {} computes embeddings and generates no text", self.name);
+        let message = format!("the model {} is an encoder and generates no text", self.name);
         ApiError::invalid_param("model", message)
     }
 
     /// Error of an operation of the engine on another backend.
     fn without_engine(&self, queue: &BackendQueue) -> ApiError {
         let message = format!(
-            "the model {} runs on the backend {}, which has no embeddings, adapters, sessions, lessons and prefix \
+            "the model {} runs on the backend {}, which has no embeddings, rankings, adapters, sessions, lessons and prefix \
              events; serve it with --device cpu for these",
             self.name,
             queue.backend().name()

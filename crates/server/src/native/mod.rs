@@ -6,6 +6,7 @@ pub(crate) mod adapters;
 pub(crate) mod bank;
 pub(crate) mod feedback;
 mod learning;
+pub(crate) mod rerank;
 pub(crate) mod routers;
 pub(crate) mod sessions;
 pub(crate) mod sona;

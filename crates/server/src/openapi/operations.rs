@@ -11,6 +11,7 @@ use crate::native::bank::{
     AddRequest, AddedObject, BankList, ClearedObject, FoundList, OutcomeObject, OutcomeRequest, SearchRequest,
 };
 use crate::native::feedback::{FeedbackObject, FeedbackRequest};
+use crate::native::rerank::{RerankBody, RerankReply};
 use crate::native::routers::RouterList;
 use crate::native::sessions::{ForkRequest, SessionList, SessionObject};
 use crate::native::sona::{ForgetRequest, ForgottenObject, LearnedList, LearnedObject, ReplayObject};
@@ -98,6 +99,11 @@ fn own(document: &mut Document) {
         .operation("post", "/detokenize", "ruvllm", "Text of tokens")
         .request::<DetokenizeRequest>()
         .reply::<Text>()
+        .add::<ErrorReply>();
+    document
+        .operation("post", "/v1/rerank", "ruvllm", "Ranks documents by their relevance to a query")
+        .request::<RerankBody>()
+        .reply::<RerankReply>()
         .add::<ErrorReply>();
     document
         .operation("get", "/v1/adapters", "ruvllm", "Adapters of models in memory")

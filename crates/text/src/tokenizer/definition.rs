@@ -15,7 +15,7 @@ use super::{
     decode::{Joining, Lead},
     library::{Library, guarded},
     limits,
-    pipeline::{Backend, Specials, Tokenizer},
+    pipeline::{Backend, PairRules, Specials, Tokenizer},
     spm::{SPACE_MARK, sentence_piece_bytes},
     unigram::LONGEST_TOKEN,
     vocab::{TokenKind, Vocab},
@@ -72,7 +72,9 @@ impl Tokenizer {
             [bos] => Some(*bos),
             _ => None,
         };
-        let specials = Specials { bos, eos: None, prefix, suffix, ends: Vec::new(), take_space_after: false };
+        let pairs = pair_rules(&inner, &prefix, &suffix)?;
+        let (ends, take_space_after) = (Vec::new(), false);
+        let specials = Specials { bos, eos: None, prefix, suffix, pairs, ends, take_space_after };
         let library = guarded(|| Library::new(inner)).map_err(definition)?;
         let library = Box::new(library);
         Ok(Self::assemble(vocab, Backend::Library(library), joining, specials))
@@ -163,6 +165,32 @@ fn added_around(inner: &tokenizers::Tokenizer) -> Result<(Vec<TokenId>, Vec<Toke
         Some(at) if !ids[at + 1..].contains(&TEXT) => Ok((ids[..at].to_vec(), ids[at + 1..].to_vec())),
         _ => Err(definition("the post-processor does not keep the text once and in one piece")),
     }
+}
+
+/// Tokens that the post-processor adds between two texts; `None` if it does more to a pair than to
+/// its texts alone.
+fn pair_rules(
+    inner: &tokenizers::Tokenizer,
+    prefix: &[TokenId],
+    suffix: &[TokenId],
+) -> Result<Option<PairRules>> {
+    const FIRST: TokenId = TokenId::MAX;
+    const SECOND: TokenId = TokenId::MAX - 1;
+    let text = |id, kind| Encoding::from_tokens(vec![Token::new(id, "text".to_owned(), (0, 4))], kind);
+    let processed = guarded(|| inner.post_process(text(FIRST, 0), Some(text(SECOND, 1)), true));
+    let processed = processed.map_err(definition)?;
+    let (ids, types) = (processed.get_ids(), processed.get_type_ids());
+    let place = |text| ids.iter().position(|&id| id == text);
+    let (Some(first), Some(second)) = (place(FIRST), place(SECOND)) else { return Ok(None) };
+    if first >= second || ids[..first] != *prefix || ids[second + 1..] != *suffix {
+        return Ok(None);
+    }
+    let of_second = types[second];
+    let is_usual = types[..second].iter().all(|&kind| kind == 0)
+        && types[second..].iter().all(|&kind| kind == of_second)
+        && of_second <= 1;
+    let between = ids[first + 1..second].to_vec();
+    Ok(is_usual.then_some(PairRules { between, second_has_type: of_second == 1 }))
 }
 
 /// Decoding rule of a decoder; [`Joining::Library`] for uncommon ones.

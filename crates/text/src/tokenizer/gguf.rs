@@ -10,7 +10,7 @@ use super::{
     charsmap::CharacterMap,
     decode::{Joining, Lead},
     end_of_generation,
-    pipeline::{Backend, Specials, Tokenizer},
+    pipeline::{Backend, PairRules, Specials, Tokenizer},
     pre::{self, PreTokenizer},
     spm::{SentencePieceBpe, sentence_piece_bytes},
     unigram::{Normalization, Unigram},
@@ -26,6 +26,8 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
+/// True if pairs of texts have a separator besides the tokens that end a text.
+const ADD_SEPARATOR: &str = "tokenizer.ggml.add_sep_token";
 const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 
 /// Supported kinds of vocabularies.
@@ -117,9 +119,18 @@ impl Tokenizer {
             _ => Ok(Vec::new()),
         };
         let suffix = match kind {
-            Kind::WordPiece => add("tokenizer.ggml.add_sep_token", true, "separator", ids.separator)?,
+            // Whatever `add_sep_token` says, which is about pairs of texts in newer files.
+            Kind::WordPiece => {
+                vec![ids.separator.ok_or(Error::MissingSpecialToken { name: "separator" })?]
+            }
             _ => add("tokenizer.ggml.add_eos_token", parts.adds_eos, "eos", ids.eos)?,
         };
+        let mut between = suffix.clone();
+        // Files from before the key are of models with one.
+        if kind != Kind::WordPiece && metadata.get_bool(ADD_SEPARATOR)?.unwrap_or(!suffix.is_empty()) {
+            between.extend(ids.separator);
+        }
+        let pairs = Some(PairRules { between, second_has_type: kind == Kind::WordPiece });
         let specials = Specials {
             bos: ids.bos,
             eos: ids.eos,
@@ -129,6 +140,7 @@ impl Tokenizer {
                 bos => add("tokenizer.ggml.add_bos_token", parts.adds_bos, "bos", bos)?,
             },
             suffix,
+            pairs,
             ends: [ids.eos, ids.eot, ids.eom].into_iter().flatten().collect(),
             take_space_after: takes_space_after(metadata)?,
         };

@@ -83,10 +83,21 @@ pub(super) struct Specials {
     pub(super) prefix: Vec<TokenId>,
     /// Tokens after every text.
     pub(super) suffix: Vec<TokenId>,
+    /// `None`: the files have no rule for pairs of texts.
+    pub(super) pairs: Option<PairRules>,
     /// Tokens that the files name as end of generation.
     pub(super) ends: Vec<TokenId>,
     /// True if white space after a special token belongs to it.
     pub(super) take_space_after: bool,
+}
+
+/// Rules of pairs: tokens between the two texts, and the type of the second.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PairRules {
+    /// Tokens after the first text.
+    pub(super) between: Vec<TokenId>,
+    /// True if the second text and the tokens behind it have token type 1.
+    pub(super) second_has_type: bool,
 }
 
 impl Tokenizer {
@@ -309,6 +320,15 @@ impl Tokenizer {
     /// Tokens before every text.
     pub(crate) fn prefix(&self) -> &[TokenId] {
         &self.specials.prefix
+    }
+
+    /// Tokens after every text.
+    pub(super) fn suffix(&self) -> &[TokenId] {
+        &self.specials.suffix
+    }
+
+    pub(super) fn pair_rules(&self) -> Option<&PairRules> {
+        self.specials.pairs.as_ref()
     }
 
     /// True if the `tokenizers` library encodes.
