@@ -35,6 +35,7 @@ mod error;
 mod family;
 mod hf;
 mod importance;
+mod interleaved;
 #[cfg(feature = "merge")]
 pub mod merge;
 mod open;

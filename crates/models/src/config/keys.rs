@@ -10,6 +10,8 @@ use crate::error::{Error, Result};
 pub(crate) struct Keys<'a> {
     metadata: &'a Metadata,
     architecture: &'a str,
+    /// Layers behind the last one that predict further tokens; arrays may have entries of theirs.
+    prediction_layers: usize,
 }
 
 /// Range of a real-valued hyperparameter. NaN and infinities are never allowed.
@@ -72,7 +74,13 @@ impl Real {
 
 impl<'a> Keys<'a> {
     pub(crate) fn new(metadata: &'a Metadata, architecture: &'a str) -> Self {
-        Self { metadata, architecture }
+        Self { metadata, architecture, prediction_layers: 0 }
+    }
+
+    /// The same keys, of whose arrays the last entries may be those of so many layers that are left
+    /// out.
+    pub(crate) fn with_prediction_layers(self, prediction_layers: usize) -> Self {
+        Self { prediction_layers, ..self }
     }
 
     /// The full name of a key, `llama.` + `suffix` for instance.
@@ -132,11 +140,7 @@ impl<'a> Keys<'a> {
         let key = self.full(suffix);
         let Some(Value::Array(_)) = self.metadata.get(&key) else { return Ok(None) };
         let counts = self.metadata.get_u64s(&key)?.unwrap_or_default();
-        if counts.len() != len {
-            let found = format!("an array of {}", counts.len());
-            return Err(Error::InvalidKey { key, found, expected: format!("an array of {len}") });
-        }
-        Ok(Some(counts))
+        self.of_layers(key, counts, len).map(Some)
     }
 
     /// `len` truth values, if the key is present and an array; numbers other than 0 are true.
@@ -150,11 +154,17 @@ impl<'a> Keys<'a> {
             }
             _ => return Ok(None),
         };
-        if flags.len() != len {
-            let found = format!("an array of {}", flags.len());
+        self.of_layers(key, flags, len).map(Some)
+    }
+
+    /// The first `len` entries of an array, which has no others but those of prediction layers.
+    fn of_layers<T>(&self, key: String, mut entries: Vec<T>, len: usize) -> Result<Vec<T>> {
+        if entries.len() != len && entries.len() != len + self.prediction_layers {
+            let found = format!("an array of {}", entries.len());
             return Err(Error::InvalidKey { key, found, expected: format!("an array of {len}") });
         }
-        Ok(Some(flags))
+        entries.truncate(len);
+        Ok(entries)
     }
 
     /// The error for a value that is well-formed but wrong for this model.

@@ -102,6 +102,7 @@ impl ModelConfig {
         let n_layers = read_layers(&keys, checkpoint)?;
         let prediction_layers = keys.count("nextn_predict_layers", 0..=n_layers - 1)?.unwrap_or(0);
         let n_layers = n_layers - prediction_layers;
+        let keys = keys.with_prediction_layers(prediction_layers);
         let n_heads = keys.require_count("attention.head_count", 1..=MAX_WIDTH)?;
         let kv_heads = heads::read_kv_heads(&keys, n_layers, n_heads)?;
         // Files of models whose windowed layers have other heads name a width for these.

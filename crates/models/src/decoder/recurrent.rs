@@ -210,7 +210,7 @@ impl Layer<'_> {
                 rates[token] = sigmoid(raw_rates[at]);
             }
             let view = |first: usize, width| MatrixView::new(&rows[first..], span.len, width, net.channels());
-            let key = head % net.key_heads * net.key_dim;
+            let key = net.key_head(head) * net.key_dim;
             let rule = DeltaRule {
                 queries: view(key, net.key_dim),
                 keys: view(net.keys_dim() + key, net.key_dim),

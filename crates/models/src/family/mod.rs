@@ -52,6 +52,7 @@ const FAMILIES: &[Family] = &[
     qwen::QWEN3,
     qwen::QWEN2_MOE,
     qwen::QWEN3_MOE,
+    qwen::QWEN3_NEXT,
     qwen::QWEN35,
     qwen::QWEN35_MOE,
     olmo::OLMO2,

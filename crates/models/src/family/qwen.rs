@@ -1,5 +1,6 @@
-//! Qwen 2 and 2.5 (biases of queries, keys and values), Qwen 3 (norms per head) and Qwen 3.5 (gated
-//! `DeltaNet` in most layers, gated attention in the others), dense and as mixtures of experts.
+//! Qwen 2 and 2.5 (biases of queries, keys and values), Qwen 3 (norms per head), Qwen3-Next and Qwen
+//! 3.5 (gated `DeltaNet` in most layers, gated attention in the others), dense and as mixtures of
+//! experts.
 
 use super::experts::{Experts, Shared, Usual};
 use super::{DecoderSpec, Family, LocalRopes, Recurrent, Sizes};
@@ -38,27 +39,36 @@ pub(super) const QWEN2_MOE: Family = Family {
 pub(super) const QWEN35: Family = Family {
     architecture: "qwen35",
     local_rope: LocalRopes::None,
-    decoder: |keys, sizes| hybrid(DecoderSpec::usual(keys, sizes)?, keys, sizes),
+    decoder: |keys, sizes| hybrid(DecoderSpec::usual(keys, sizes)?, keys, sizes, false),
 };
 
 /// Qwen 3.5 with experts, and shared ones behind a sigmoid gate.
 pub(super) const QWEN35_MOE: Family = Family {
     architecture: "qwen35moe",
     local_rope: LocalRopes::None,
-    decoder: |keys, sizes| {
-        let usual = Usual { renormalize: true, shared: Shared::Gated, ..Usual::SOFTMAX };
-        let experts = Experts::read(keys, sizes.n_layers, usual)?;
-        hybrid(DecoderSpec::mixture(keys, sizes, Some(experts))?, keys, sizes)
-    },
+    decoder: |keys, sizes| hybrid(gated_mixture(keys, sizes)?, keys, sizes, false),
 };
 
-/// The switches of Qwen 3.5. Its rotary positions have three parts, which are equal for text: the
-/// usual ones.
-fn hybrid(spec: DecoderSpec, keys: &Keys<'_>, sizes: &Sizes) -> Result<DecoderSpec> {
+/// As Qwen 3.5 with experts; the value heads of one key head are neighbours.
+pub(super) const QWEN3_NEXT: Family = Family {
+    architecture: "qwen3next",
+    local_rope: LocalRopes::None,
+    decoder: |keys, sizes| hybrid(gated_mixture(keys, sizes)?, keys, sizes, true),
+};
+
+fn gated_mixture(keys: &Keys<'_>, sizes: &Sizes) -> Result<DecoderSpec> {
+    let usual = Usual { renormalize: true, shared: Shared::Gated, ..Usual::SOFTMAX };
+    let experts = Experts::read(keys, sizes.n_layers, usual)?;
+    DecoderSpec::mixture(keys, sizes, Some(experts))
+}
+
+/// The switches of Qwen3-Next, whose heads are grouped, and Qwen 3.5. Rotary positions of the
+/// latter have three parts, which are equal for text: the usual ones.
+fn hybrid(spec: DecoderSpec, keys: &Keys<'_>, sizes: &Sizes, is_grouped: bool) -> Result<DecoderSpec> {
     Ok(DecoderSpec {
         head_norms: true,
         gated_attention: true,
-        recurrent: Some(Recurrent::read_delta_net(keys, sizes.n_layers)?),
+        recurrent: Some(Recurrent::read_delta_net(keys, sizes.n_layers, is_grouped)?),
         ffn_norm_name: "post_attention_norm",
         ..spec
     })

@@ -32,8 +32,7 @@ pub enum RecurrentMixer {
     Mamba2(Mamba2),
 }
 
-/// Gated `DeltaNet`. Source: arXiv 2412.06464, as Qwen 3.5 has it. Value head `h` reads the key
-/// head `h % key_heads`.
+/// Gated `DeltaNet`. Source: arXiv 2412.06464, as Qwen 3.5 and Qwen3-Next have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeltaNet {
@@ -47,6 +46,10 @@ pub struct DeltaNet {
     pub value_dim: usize,
     /// Tokens that the convolution of queries, keys and values sees.
     pub taps: usize,
+    /// True if the value heads of one key head are neighbours, in projections that files have
+    /// interleaved by key head; false if the first value head of each key head comes before the
+    /// second of any.
+    pub is_grouped: bool,
 }
 
 /// Short convolution. Source: LFM2, arXiv 2511.23404.
@@ -81,7 +84,16 @@ impl DeltaNet {
         self.values_dim() * self.key_dim
     }
 
-    fn read(keys: &Keys<'_>) -> Result<Self> {
+    /// The key head that a value head reads.
+    pub(crate) fn key_head(&self, value_head: usize) -> usize {
+        if self.is_grouped {
+            value_head / (self.value_heads / self.key_heads)
+        } else {
+            value_head % self.key_heads
+        }
+    }
+
+    fn read(keys: &Keys<'_>, is_grouped: bool) -> Result<Self> {
         const VALUE_HEADS: &str = "ssm.time_step_rank";
         const VALUES: &str = "ssm.inner_size";
         let key_heads = keys.require_count("ssm.group_count", 1..=MAX_WIDTH)?;
@@ -96,16 +108,17 @@ impl DeltaNet {
         }
         let key_dim = keys.require_count("ssm.state_size", 1..=MAX_KEY_DIM)?;
         let taps = read_taps(keys, "ssm.conv_kernel")?;
-        Ok(Self { key_heads, value_heads, key_dim, value_dim: values_dim / value_heads, taps })
+        let value_dim = values_dim / value_heads;
+        Ok(Self { key_heads, value_heads, key_dim, value_dim, taps, is_grouped })
     }
 }
 
 impl Recurrent {
     /// Layers with gated `DeltaNet`: as the file lists them, or all but the last of every four.
-    pub(super) fn read_delta_net(keys: &Keys<'_>, n_layers: usize) -> Result<Self> {
+    pub(super) fn read_delta_net(keys: &Keys<'_>, n_layers: usize, is_grouped: bool) -> Result<Self> {
         const LISTED: &str = "attention.recurrent_layers";
         const INTERVAL: &str = "full_attention_interval";
-        let mixer = RecurrentMixer::DeltaNet(DeltaNet::read(keys)?);
+        let mixer = RecurrentMixer::DeltaNet(DeltaNet::read(keys, is_grouped)?);
         let layers = match keys.flags(LISTED, n_layers)? {
             Some(layers) => layers,
             None => {

@@ -152,6 +152,21 @@ pub(super) const FAMILIES: &[Family] = &[
         ..QWEN35_FAMILY
     },
     Family {
+        classes: &["Qwen3NextForCausalLM"],
+        model_types: &["qwen3_next"],
+        architecture: "qwen3next",
+        form: Form::Decoder(Decoder {
+            n_kv_heads: Some(2),
+            experts: Some(&mixtures::QWEN3_NEXT),
+            recurrent: Some(Recurrent::GroupedDeltaNet),
+            recurrent_layer: parts::QWEN3_NEXT_STATE,
+            rotary_sections: None,
+            ..QWEN35_DECODER
+        }),
+        layer: parts::QWEN35_MOE,
+        ..QWEN35_FAMILY
+    },
+    Family {
         classes: &["Lfm2ForCausalLM"],
         model_types: &["lfm2"],
         architecture: "lfm2",

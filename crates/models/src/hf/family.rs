@@ -219,8 +219,13 @@ pub(super) enum Shape {
     StateInput,
     /// Gate of the output of these layers.
     StateGate,
+    /// Queries, keys, values and gates of these layers, interleaved by key head; GGUF has the
+    /// gates apart.
+    InterleavedInput,
     /// A row for each head of these layers.
     StateHeads,
+    /// Two rows for each head, those of a key head together.
+    InterleavedHeads,
     /// A number for each head; its name has no suffix.
     StateBias,
     /// Logarithm of a decay for each head, which GGUF has as its negative; no suffix.
@@ -302,11 +307,6 @@ impl Shape {
                 | Self::RouterScale
                 | Self::ExpertScales
         )
-    }
-
-    /// True for gate and up projections in one matrix, which GGUF has apart.
-    pub(super) fn is_apart(self) -> bool {
-        matches!(self, Self::GateAndUp | Self::SharedGateAndUp)
     }
 
     /// True for tensors outside of layers that models without embeddings per layer lack.

@@ -38,6 +38,8 @@ pub(super) const QWEN2: Experts = Experts { shared_dim: Some("shared_expert_inte
 pub(super) const QWEN35: Experts =
     Experts { shared_dim: Some("shared_expert_intermediate_size"), renormalize: None, ..USUAL };
 
+pub(super) const QWEN3_NEXT: Experts = Experts { renormalize: Some(("norm_topk_prob", true)), ..QWEN35 };
+
 pub(super) const OLMOE: Experts = Experts { ffn_dim: None, ..USUAL };
 
 pub(super) const GPT_OSS: Experts = Experts {

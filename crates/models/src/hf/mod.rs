@@ -29,6 +29,7 @@ mod packed;
 mod parts;
 mod recurrent;
 mod rope;
+mod row_parts;
 mod sentence;
 mod shards;
 mod sizes;

@@ -83,6 +83,16 @@ const DELTA_NET: &[Part] = &[
     plain("linear_attn.out_proj", "ssm_out", Shape::StateOutput),
 ];
 
+const INTERLEAVED_DELTA_NET: &[Part] = &[
+    plain("linear_attn.in_proj_qkvz", "attn_qkv", Shape::InterleavedInput),
+    plain("linear_attn.in_proj_ba", "ssm_ba", Shape::InterleavedHeads),
+    plain("linear_attn.A_log", "ssm_a", Shape::StateDecay),
+    plain("linear_attn.dt_bias", "ssm_dt.bias", Shape::StateBias),
+    plain("linear_attn.conv1d", "ssm_conv1d", Shape::StateTaps),
+    plain("linear_attn.norm", "ssm_norm", Shape::StateNorm),
+    plain("linear_attn.out_proj", "ssm_out", Shape::StateOutput),
+];
+
 const MAMBA2: &[Part] = &[
     part("mamba.in_proj", "ssm_in", Shape::MambaInput, Bias::Maybe),
     plain("mamba.A_log", "ssm_a", Shape::MambaDecay),
@@ -244,6 +254,9 @@ pub(super) const QWEN35_MOE: Parts =
     &[&[INPUT_NORM], GATED_ATTENTION, HEAD_NORMS, &[POST_NORM, ROUTER], SHARED_EXPERTS];
 
 pub(super) const QWEN35_MOE_STATE: Parts = &[&[INPUT_NORM], DELTA_NET, &[POST_NORM, ROUTER], SHARED_EXPERTS];
+
+pub(super) const QWEN3_NEXT_STATE: Parts =
+    &[&[INPUT_NORM], INTERLEAVED_DELTA_NET, &[POST_NORM, ROUTER], SHARED_EXPERTS];
 
 pub(super) const GRANITE_ATTENTION: Parts = &[&[INPUT_NORM], ATTENTION, &[FFN_NORM]];
 

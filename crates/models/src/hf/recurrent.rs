@@ -22,6 +22,9 @@ const GRANITE_MAMBA: &[&str] = &["mamba", "linear_attention"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recurrent {
     DeltaNet,
+    /// The same with the value heads of one key head side by side in GGUF too, and projections
+    /// that are interleaved by key head.
+    GroupedDeltaNet,
     ShortConvolution,
     Mamba2,
 }
@@ -33,7 +36,7 @@ impl Recurrent {
             Ok(config.count(key, 1..=max)?.unwrap_or(default))
         };
         match self {
-            Self::DeltaNet => {
+            Self::DeltaNet | Self::GroupedDeltaNet => {
                 const VALUE_HEADS: &str = "linear_num_value_heads";
                 let key_heads = count("linear_num_key_heads", MAX_WIDTH, 16)?;
                 let value_heads = count(VALUE_HEADS, MAX_WIDTH, 32)?;
@@ -47,7 +50,7 @@ impl Recurrent {
                     key_dim: count("linear_key_head_dim", MAX_KEY_DIM, 128)?,
                     value_dim: count("linear_value_head_dim", MAX_KEY_DIM, 128)?,
                     taps: count("linear_conv_kernel_dim", MAX_TAPS, 4)?,
-                    is_in_order: false,
+                    is_in_order: self == Self::GroupedDeltaNet,
                 };
                 let interval = count("full_attention_interval", MAX_LAYERS, 4)?;
                 let usual = || (1..=n_layers).map(|layer| !layer.is_multiple_of(interval)).collect();
@@ -89,7 +92,7 @@ impl Recurrent {
     pub(super) fn write(self, sizes: &Sizes, layers: &[bool], keys: &mut Keys) {
         let recurrent = &sizes.recurrent;
         match self {
-            Self::DeltaNet => {
+            Self::DeltaNet | Self::GroupedDeltaNet => {
                 write_sizes(recurrent, keys);
                 keys.flags("attention.recurrent_layers", layers.to_vec());
                 let interval =

@@ -8,7 +8,8 @@ use gguf_rs_lite::{TensorInfo, TensorType};
 use super::config::Hyperparameters;
 use super::family::{Bias, Decoder, Family, Form, Part, Shape};
 use super::latent::JointProjections;
-use super::origin::{Change, Origin, Slice, Tensor};
+use super::origin::{Change, Origin, Tensor};
+use super::row_parts::{self, RowPart};
 use super::shards::Stored;
 use super::sizes::Sizes;
 use super::stacks::Stacks;
@@ -131,24 +132,20 @@ struct Target {
     change: Change,
     /// Its dimensions in GGUF, where they are others.
     reshaped: Option<[u64; 2]>,
-    /// Name of a second tensor, which has the second half of the rows.
-    second: Option<String>,
+    /// Tensors that have its rows; empty: one has all.
+    parts: Vec<RowPart>,
 }
 
 impl Target {
-    /// Adds the tensor, or both, to a list.
-    fn push(mut self, stored: Stored, tensors: &mut Vec<Tensor>) -> Result<()> {
+    /// Adds the tensor, or those that have its rows, to a list.
+    fn push(self, stored: Stored, tensors: &mut Vec<Tensor>) -> Result<()> {
         self.check_shape(&stored)?;
-        let Some(second) = self.second.take() else {
+        if self.parts.is_empty() {
             tensors.push(self.tensor(stored)?);
-            return Ok(());
-        };
-        let tensor_type = stored.supported_type()?;
-        let (dims, half) = ([self.dims[0], self.dims[1] / 2], stored.byte_len() / 2);
-        for (name, first) in [(self.name, 0), (second, half)] {
-            let slice = Slice { stored: stored.clone(), bytes: first..first + half };
-            let info = TensorInfo::new(name, dims, tensor_type)?;
-            tensors.push(Tensor { info, origin: Origin::Stacked(vec![slice]) });
+        } else {
+            for part in self.parts {
+                tensors.push(part.tensor(&stored)?);
+            }
         }
         Ok(())
     }
@@ -229,8 +226,8 @@ fn place(name: &str, model: &Hyperparameters, is_multimodal: bool) -> Place {
             return Place::Ignored;
         }
         let (name, dims) = (OUTPUT.to_owned(), dims(Shape::Embedding, &model.sizes));
-        let (change, reshaped, second) = (Change::None, None, None);
-        return Place::At(Target { name, dims, change, reshaped, second });
+        let (change, reshaped, parts) = (Change::None, None, Vec::new());
+        return Place::At(Target { name, dims, change, reshaped, parts });
     }
     let target = match name.strip_prefix(names.layers) {
         Some(rest) => {
@@ -313,8 +310,8 @@ fn target(
     (family, sizes): (&Family, &Sizes),
 ) -> Target {
     let name = part.gguf_name(prefix, suffix);
-    let second = part.shape.is_apart().then(|| name.replace("ffn_gate", "ffn_up"));
-    Target { name, dims, change: change(part, family, sizes), reshaped: reshaped(part.shape, sizes), second }
+    let parts = row_parts::of(part.shape, &name, &dims, sizes);
+    Target { name, dims, change: change(part, family, sizes), reshaped: reshaped(part.shape, sizes), parts }
 }
 
 /// True if a part is a norm with a bias.
@@ -358,7 +355,9 @@ fn dims(shape: Shape, sizes: &Sizes) -> Vec<u64> {
         Shape::StateInput => [width, 2 * state.keys() + state.values()],
         Shape::StateGate => [width, state.values()],
         Shape::MambaInput => [width, 2 * (state.keys() + state.values()) + state.value_heads],
+        Shape::InterleavedInput => [width, 2 * (state.keys() + state.values())],
         Shape::StateHeads => [width, state.value_heads],
+        Shape::InterleavedHeads => [width, 2 * state.value_heads],
         Shape::StateOutput => [state.values(), width],
         Shape::ConvolutionInput => [width, 3 * width],
         Shape::ConvolutionOutput => [width, width],

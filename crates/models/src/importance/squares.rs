@@ -65,7 +65,7 @@ fn place_of(tensor: &str, output: &str) -> Option<usize> {
     let site = match part {
         "attn_q" | "attn_k" | "attn_v" | "attn_qkv"
         // Layers with a state have these in the place of attention.
-        | "attn_gate" | "ssm_alpha" | "ssm_beta" | "ssm_in" | "in_proj" => Site::AttentionInput,
+        | "attn_gate" | "ssm_alpha" | "ssm_beta" | "ssm_ba" | "ssm_in" | "in_proj" => Site::AttentionInput,
         "attn_output" | "ssm_out" | "out_proj" => Site::AttentionOutput,
         "ffn_gate" | "ffn_up" | "ffn_gate_shexp" | "ffn_up_shexp" => Site::FeedForwardInput,
         "ffn_down" | "ffn_down_shexp" => Site::FeedForwardOutput,

@@ -1,9 +1,11 @@
 //! Loading of token mixers.
 
+use ruvllm_kernels::quant::PackedMatrix;
+
 use super::linear::{Joint, linear};
 use super::source::TensorSource;
 use super::{
-    AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Mamba2Weights, Mixer,
+    AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Linear, Mamba2Weights, Mixer,
     SharedAttentionWeights,
 };
 use crate::config::ModelConfig;
@@ -11,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::family::{
     DecoderSpec, DeltaNet, LatentAttention, Mamba2, Projections, RecurrentMixer, ShortConvolution,
 };
+use crate::interleaved;
 
 /// Loads what a layer computes across tokens.
 pub(super) fn load_mixer(
@@ -153,6 +156,12 @@ fn load_sinks(
     }
 }
 
+fn without_bias(weights: PackedMatrix) -> Linear {
+    Linear { weights, bias: None }
+}
+
+/// Grouped heads have their rates and decays interleaved by key head in one tensor, and in older
+/// files their other projections too.
 fn load_delta_net(
     source: &mut TensorSource<'_>,
     net: &DeltaNet,
@@ -162,13 +171,32 @@ fn load_delta_net(
     let (channels, values_dim, heads) = (net.channels(), net.values_dim(), net.value_heads);
     // The norm divides by the root of the mean, which is the sum by the width.
     let width = net.key_dim as f32;
+    let per_key = heads / net.key_heads;
+    let [input, gate] = if net.is_grouped && source.has(&name("ssm_in.weight")) {
+        let (keys, values) = (net.key_dim, per_key * net.value_dim);
+        let [queries, keys, values, gates] = interleaved::parts(net.key_heads, [keys, keys, values, values]);
+        let inputs = [queries, keys, values].concat();
+        let rows = (channels + values_dim, model_dim);
+        source.gathered(&name("ssm_in.weight"), rows, [&inputs, &gates])?.map(without_bias)
+    } else {
+        let input = linear(source, &name("attn_qkv"), channels, model_dim)?;
+        [input, linear(source, &name("attn_gate"), values_dim, model_dim)?]
+    };
+    let [rate, decay] = if net.is_grouped {
+        let [rates, decays] = interleaved::parts(net.key_heads, [per_key, per_key]);
+        let rows = (2 * heads, model_dim);
+        source.gathered(&name("ssm_ba.weight"), rows, [&rates, &decays])?.map(without_bias)
+    } else {
+        let rate = linear(source, &name("ssm_beta"), heads, model_dim)?;
+        [rate, linear(source, &name("ssm_alpha"), heads, model_dim)?]
+    };
     Ok(DeltaNetWeights {
-        input: linear(source, &name("attn_qkv"), channels, model_dim)?,
-        gate: linear(source, &name("attn_gate"), values_dim, model_dim)?,
-        decay: linear(source, &name("ssm_alpha"), heads, model_dim)?,
+        input,
+        gate,
+        decay,
         decay_bias: source.vector(&name("ssm_dt.bias"), heads)?,
         decay_factor: source.vector(&name("ssm_a"), heads)?,
-        rate: linear(source, &name("ssm_beta"), heads, model_dim)?,
+        rate,
         convolution: load_taps(source, &name("ssm_conv1d.weight"), net.taps, channels)?,
         scaled: vec![width.recip(); net.key_dim],
         unit: vec![width.sqrt().recip(); net.key_dim],

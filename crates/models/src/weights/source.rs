@@ -112,6 +112,22 @@ impl<'a> TensorSource<'a> {
         (0..n).map(|_| stacked.next(rows)).collect()
     }
 
+    /// Two matrices of a tensor of shape [`rows`, `cols`], of the rows that each part names in its
+    /// order; copied to private memory.
+    pub(crate) fn gathered(
+        &mut self,
+        name: &str,
+        (rows, cols): (usize, usize),
+        [first, second]: [&[Range<usize>]; 2],
+    ) -> Result<[PackedMatrix; 2]> {
+        let shared = self.bytes.shared;
+        let stored = self.matrix_rows(name, rows, cols)?;
+        // The copies take the place of the mapped bytes.
+        self.bytes.private += self.bytes.shared - shared;
+        self.bytes.shared = shared;
+        Ok([stored.gather(first)?, stored.gather(second)?])
+    }
+
     /// The rows of all matrices of a tensor of these dimensions, columns first.
     pub(super) fn stacked_rows(&mut self, name: &str, cols: usize, dims: &[usize]) -> Result<MatrixRows> {
         let info = find(self.checkpoint, name)?;
@@ -207,6 +223,18 @@ impl MatrixRows {
         let matrix = PackedMatrix::new(self.format, rows, self.cols, self.bytes.slice(0..taken))?;
         self.bytes = self.bytes.slice(taken..len);
         Ok(matrix)
+    }
+
+    /// A copy of these rows, which must be there.
+    fn gather(&self, rows: &[Range<usize>]) -> Result<PackedMatrix> {
+        let n_rows = rows.iter().map(ExactSizeIterator::len).sum();
+        let mut bytes = Vec::with_capacity(n_rows * self.row_bytes);
+        for rows in rows {
+            bytes.extend_from_slice(
+                &self.bytes.as_ref()[rows.start * self.row_bytes..rows.end * self.row_bytes],
+            );
+        }
+        Ok(PackedMatrix::new(self.format, n_rows, self.cols, SharedBytes::new(bytes))?)
     }
 }
 

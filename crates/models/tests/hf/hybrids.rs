@@ -11,8 +11,15 @@ use crate::forms::{TOLERANCE, error};
 use crate::mixtures::{bits, changed, folder, form, gguf_of, prompt};
 use crate::support::{Copy, Weight, tensors};
 
-const FORMS: [&str; 6] =
-    ["qwen35", "qwen35moe", "lfm2", "granitehybrid", "granitehybrid_moe", "granitehybrid_attention"];
+const FORMS: [&str; 7] = [
+    "qwen35",
+    "qwen35moe",
+    "lfm2",
+    "granitehybrid",
+    "granitehybrid_moe",
+    "granitehybrid_attention",
+    "qwen3next",
+];
 
 fn load(checkpoint: &dyn Checkpoint) -> Model {
     Model::load(checkpoint, &mut |_| ()).expect("it loads")
@@ -71,6 +78,9 @@ fn configurations_of_other_layers_are_refused() {
         ("qwen35", "linear_num_value_heads", json!(5), "a multiple of the 2 heads"),
         ("qwen35", "linear_conv_kernel_dim", json!(9), "from 1 to 8"),
         ("qwen35", "linear_key_head_dim", json!(2048), "from 1 to 1024"),
+        ("qwen3next", "linear_num_value_heads", json!(5), "a multiple of the 2 heads"),
+        ("qwen3next", "linear_num_key_heads", json!(3), "linear_attn.conv1d"),
+        ("qwen3next", "decoder_sparse_step", json!(2), "experts in every layer"),
         ("lfm2", "layer_types", three("linear_attention"), "`full_attention` or `conv`"),
         ("lfm2", "conv_bias", json!(true), "conv_bias"),
         ("lfm2", "block_ffn_dim_multiplier", json!(1e5), "a width of at most"),
@@ -120,6 +130,8 @@ fn weights_of_other_layers_are_refused() {
         ("qwen35", "layers.0.linear_attn.A_log"),
         ("qwen35", "layers.2.linear_attn.conv1d.weight"),
         ("qwen35moe", "layers.0.linear_attn.dt_bias"),
+        ("qwen3next", "layers.0.linear_attn.in_proj_qkvz.weight"),
+        ("qwen3next", "layers.2.linear_attn.in_proj_ba.weight"),
         ("lfm2", "layers.3.conv.in_proj.weight"),
         ("granitehybrid", "layers.0.mamba.in_proj.weight"),
         ("granitehybrid", "layers.0.mamba.A_log"),
@@ -162,6 +174,14 @@ fn keys_of_other_layers_are_refused() {
         let found = refused("qwen35", key, value);
         assert!(found.contains(expected), "{key}: {found}");
     }
+    for (key, value, expected) in [
+        ("ssm.time_step_rank", 5_u32, "a multiple of the 2 heads"),
+        ("ssm.group_count", 3, "has shape [32, 128]"),
+        ("nextn_predict_layers", 3, "from 0 to 2"),
+    ] {
+        let found = refused("qwen3next", key, value.into());
+        assert!(found.contains(expected), "{key}: {found}");
+    }
     let heads = |heads: &[i32]| Value::Array(Array::I32(heads.to_vec()));
     for (value, expected) in [
         (heads(&[0, 2, 0]), "an array of 4"),
@@ -185,39 +205,104 @@ fn keys_of_other_layers_are_refused() {
         let found = refused("granitehybrid", key, value.into());
         assert!(found.contains(expected), "{key}: {found}");
     }
-    for part in ["ssm_in.weight", "ssm_a", "ssm_d", "ssm_dt.bias", "ssm_norm.weight", "ssm_out.weight"] {
-        let name = format!("blk.2.{part}");
-        let found = changed("granitehybrid", |_, tensors| tensors.retain(|(info, _)| info.name != name));
-        assert_eq!(found.map(|_| ()), Err(format!("tensor `{name}` is missing")));
+    for (form, parts) in [
+        (
+            "granitehybrid",
+            &["ssm_in.weight", "ssm_a", "ssm_d", "ssm_dt.bias", "ssm_norm.weight", "ssm_out.weight"][..],
+        ),
+        ("qwen3next", &["attn_qkv.weight", "attn_gate.weight", "ssm_ba.weight", "ssm_a", "ssm_norm.weight"]),
+    ] {
+        for part in parts {
+            let name = format!("blk.2.{part}");
+            let found = changed(form, |_, tensors| tensors.retain(|(info, _)| info.name != name));
+            assert_eq!(found.map(|_| ()), Err(format!("tensor `{name}` is missing")));
+        }
     }
 }
 
 /// llama.cpp's converter made the files (`make.py convert`).
 #[test]
 fn mamba_tensors_are_those_of_llama_cpp() {
-    for name in ["granitehybrid", "granitehybrid_moe"] {
+    assert_converted(&["granitehybrid", "granitehybrid_moe"]);
+    // Its keys too; of the other folder the converter takes it that hybrid models never rotate.
+    let converted = Gguf::open(form("granitehybrid").join("converted.gguf")).expect("it opens");
+    let error = error(&converted, &form("granitehybrid"), 7);
+    assert!(error <= 10.0 * TOLERANCE, "decays are rounded to 11 bits: {error}");
+}
+
+/// Files of the converter compute what folders do, but for decays that it rounds to 11 bits.
+#[test]
+fn files_of_llama_cpp_are_those_of_folders() {
+    const FORMS: &[&str] = &["qwen3next"];
+    assert_converted(FORMS);
+    for name in FORMS {
+        let converted = Gguf::open(form(name).join("converted.gguf")).expect("it opens");
+        let error = error(&converted, &form(name), 7);
+        assert!(error <= 10.0 * TOLERANCE, "{name}: {error}");
+    }
+}
+
+/// Checks that folders have the tensors of the files that llama.cpp's converter made of them.
+fn assert_converted(names: &[&str]) {
+    for name in names {
         let converted = Gguf::open(form(name).join("converted.gguf")).expect("it opens");
         let (mut found, mut expected) = (tensors(&folder(name)), tensors(&converted));
         found.sort_by(|a, b| a.0.name.cmp(&b.0.name));
         expected.sort_by(|a, b| a.0.name.cmp(&b.0.name));
         assert_eq!(found.len(), expected.len(), "{name}");
         for ((found, data), (expected, reference)) in found.iter().zip(&expected) {
-            let key = |info: &TensorInfo| (info.name.clone(), info.dims.clone(), info.tensor_type);
+            // Readers take a matrix of one row for a vector.
+            let dims =
+                |info: &TensorInfo| info.dims.iter().copied().filter(|&dim| dim > 1).collect::<Vec<_>>();
+            let key = |info: &TensorInfo| (info.name.clone(), dims(info), info.tensor_type);
             assert_eq!(key(found), key(expected), "{name}");
-            if found.name.ends_with("ssm_a") {
-                // The converter takes exponentials in the type of the folder, which is F16.
+            // The converter takes exponentials, and adds one to norms, in the type of the folder: F16.
+            let is_exponential = found.name.ends_with("ssm_a");
+            if is_exponential || *name == "qwen3next" && found.name.ends_with("norm.weight") {
                 for (found, expected) in floats(data).zip(floats(reference)) {
-                    assert!(found < 0.0 && (found - expected).abs() <= 5e-4 * expected.abs(), "{name}");
+                    assert!((found - expected).abs() <= 5e-4 * expected.abs(), "{name}");
+                    assert!(!is_exponential || found < 0.0, "{name}");
                 }
             } else {
                 assert!(data == reference, "{name} {}: other bytes", found.name);
             }
         }
     }
-    // Its keys too; of the other folder the converter takes it that hybrid models never rotate.
-    let converted = Gguf::open(form("granitehybrid").join("converted.gguf")).expect("it opens");
-    let error = error(&converted, &form("granitehybrid"), 7);
-    assert!(error <= 10.0 * TOLERANCE, "decays are rounded to 11 bits: {error}");
+}
+
+/// Projections of the first files of Qwen3-Next are one tensor, as in folders.
+#[test]
+fn interleaved_projections_are_taken_apart() {
+    let expected = logits(&load(&folder("qwen3next")));
+    let weights = Copy::of_folder(&form("qwen3next")).weights();
+    let model = changed("qwen3next", |_, tensors| {
+        for layer in [0, 2] {
+            let name = format!("blk.{layer}.attn_qkv.weight");
+            let (info, data) = tensors.iter_mut().find(|(info, _)| info.name == name).expect("a tensor");
+            let stored = format!("model.layers.{layer}.linear_attn.in_proj_qkvz.weight");
+            let weight = weights.iter().find(|weight| weight.name == stored).expect("a weight");
+            let dims = [weight.shape[1] as u64, weight.shape[0] as u64];
+            *info =
+                TensorInfo::new(format!("blk.{layer}.ssm_in.weight"), dims, info.tensor_type).expect("valid");
+            data.clone_from(&weight.data);
+        }
+        tensors.retain(|(info, _)| !info.name.ends_with("attn_gate.weight"));
+    });
+    assert_eq!(logits(&model.expect("it loads")), expected);
+}
+
+/// Arrays have entries for layers that predict further tokens, which are left out.
+#[test]
+fn arrays_of_layers_may_go_beyond_the_last() {
+    let model = changed("qwen3next", |metadata, tensors| {
+        metadata.insert("qwen3next.block_count", 4_u32);
+        metadata.insert("qwen3next.nextn_predict_layers", 1_u32);
+        let layers = Value::Array(Array::Bool(vec![true, false, true, false]));
+        metadata.insert("qwen3next.attention.recurrent_layers", layers);
+        let info = TensorInfo::new("blk.3.nextn.enorm.weight", [1], TensorType::F32).expect("valid");
+        tensors.push((info, vec![0; 4]));
+    });
+    assert_eq!(logits(&model.expect("it loads")), logits(&load(&folder("qwen3next"))));
 }
 
 fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {

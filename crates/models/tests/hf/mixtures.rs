@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::support::Copy;
 
-const MIXTURES: [&str; 16] = [
+const MIXTURES: [&str; 17] = [
     "qwen3moe",
     "qwen3moe_fused",
     "mixtral",
@@ -34,6 +34,7 @@ const MIXTURES: [&str; 16] = [
     "granitemoe",
     "granitemoeshared",
     "gemma4_moe",
+    "qwen3next",
 ];
 
 pub(crate) fn form(name: &str) -> PathBuf {

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::common::{complete, greedy, load, tiny_options};
 
 /// Folders with gated `DeltaNet`, alone and with experts, with short convolutions, with Mamba-2.
-const FORMS: [&str; 4] = ["qwen35", "qwen35moe", "lfm2", "granitehybrid"];
+const FORMS: [&str; 5] = ["qwen35", "qwen35moe", "lfm2", "granitehybrid", "qwen3next"];
 
 /// Copies a form's folder, which has no tokenizer, and adds one of single letters.
 pub(crate) fn folder(name: &str) -> tempfile::TempDir {

@@ -1,13 +1,13 @@
 """Makes a folder for each form of a family that published models have but `tiny/` has not, and what transformers computes.
 
-    python3 make.py [gemma4 | hybrids | latents | leading | mamba | mixtures | sinks | switches]
+    python3 make.py [gemma4 | hybrids | latents | leading | mamba | mixtures | sinks | states | switches]
     python3 make.py convert LLAMA_CPP
 
 Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`, 5.24 for mixtures of
-experts, gpt-oss (`sinks`), Gemma 4 (`gemma4`), layers with a state (`hybrids`, `mamba`), latent attention (`latents`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
+experts, gpt-oss (`sinks`), Gemma 4 (`gemma4`), layers with a state (`hybrids`, `mamba`, `states`), latent attention (`latents`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
 softmax, tables of rotary positions).
 
-The second form writes `converted.gguf` beside two of the folders with the converter of a llama.cpp checkout, without a vocabulary.
+The second form writes `converted.gguf` beside the folders of `CONVERTED` with the converter of a llama.cpp checkout, without a vocabulary.
 """
 
 import json
@@ -218,6 +218,36 @@ GEMMA4S = {
         layer_types=["sliding_attention", "sliding_attention", "full_attention"])),
 }
 
+# States in layers of other forms: projections that are interleaved by key head, one mixer in each layer, two in each layer.
+# The factors of the first Falcon-H1 are powers of two, which change no bit of the weights that they are folded into.
+NEMOTRON = dict(
+    num_attention_heads=4, mamba_num_heads=8, mamba_head_dim=8, n_groups=2, ssm_state_size=12, rms_norm_eps=None,
+    layer_norm_epsilon=1e-5, rope_theta=None, tie_word_embeddings=False)
+FALCON = dict(
+    num_hidden_layers=2, rope_theta=None, mamba_d_ssm=48, mamba_n_heads=6, mamba_d_head=8, mamba_n_groups=2, mamba_d_state=12,
+    tie_word_embeddings=False, rope_parameters=dict(rope_type="default", rope_theta=50000.0))
+STATES = {
+    "qwen3next": ("Qwen3NextForCausalLM", dict(
+        rope_theta=None, tie_word_embeddings=False, num_hidden_layers=3, intermediate_size=None, linear_num_key_heads=2,
+        linear_num_value_heads=6, linear_key_head_dim=8, linear_value_head_dim=16, num_experts=6, num_experts_per_tok=2,
+        moe_intermediate_size=16, shared_expert_intermediate_size=40, norm_topk_prob=True,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5),
+        layer_types=["linear_attention", "full_attention", "linear_attention"])),
+    "nemotron_h": ("NemotronHForCausalLM", dict(
+        NEMOTRON, head_dim=10, layers_block_type=["linear_attention", "mlp", "full_attention", "mlp", "linear_attention", "mlp"])),
+    "nemotron_h_moe": ("NemotronHForCausalLM", dict(
+        NEMOTRON, num_key_value_heads=1, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=16,
+        moe_shared_expert_intermediate_size=40, routed_scaling_factor=2.5, norm_topk_prob=True, use_conv_bias=False,
+        layers_block_type=["linear_attention", "moe", "full_attention", "moe", "linear_attention"])),
+    "falcon_h1": ("FalconH1ForCausalLM", dict(
+        FALCON, mamba_rms_norm=False, embedding_multiplier=4.0, lm_head_multiplier=0.5, key_multiplier=0.5,
+        attention_in_multiplier=2.0, attention_out_multiplier=0.5, ssm_in_multiplier=0.5, ssm_out_multiplier=2.0,
+        mlp_multipliers=[0.5, 2.0], ssm_multipliers=[2.0, 4.0, 1.0, 0.5, 0.25])),
+    "falcon_h1_normed": ("FalconH1ForCausalLM", dict(
+        FALCON, num_hidden_layers=1, mamba_rms_norm=True, mamba_norm_before_gate=False, mamba_conv_bias=False,
+        tie_word_embeddings=True, embedding_multiplier=2.0, lm_head_multiplier=0.25)),
+}
+
 # Values of the quants of MXFP4.
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 
@@ -244,10 +274,10 @@ def fill(model, is_gemma, generator, norms_plus_one):
                 if "gate_up_proj" in name and parameter.dim() == 3:
                     # So that some gates and ups are beyond the limit of their activation.
                     values = values * 4.0
-            elif name.endswith(("mamba.A_log", "mamba.dt_bias")):
+            elif name.endswith(("mamba.A_log", "mamba.dt_bias", "mixer.A_log", "mixer.dt_bias")):
                 # States that decay over a few tokens in some heads, and over many in others.
                 values = 1.2 * values - 1.5
-            elif name.endswith("mamba.D"):
+            elif name.endswith(("mamba.D", "mixer.D")):
                 values = 1.0 + 0.3 * values
             elif "sinks" in name:
                 values = 2.0 * values
@@ -293,26 +323,56 @@ def replace_experts(folder, packed):
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+# Folders beside which llama.cpp's converter writes a file: its class, and what published configurations have in the place of
+# what transformers 5 writes.
+PUBLISHED_NAMES = dict(linear_attention="mamba", full_attention="attention")
+PATTERN = dict(linear_attention="M", full_attention="*", mlp="-", moe="E")
+CONVERTED = {
+    "granitehybrid": ("granite", "GraniteHybridModel"),
+    "granitehybrid_moe": ("granite", "GraniteHybridModel"),
+    "qwen3next": ("qwen", "Qwen3NextModel"),
+    "nemotron_h": ("nemotron", "NemotronHModel"),
+    "nemotron_h_moe": ("nemotron", "NemotronHModel"),
+    "falcon_h1": ("falcon_h1", "FalconH1Model"),
+}
+
+
+def publish(config):
+    """Names of layers as in published configurations."""
+    if config["architectures"] == ["GraniteMoeHybridForCausalLM"]:
+        config["layer_types"] = [PUBLISHED_NAMES[kind] for kind in config["layer_types"]]
+    if config["architectures"] == ["NemotronHForCausalLM"]:
+        kinds = config.pop("layers_block_type")
+        config |= dict(hybrid_override_pattern="".join(PATTERN[kind] for kind in kinds), num_hidden_layers=len(kinds))
+        if "moe" not in kinds:
+            for field in ["num_experts_per_tok", "n_routed_experts"]:
+                config.pop(field)
+    return config
+
+
 def convert(llama_cpp, name):
     """Converts a folder as llama.cpp does it, which knows the names of layers in published files."""
     sys.path[:0] = [llama_cpp, f"{llama_cpp}/gguf-py"]
-    import gguf
-    from conversion.granite import GraniteHybridModel
+    import importlib
 
-    GraniteHybridModel.set_vocab = lambda self: None
+    import gguf
+
+    module, class_name = CONVERTED[name]
+    converter = getattr(importlib.import_module(f"conversion.{module}"), class_name)
+    converter.set_vocab, converter.no_mtp = lambda self: None, True
     with tempfile.TemporaryDirectory() as copied:
         folder = Path(copied) / name
         shutil.copytree(HERE / name, folder, ignore=shutil.ignore_patterns("*.gguf"))
-        config = json.loads((folder / "config.json").read_text())
-        names = dict(linear_attention="mamba", full_attention="attention")
-        config["layer_types"] = [names[kind] for kind in config["layer_types"]]
+        config = publish(json.loads((folder / "config.json").read_text()))
         (folder / "config.json").write_text(json.dumps(config))
-        GraniteHybridModel(folder, gguf.LlamaFileType.MOSTLY_F16, HERE / name / "converted.gguf").write()
+        # Else the converter adds the defaults of transformers, experts among them.
+        given = dict(hparams=config) if class_name == "NemotronHModel" else {}
+        converter(folder, gguf.LlamaFileType.MOSTLY_F16, HERE / name / "converted.gguf", **given).write()
 
 
 def main():
     if sys.argv[1:2] == ["convert"]:
-        for name in ["granitehybrid", "granitehybrid_moe"]:
+        for name in CONVERTED:
             convert(sys.argv[2], name)
         return
     forms = FORMS if transformers.__version__ < "5" else FORMS_5
@@ -332,6 +392,8 @@ def main():
         forms = MAMBA
     elif sys.argv[1:] == ["sinks"]:
         forms = SINKS
+    elif sys.argv[1:] == ["states"]:
+        forms = STATES
     torch.set_num_threads(1)
     for seed, (name, (class_name, changes)) in enumerate(forms.items()):
         generator = torch.Generator().manual_seed(seed)
