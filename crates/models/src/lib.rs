@@ -57,7 +57,7 @@ pub use encoder::{Encoder, EncoderConfig, EncoderText, EncoderWorkspace};
 pub use error::{Error, Result};
 pub use family::{
     Activation, AttentionTemperature, DecoderSpec, DeltaNet, ExpertGroups, Experts, LatentAttention,
-    LayerKinds, LocalHeads, Mamba2, Projections, Recurrent, RecurrentMixer, Router, Scoring,
+    LayerKinds, LayerParts, LocalHeads, Mamba2, Projections, Recurrent, RecurrentMixer, Router, Scoring,
     ShortConvolution, Window, is_encoder,
 };
 pub use hf::{HfFolder, StoredTensor, folder_chat_template};
@@ -71,6 +71,6 @@ pub use ruvllm_memory::PagePool;
 pub use weights::{
     AttentionWeights, BesideWeights, ConvolutionWeights, DeltaNetWeights, ExpertLinears, ExpertWeights,
     FeedForward, LatentWeights, LayerInputWeights, LayerWeights, Linear, LoadProgress, Mamba2Weights, Mixer,
-    PerLayerWeights, SharedAttentionWeights, WeightBytes, Weights, weight_format,
+    ParallelWeights, PerLayerWeights, SharedAttentionWeights, WeightBytes, Weights, weight_format,
 };
 pub use workspace::Workspace;

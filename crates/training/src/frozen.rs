@@ -50,13 +50,14 @@ impl Transposed {
         let layers = weights.layers.iter().map(|layer| {
             let untrainable = || Error::untrainable(model.config());
             let network = layer.feed_forward.as_ref().ok_or_else(untrainable)?;
+            let gate = network.gate.as_ref().ok_or_else(untrainable)?;
             let attention = layer.mixer.attention().ok_or_else(untrainable)?;
             let value = attention.value.as_ref().ok_or_else(untrainable)?;
             let of = |matrices: &[&PackedMatrix]| transpose(matrices, format, pool);
             Ok(LayerTransposed {
                 attention_input: of(&[&attention.query.weights, &attention.key.weights, &value.weights])?,
                 attention_output: of(&[&attention.output.weights])?,
-                ffn_input: of(&[&network.gate.weights, &network.up.weights])?,
+                ffn_input: of(&[&gate.weights, &network.up.weights])?,
                 ffn_output: of(&[&network.down.weights])?,
             })
         });

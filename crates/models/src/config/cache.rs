@@ -3,12 +3,13 @@
 use ruvllm_kv_cache::{KvShape, OtherHeads};
 
 use super::ModelConfig;
-use crate::family::DecoderSpec;
+use crate::family::{DecoderSpec, LayerParts};
 
 /// The layers of a cache. Those with the heads of windowed layers, where these differ, come last.
 #[derive(Debug, Clone)]
 pub(crate) struct CacheLayers {
-    /// Layer of the cache that each layer of the model reads; of no meaning for one with a state.
+    /// Layer of the cache that each layer of the model reads; of no meaning for one without
+    /// attention.
     index: Vec<usize>,
     /// Layer of the model that writes each layer of the cache.
     writers: Vec<usize>,
@@ -18,11 +19,9 @@ pub(crate) struct CacheLayers {
 
 impl CacheLayers {
     pub(super) fn new(decoder: &DecoderSpec, n_layers: usize) -> Self {
-        let has_state =
-            |layer: usize| decoder.recurrent.as_ref().is_some_and(|recurrent| recurrent.layers[layer]);
         let source = |layer: usize| decoder.layers.kv_source(layer);
         let is_local = |layer: usize| decoder.layers.local_heads_of(layer).is_some();
-        let writes = |layer: &usize| !has_state(*layer) && source(*layer) == *layer;
+        let writes = |layer: &usize| decoder.has_attention(*layer) && source(*layer) == *layer;
         let (mut writers, local): (Vec<usize>, Vec<usize>) =
             (0..n_layers).filter(writes).partition(|&layer| !is_local(layer));
         let n_usual = writers.len();
@@ -64,7 +63,10 @@ impl ModelConfig {
     /// The last layer that writes keys and values or keeps a state. Behind it only tokens with
     /// logits matter.
     pub(crate) fn last_writer(&self) -> usize {
-        let reads_its_own = |&layer: &usize| self.decoder.layers.kv_source(layer) == layer;
-        (0..self.n_layers).rev().find(reads_its_own).unwrap_or(0)
+        let layers = &self.decoder.layers;
+        let writes = |&layer: &usize| {
+            layers.kv_source(layer) == layer && layers.parts_of(layer) != LayerParts::Network
+        };
+        (0..self.n_layers).rev().find(writes).unwrap_or(0)
     }
 }

@@ -136,7 +136,7 @@ impl ModelConfig {
             head_dim,
             vocab_size: read_vocab_size(&keys, checkpoint, model_dim)?,
             context_length,
-            norm_eps: keys.require_real("attention.layer_norm_rms_epsilon", Real::AboveUpTo(0.0, 1.0))?,
+            norm_eps: read_norm_eps(&keys)?,
             local_rope: rope::read_local_rope(&keys, &rope, family.local_rope, (&decoder, n_layers))?,
             cache: CacheLayers::new(&decoder, n_layers),
             rope,
@@ -192,6 +192,19 @@ impl ModelConfig {
             }
             _ => None,
         }
+    }
+}
+
+/// Files of models of one part per layer have it under the name of the other norm alone.
+fn read_norm_eps(keys: &Keys<'_>) -> Result<f32> {
+    const RANGE: Real = Real::AboveUpTo(0.0, 1.0);
+    const USUAL: &str = "attention.layer_norm_rms_epsilon";
+    match keys.real(USUAL, RANGE)? {
+        Some(norm_eps) => Ok(norm_eps),
+        None => match keys.real("attention.layer_norm_epsilon", RANGE)? {
+            Some(norm_eps) => Ok(norm_eps),
+            None => keys.require_real(USUAL, RANGE),
+        },
     }
 }
 

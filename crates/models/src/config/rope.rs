@@ -112,6 +112,7 @@ pub(crate) fn read_local_rope(
     let unscaled = |base: f64| Some(RopeConfig::new(base, rotary_dim));
     let named = keys.real("rope.freq_base_swa", Real::AboveUpTo(1.0, MAX_BASE))?;
     let (rope, layers): (_, Vec<bool>) = match (rule, named) {
+        (LocalRopes::Still, _) => (None, vec![true; n_layers]),
         (LocalRopes::StillEvery(period), _) => {
             (None, (0..n_layers).map(|layer| (layer + 1).is_multiple_of(period)).collect())
         }

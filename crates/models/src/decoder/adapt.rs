@@ -23,6 +23,7 @@ pub(super) fn base_model(config: &ModelConfig) -> BaseModel {
         decoder.recurrent.is_some() || decoder.latent.is_some() || decoder.layers.have_other_attention();
     let has_dense = decoder.experts.as_ref().is_some_and(|experts| experts.dense_dim > 0);
     let has_widths = has_dense || !decoder.layers.ffn_dims.is_empty();
+    let has_other_networks = has_widths || !decoder.activation.is_gated() || decoder.folded_factors;
     BaseModel {
         architecture: config.architecture.clone(),
         n_layers: config.n_layers,
@@ -30,8 +31,8 @@ pub(super) fn base_model(config: &ModelConfig) -> BaseModel {
         query_dim: if has_other_mixers { 0 } else { config.query_dim() },
         kv_dim: config.kv_dim(),
         head_dim: config.head_dim,
-        // Networks of several widths have no sizes of one target module.
-        ffn_dim: if has_widths { 0 } else { config.ffn_dim },
+        // Networks of several widths, or without a gate, have no sizes of the target modules.
+        ffn_dim: if has_other_networks { 0 } else { config.ffn_dim },
         vocab_size: config.vocab_size,
         interleaved_heads: config.decoder.reordered_heads,
         joint_attention: config.decoder.projections == Projections::Joint,

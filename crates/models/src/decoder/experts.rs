@@ -201,17 +201,23 @@ impl Layer<'_> {
             }
         });
         observe(ExpertProduct::Input, input, sorted);
-        if weights.gate.uses_q8() || weights.up.uses_q8() {
+        if weights.up.uses_q8() || weights.gate.as_ref().is_some_and(ExpertLinears::uses_q8) {
             input.quantize_groups(kernels, pool, groups);
         }
         let gate = gated.resize(n_rows, width);
-        let mut jobs = [
-            GroupedJob { weights: &weights.gate.weights, out: &mut *gate },
-            GroupedJob { weights: &weights.up.weights, out: &mut *up },
-        ];
-        kernels.matmul_grouped(pool, input, groups, &mut jobs);
-        self.add_expert_bias(&weights.gate, sorted, gate);
-        self.add_expert_bias(&weights.up, sorted, up);
+        if let Some(linears) = &weights.gate {
+            let mut jobs = [
+                GroupedJob { weights: &linears.weights, out: &mut *gate },
+                GroupedJob { weights: &weights.up.weights, out: &mut *up },
+            ];
+            kernels.matmul_grouped(pool, input, groups, &mut jobs);
+            self.add_expert_bias(linears, sorted, gate);
+            self.add_expert_bias(&weights.up, sorted, up);
+        } else {
+            let mut jobs = [GroupedJob { weights: &weights.up.weights, out: &mut *gate }];
+            kernels.matmul_grouped(pool, input, groups, &mut jobs);
+            self.add_expert_bias(&weights.up, sorted, gate);
+        }
         let up = &*up;
         gated.update(pool, &|rows, gate| {
             let up = &up[rows.start * width..rows.end * width];

@@ -14,7 +14,7 @@ use crate::batch::{Segment, Span, count};
 use crate::compute::Compute;
 use crate::config::{Heads, ModelConfig};
 use crate::error::Result;
-use crate::family::Activation;
+use crate::family::{Activation, LayerParts};
 use crate::projection::finish;
 use crate::rows;
 use crate::weights::{AttentionWeights, FeedForward, LayerWeights, Linear, Mixer};
@@ -64,11 +64,16 @@ impl Layer<'_> {
                 self.short_convolution(weights, buffers, segments, (all, wanted))
             }
             Mixer::Mamba2(weights) => self.mamba2(weights, buffers, segments, (all, wanted)),
+            Mixer::Parallel(weights) => self.parallel(weights, buffers, segments, (all, wanted)),
+            // Such a layer follows the last mixer or has the same rows before and behind it.
+            Mixer::None => count(wanted),
         };
         if wanted.is_empty() {
             return Ok(());
         }
-        self.feed_forward(buffers, segments, wanted, n_rows)?;
+        if self.config.decoder.layers.parts_of(self.index) != LayerParts::Mixer {
+            self.feed_forward(buffers, segments, wanted, n_rows)?;
+        }
         if let Some(input) = &self.weights.input {
             self.add_input(input, buffers, n_rows);
         }
@@ -84,8 +89,7 @@ impl Layer<'_> {
         segments: &mut [Segment<'_>],
         (all, wanted): (&[Span], &[Span]),
     ) -> usize {
-        self.project_attention(weights, buffers, segments, all);
-        self.cache_rows(buffers, segments, all);
+        self.write_attention(weights, buffers, segments, all);
         if wanted.is_empty() {
             return 0;
         }
@@ -93,6 +97,31 @@ impl Layer<'_> {
             keep_rows(&mut buffers.query_gates, self.heads.query_dim(), wanted);
         }
         let n_rows = self.keep_wanted(buffers, wanted);
+        self.add_attention(weights, buffers, segments, wanted, n_rows);
+        n_rows
+    }
+
+    /// Projects all rows, and stores their keys and values.
+    pub(super) fn write_attention(
+        &self,
+        weights: &AttentionWeights,
+        buffers: &mut Buffers,
+        segments: &mut [Segment<'_>],
+        all: &[Span],
+    ) {
+        self.project_attention(weights, buffers, segments, all);
+        self.cache_rows(buffers, segments, all);
+    }
+
+    /// Attention of the first `n_rows` rows, which are those of `wanted`, added to them.
+    pub(super) fn add_attention(
+        &self,
+        weights: &AttentionWeights,
+        buffers: &mut Buffers,
+        segments: &[Segment<'_>],
+        wanted: &[Span],
+        n_rows: usize,
+    ) {
         self.attend(weights.sinks.as_deref(), buffers, segments, wanted, n_rows);
         let Buffers { hidden, query_gates, attended, update, unnormed, adapted, .. } = buffers;
         if self.config.decoder.gated_attention {
@@ -103,7 +132,6 @@ impl Layer<'_> {
         }
         let stream = Stream { hidden, update, unnormed, adapted };
         self.add_mixed(&weights.output, attended, stream, (segments, wanted));
-        n_rows
     }
 
     /// Stores the keys and values of all rows, and shows the queries to whoever wants to see them.
@@ -355,7 +383,9 @@ impl Layer<'_> {
     ) -> Result<()> {
         let Layer { config, weights, compute, .. } = self;
         let network = weights.feed_forward.as_ref();
-        let q8 = network.is_some_and(|network| read_q8([&network.gate, &network.up]));
+        let q8 = network.is_some_and(|network| {
+            read_q8([&network.up]) || network.gate.as_ref().is_some_and(|gate| read_q8([gate]))
+        });
         let Buffers { hidden, normed, update, .. } = &mut *buffers;
         normalize(compute, config, hidden, weights.ffn_norm.as_deref(), normed, n_rows, q8);
         match network {
@@ -374,7 +404,7 @@ impl Layer<'_> {
         Ok(())
     }
 
-    /// The gated network of the rows in `buffers.normed`, written to `buffers.update`.
+    /// The network of the rows in `buffers.normed`, written to `buffers.update`.
     fn project_feed_forward(
         &self,
         network: &FeedForward,
@@ -383,11 +413,19 @@ impl Layer<'_> {
     ) {
         let Layer { config, compute, .. } = self;
         let Buffers { normed, gated, up, update, adapted, .. } = buffers;
-        let (n_rows, width) = (normed.tokens(), network.gate.weights.rows());
+        let (n_rows, width) = (normed.tokens(), network.up.weights.rows());
         let up = &mut up[..n_rows * width];
-        let gate = gated.resize(n_rows, width);
-        let products = [Product::of(&network.gate, gate), Product::of(&network.up, &mut *up)];
-        project_adapted(compute, adapted, rows, (self.index, Site::FeedForwardInput), normed, products);
+        let (gate, site) = (gated.resize(n_rows, width), (self.index, Site::FeedForwardInput));
+        match &network.gate {
+            Some(weights) => {
+                let products = [Product::of(weights, gate), Product::of(&network.up, &mut *up)];
+                project_adapted(compute, adapted, rows, site, normed, products);
+            }
+            None => {
+                let products = [Product::of(&network.up, gate)];
+                project_adapted(compute, adapted, rows, site, normed, products);
+            }
+        }
         let up = &*up;
         finish(compute, gated, network.down.weights.format().uses_q8(), &|rows, gate| {
             let up = &up[rows.start * width..rows.end * width];
@@ -458,7 +496,7 @@ pub(super) fn normalize(
     });
 }
 
-/// Combines the gate and up projections, in `gate`.
+/// Combines the gate and up projections, in `gate`. Without a gate, that is the up projection.
 pub(super) fn activate(compute: &Compute, activation: Activation, gate: &mut [f32], up: &[f32]) {
     match activation {
         Activation::SwiGlu => compute.silu_mul(gate, up),
@@ -466,6 +504,8 @@ pub(super) fn activate(compute: &Compute, activation: Activation, gate: &mut [f3
             compute.kernels.gated(ruvllm_kernels::rows::Activation::GeluTanh, gate, up);
         }
         Activation::ClampedSwiGlu { alpha, limit } => compute.kernels.clamped_swiglu(alpha, limit, gate, up),
+        // NaN stays what it is.
+        Activation::SquaredRelu => gate.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x * *x }),
     }
 }
 

@@ -3,6 +3,8 @@
 //! The state of a layer in a sequence: the inputs of the convolution of the last tokens, `[taps -
 //! 1, channels]`, then a matrix per head, `[heads, state_dim, head_dim]`.
 
+use std::ops::Range;
+
 use ruvllm_adapters::Site;
 use ruvllm_kernels::recurrence::SelectiveScan;
 use ruvllm_kernels::rows::MatrixView;
@@ -27,9 +29,35 @@ impl Layer<'_> {
         segments: &mut [Segment<'_>],
         (all, wanted): (&[Span], &[Span]),
     ) -> usize {
-        let (state, RecurrentMixer::Mamba2(mamba)) = self.recurrent() else {
-            unreachable!("the weights are those of the mixer")
-        };
+        self.scan_mamba2(weights, buffers, segments, all);
+        if wanted.is_empty() {
+            return 0;
+        }
+        let n_rows = keep_rows(&mut buffers.hidden, self.config.model_dim, wanted);
+        self.gate_groups(weights, buffers, (all, wanted), n_rows);
+        let Buffers { hidden, attended, update, unnormed, adapted, .. } = buffers;
+        let stream = Stream { hidden, update, unnormed, adapted };
+        self.add_mixed(&weights.output, attended, stream, (segments, wanted));
+        n_rows
+    }
+
+    /// The sizes of the mixer, and the place of the layer's state.
+    fn sizes(&self) -> (Range<usize>, &Mamba2) {
+        match self.recurrent() {
+            (state, RecurrentMixer::Mamba2(mamba)) => (state, mamba),
+            _ => unreachable!("the weights are those of the mixer"),
+        }
+    }
+
+    /// Sends all rows through the states; their outputs are in `buffers.recurrent`.
+    pub(super) fn scan_mamba2(
+        &self,
+        weights: &Mamba2Weights,
+        buffers: &mut Buffers,
+        segments: &mut [Segment<'_>],
+        all: &[Span],
+    ) {
+        let (state, mamba) = self.sizes();
         let inputs = state.start..state.start + (mamba.taps - 1) * mamba.channels();
         let matrices = inputs.end..state.end;
         self.project_mamba2(weights, mamba, buffers, segments, all);
@@ -48,15 +76,6 @@ impl Layer<'_> {
             let states = segment.step.state(matrices.clone());
             self.scan_heads(weights, mamba, &mut buffers.recurrent, span, states);
         }
-        if wanted.is_empty() {
-            return 0;
-        }
-        let n_rows = keep_rows(&mut buffers.hidden, self.config.model_dim, wanted);
-        self.gate_groups(weights, mamba, buffers, (all, wanted), n_rows);
-        let Buffers { hidden, attended, update, unnormed, adapted, .. } = buffers;
-        let stream = Stream { hidden, update, unnormed, adapted };
-        self.add_mixed(&weights.output, attended, stream, (segments, wanted));
-        n_rows
     }
 
     /// The three projections of all rows.
@@ -120,17 +139,17 @@ impl Layer<'_> {
         });
     }
 
-    /// Outputs of the wanted tokens, times the activated gates, normed by groups of heads, in
-    /// `buffers.attended`.
-    fn gate_groups(
+    /// Outputs of the wanted tokens, times the activated gates, normed by groups of heads if there
+    /// are weights for that, in `buffers.attended`.
+    pub(super) fn gate_groups(
         &self,
         weights: &Mamba2Weights,
-        mamba: &Mamba2,
         buffers: &mut Buffers,
         (all, wanted): (&[Span], &[Span]),
         n_rows: usize,
     ) {
         let Layer { config, compute, .. } = self;
+        let (_, mamba) = self.sizes();
         let Buffers { recurrent, attended, .. } = buffers;
         let RecurrentBuffers { gate, outputs, .. } = recurrent;
         let (width, head_dim) = (mamba.inner_dim(), mamba.head_dim);
@@ -145,8 +164,9 @@ impl Layer<'_> {
                 row.copy_from_slice(&outputs[(head * whole.len + token) * head_dim..][..head_dim]);
             }
             compute.silu_mul(gate, row);
+            let Some(norm) = &weights.norm else { return row.copy_from_slice(gate) };
             let group = width / mamba.groups;
-            let groups = gate.chunks_exact(group).zip(weights.norm.chunks_exact(group));
+            let groups = gate.chunks_exact(group).zip(norm.chunks_exact(group));
             for ((gated, norm), row) in groups.zip(row.chunks_exact_mut(group)) {
                 compute.rms_norm(gated, norm, config.norm_eps, row);
             }

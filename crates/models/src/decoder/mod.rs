@@ -8,6 +8,7 @@ mod latent;
 mod latent_buffers;
 mod layer;
 mod mamba;
+mod parallel;
 mod per_layer;
 mod per_layer_buffers;
 mod recurrent;

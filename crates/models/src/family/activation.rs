@@ -1,6 +1,6 @@
-//! Activation functions of gated feed-forward networks.
+//! Activation functions of feed-forward networks.
 
-/// Activation that combines the gate and up projections.
+/// Activation that combines the gate and up projections, or of the up projection alone.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Activation {
@@ -16,4 +16,13 @@ pub enum Activation {
         /// Largest gate, and largest magnitude of `up`.
         limit: f32,
     },
+    /// `max(up, 0)^2`, without a gate.
+    SquaredRelu,
+}
+
+impl Activation {
+    /// True if networks have a gate projection.
+    pub fn is_gated(self) -> bool {
+        self != Self::SquaredRelu
+    }
 }

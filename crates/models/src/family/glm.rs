@@ -36,7 +36,7 @@ pub(super) const GLM4_MOE: Family = Family {
             // The larger models have them, and no key says so.
             head_norms: true,
             optional_head_norms: true,
-            ffn_norm_name: "post_attention_norm",
+            ffn_norm_name: "post_attention_norm.weight",
             ..DecoderSpec::mixture(keys, sizes, Some(experts))?
         })
     },

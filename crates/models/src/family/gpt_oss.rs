@@ -19,7 +19,7 @@ pub(super) const GPT_OSS: Family = Family {
             // Files of other converters lack the key, and the models were trained without rounding.
             yarn_truncate: keys.flag(YARN_TRUNCATE)?.unwrap_or(false),
             window: Window::read(keys, sizes.n_layers, window::Usual { tokens: 128, period: 2 })?,
-            ffn_norm_name: "post_attention_norm",
+            ffn_norm_name: "post_attention_norm.weight",
             ..DecoderSpec::mixture(keys, sizes, Some(experts))?
         })
     },

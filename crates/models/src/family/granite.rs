@@ -25,7 +25,8 @@ pub(super) const GRANITE_HYBRID: Family = Family {
     architecture: "granitehybrid",
     local_rope: LocalRopes::StillIfFalse("rope.scaling.finetuned"),
     decoder: |keys, sizes| {
-        let recurrent = Recurrent::read_mamba2(keys, sizes.n_layers)?;
+        let layers = sizes.kv_heads.iter().map(|&heads| heads == 0).collect();
+        let recurrent = Recurrent::read_mamba2(keys, layers)?;
         Ok(DecoderSpec { recurrent, ..mixture(keys, sizes)? })
     },
 };

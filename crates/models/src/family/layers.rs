@@ -22,10 +22,26 @@ pub struct LayerKinds {
     /// Width of the embeddings per layer, which each layer adds to the residual stream through a
     /// gate; 0 = there are none.
     pub input_dim: usize,
-    /// Inner widths of the feed-forward networks, `[n_layers]`; empty: all alike.
+    /// Inner widths of the feed-forward networks, `[n_layers]`, 0 for a layer without; empty: all
+    /// alike.
     pub ffn_dims: Vec<usize>,
     /// True if the residual stream behind a layer may be multiplied by a factor.
     pub output_scales: bool,
+    /// Parts of each layer, `[n_layers]`; empty: all have both.
+    pub parts: Vec<LayerParts>,
+}
+
+/// Parts of a layer. One with a single part has a single norm.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LayerParts {
+    /// A mixer, then a feed-forward network or experts.
+    #[default]
+    Both,
+    /// A mixer alone: attention, or with a state.
+    Mixer,
+    /// A feed-forward network or experts alone.
+    Network,
 }
 
 /// Heads of layers with a sliding window.
@@ -44,6 +60,11 @@ impl LayerKinds {
     /// The layer whose keys and values `layer` reads.
     pub fn kv_source(&self, layer: usize) -> usize {
         self.kv_sources.get(layer).copied().unwrap_or(layer)
+    }
+
+    /// The parts of a layer.
+    pub fn parts_of(&self, layer: usize) -> LayerParts {
+        self.parts.get(layer).copied().unwrap_or_default()
     }
 
     /// The heads of a layer, where they are not the usual ones.
@@ -66,6 +87,7 @@ impl LayerKinds {
             (!self.ffn_dims.is_empty(), "feed-forward networks of several widths"),
             (self.optional_values, "values that are keys"),
             (self.output_scales, "factors of layers"),
+            (!self.parts.is_empty(), "layers of one part"),
         ];
         features.into_iter().find_map(|(is_there, name)| is_there.then_some(name))
     }

@@ -24,6 +24,8 @@ pub struct Mamba2 {
     pub state_dim: usize,
     /// Tokens that the convolution of the heads' inputs, `B` and `C` sees.
     pub taps: usize,
+    /// True if the norms of outputs may be absent: files that lack them are models without.
+    pub optional_norm: bool,
 }
 
 impl Mamba2 {
@@ -61,6 +63,6 @@ impl Mamba2 {
             return Err(keys.invalid(GROUPS, groups, format!("a divisor of the {heads} heads")));
         }
         let state_dim = keys.require_count("ssm.state_size", 1..=MAX_STATE_DIM)?;
-        Ok(Self { heads, head_dim: inner_dim / heads, groups, state_dim, taps })
+        Ok(Self { heads, head_dim: inner_dim / heads, groups, state_dim, taps, optional_norm: false })
     }
 }

@@ -4,8 +4,10 @@
 
 mod activation;
 mod deepseek;
+mod delta_net;
 mod exaone;
 mod experts;
+mod falcon;
 mod gemma;
 mod glm;
 mod gpt_oss;
@@ -15,6 +17,7 @@ mod layers;
 mod lfm;
 mod llama;
 mod mamba;
+mod nemotron;
 mod olmo;
 mod phi;
 mod qwen;
@@ -26,13 +29,14 @@ mod window;
 use gguf_rs_lite::Metadata;
 
 pub use self::activation::Activation;
+pub use self::delta_net::DeltaNet;
+pub(crate) use self::delta_net::MAX_KEY_DIM;
 pub use self::experts::Experts;
 pub use self::latent::LatentAttention;
 pub(crate) use self::layers::common_kv_heads;
-pub use self::layers::{LayerKinds, LocalHeads};
+pub use self::layers::{LayerKinds, LayerParts, LocalHeads};
 pub use self::mamba::Mamba2;
-pub(crate) use self::recurrent::MAX_KEY_DIM;
-pub use self::recurrent::{DeltaNet, Recurrent, RecurrentMixer, ShortConvolution};
+pub use self::recurrent::{Recurrent, RecurrentMixer, ShortConvolution};
 pub use self::router::{ExpertGroups, Router, Scoring};
 pub use self::spec::{AttentionTemperature, DecoderSpec, Projections};
 pub use self::window::Window;
@@ -67,6 +71,9 @@ const FAMILIES: &[Family] = &[
     granite::GRANITE,
     granite::GRANITE_MOE,
     granite::GRANITE_HYBRID,
+    nemotron::NEMOTRON_H,
+    nemotron::NEMOTRON_H_MOE,
+    falcon::FALCON_H1,
     lfm::LFM2,
     deepseek::DEEPSEEK2,
     deepseek::MISTRAL4,
@@ -89,6 +96,8 @@ pub(crate) struct Family {
 pub(crate) enum LocalRopes {
     /// None.
     None,
+    /// No layer turns (`NoPE`).
+    Still,
     /// Windowed layers turn with this base, unscaled.
     Windowed { base: f32 },
     /// Windowed layers turn unscaled.

@@ -1,6 +1,6 @@
-//! Qwen 2 and 2.5 (biases of queries, keys and values), Qwen 3 (norms per head), Qwen3-Next and Qwen
-//! 3.5 (gated `DeltaNet` in most layers, gated attention in the others), dense and as mixtures of
-//! experts.
+//! Qwen 2 and 2.5 (biases of queries, keys and values), Qwen 3 (norms per head), Qwen3-Next and
+//! Qwen 3.5 (gated `DeltaNet` in most layers, gated attention in the others), dense and as mixtures
+//! of experts.
 
 use super::experts::{Experts, Shared, Usual};
 use super::{DecoderSpec, Family, LocalRopes, Recurrent, Sizes};
@@ -69,7 +69,7 @@ fn hybrid(spec: DecoderSpec, keys: &Keys<'_>, sizes: &Sizes, is_grouped: bool) -
         head_norms: true,
         gated_attention: true,
         recurrent: Some(Recurrent::read_delta_net(keys, sizes.n_layers, is_grouped)?),
-        ffn_norm_name: "post_attention_norm",
+        ffn_norm_name: "post_attention_norm.weight",
         ..spec
     })
 }

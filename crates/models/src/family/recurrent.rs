@@ -1,23 +1,24 @@
 //! Layers that keep a state instead of keys and values, as data.
 
+use super::delta_net::DeltaNet;
 use super::mamba::Mamba2;
 use crate::config::keys::Keys;
 use crate::error::Result;
 
-/// Largest width and number of heads that a file may name.
-const MAX_WIDTH: usize = 1 << 20;
+/// Largest distance of layers with attention that a file may name.
+const MAX_INTERVAL: usize = 1 << 20;
 
-/// Largest width of a query or key of a layer with a state.
-pub(crate) const MAX_KEY_DIM: usize = 1 << 10;
-
-/// Layers that keep a state instead of keys and values; the others have attention.
+/// Layers that keep a state instead of keys and values, or beside them; the others that have a
+/// mixer have attention.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recurrent {
-    /// True for layers with a state, `[n_layers]`; false for at least one.
+    /// True for layers with a state, `[n_layers]`; some layer has attention.
     pub layers: Vec<bool>,
     /// Their computation in the place of attention.
     pub mixer: RecurrentMixer,
+    /// True if it stands beside attention, with the same input: both outputs are added.
+    pub beside_attention: bool,
 }
 
 /// Computation of a layer with a state.
@@ -32,26 +33,6 @@ pub enum RecurrentMixer {
     Mamba2(Mamba2),
 }
 
-/// Gated `DeltaNet`. Source: arXiv 2412.06464, as Qwen 3.5 and Qwen3-Next have it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DeltaNet {
-    /// Heads of queries and keys.
-    pub key_heads: usize,
-    /// Heads of values, each with a state; a multiple of `key_heads`.
-    pub value_heads: usize,
-    /// Width of a query or key.
-    pub key_dim: usize,
-    /// Width of a value.
-    pub value_dim: usize,
-    /// Tokens that the convolution of queries, keys and values sees.
-    pub taps: usize,
-    /// True if the value heads of one key head are neighbours, in projections that files have
-    /// interleaved by key head; false if the first value head of each key head comes before the
-    /// second of any.
-    pub is_grouped: bool,
-}
-
 /// Short convolution. Source: LFM2, arXiv 2511.23404.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -62,67 +43,17 @@ pub struct ShortConvolution {
     pub taps: usize,
 }
 
-impl DeltaNet {
-    /// Width of all queries, or all keys, of a token.
-    pub fn keys_dim(&self) -> usize {
-        self.key_heads * self.key_dim
-    }
-
-    /// Width of all values of a token.
-    pub fn values_dim(&self) -> usize {
-        self.value_heads * self.value_dim
-    }
-
-    /// Channels of the convolution: queries, keys and values.
-    pub fn channels(&self) -> usize {
-        2 * self.keys_dim() + self.values_dim()
-    }
-
-    /// Values of the state behind the inputs of the convolution, `[value_heads, key_dim,
-    /// value_dim]`.
-    pub fn matrix_values(&self) -> usize {
-        self.values_dim() * self.key_dim
-    }
-
-    /// The key head that a value head reads.
-    pub(crate) fn key_head(&self, value_head: usize) -> usize {
-        if self.is_grouped {
-            value_head / (self.value_heads / self.key_heads)
-        } else {
-            value_head % self.key_heads
-        }
-    }
-
-    fn read(keys: &Keys<'_>, is_grouped: bool) -> Result<Self> {
-        const VALUE_HEADS: &str = "ssm.time_step_rank";
-        const VALUES: &str = "ssm.inner_size";
-        let key_heads = keys.require_count("ssm.group_count", 1..=MAX_WIDTH)?;
-        let value_heads = keys.require_count(VALUE_HEADS, 1..=MAX_WIDTH)?;
-        if !value_heads.is_multiple_of(key_heads) {
-            let expected = format!("a multiple of the {key_heads} heads of keys");
-            return Err(keys.invalid(VALUE_HEADS, value_heads, expected));
-        }
-        let values_dim = keys.require_count(VALUES, 1..=MAX_WIDTH)?;
-        if !values_dim.is_multiple_of(value_heads) {
-            return Err(keys.invalid(VALUES, values_dim, format!("a multiple of the {value_heads} heads")));
-        }
-        let key_dim = keys.require_count("ssm.state_size", 1..=MAX_KEY_DIM)?;
-        let taps = read_taps(keys, "ssm.conv_kernel")?;
-        let value_dim = values_dim / value_heads;
-        Ok(Self { key_heads, value_heads, key_dim, value_dim, taps, is_grouped })
-    }
-}
-
 impl Recurrent {
     /// Layers with gated `DeltaNet`: as the file lists them, or all but the last of every four.
     pub(super) fn read_delta_net(keys: &Keys<'_>, n_layers: usize, is_grouped: bool) -> Result<Self> {
         const LISTED: &str = "attention.recurrent_layers";
         const INTERVAL: &str = "full_attention_interval";
-        let mixer = RecurrentMixer::DeltaNet(DeltaNet::read(keys, is_grouped)?);
+        let net = DeltaNet::read(keys, read_taps(keys, "ssm.conv_kernel")?, is_grouped)?;
+        let mixer = RecurrentMixer::DeltaNet(net);
         let layers = match keys.flags(LISTED, n_layers)? {
             Some(layers) => layers,
             None => {
-                let interval = keys.count(INTERVAL, 1..=MAX_WIDTH)?.unwrap_or(4);
+                let interval = keys.count(INTERVAL, 1..=MAX_INTERVAL)?.unwrap_or(4);
                 (1..=n_layers).map(|layer| !layer.is_multiple_of(interval)).collect()
             }
         };
@@ -136,14 +67,20 @@ impl Recurrent {
         Self::with_attention(keys, layers, RecurrentMixer::ShortConvolution(convolution))
     }
 
-    /// Layers with Mamba-2: those without heads of keys and values; `None` if all have them.
-    pub(super) fn read_mamba2(keys: &Keys<'_>, n_layers: usize) -> Result<Option<Self>> {
-        let layers = without_heads(keys, n_layers)?;
+    /// These layers with Mamba-2; `None` if there are none.
+    pub(super) fn read_mamba2(keys: &Keys<'_>, layers: Vec<bool>) -> Result<Option<Self>> {
         if !layers.contains(&true) {
             return Ok(None);
         }
         let mamba = Mamba2::read(keys, read_taps(keys, "ssm.conv_kernel")?)?;
         Self::with_attention(keys, layers, RecurrentMixer::Mamba2(mamba)).map(Some)
+    }
+
+    /// Mamba-2 beside attention in every layer; files may lack its norms.
+    pub(super) fn read_beside_attention(keys: &Keys<'_>, n_layers: usize) -> Result<Self> {
+        let mamba = Mamba2::read(keys, read_taps(keys, "ssm.conv_kernel")?)?;
+        let mixer = RecurrentMixer::Mamba2(Mamba2 { optional_norm: true, ..mamba });
+        Ok(Self { layers: vec![true; n_layers], mixer, beside_attention: true })
     }
 
     /// A cache needs a layer with keys and values.
@@ -155,7 +92,7 @@ impl Recurrent {
                 "layers of which at least one has attention",
             ));
         }
-        Ok(Self { layers, mixer })
+        Ok(Self { layers, mixer, beside_attention: false })
     }
 
     /// Values of the state of one layer.

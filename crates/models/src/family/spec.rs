@@ -5,7 +5,7 @@ use ruvllm_kernels::rope::RopeLayout;
 use super::activation::Activation;
 use super::experts::Experts;
 use super::latent::LatentAttention;
-use super::layers::LayerKinds;
+use super::layers::{LayerKinds, LayerParts};
 use super::recurrent::Recurrent;
 use super::window::{self, Window};
 use super::{Sizes, YARN_TRUNCATE, read_attention_scale};
@@ -36,7 +36,9 @@ pub struct DecoderSpec {
     pub gated_attention: bool,
     /// Latent attention in every layer in the place of attention, if any.
     pub latent: Option<LatentAttention>,
-    /// Layers that keep a state instead of keys and values, if any.
+    /// True if files have factors of the model in their weights, which adapters lack.
+    pub folded_factors: bool,
+    /// Layers that keep a state instead of keys and values or beside them, if any.
     pub recurrent: Option<Recurrent>,
     /// Differences between layers, and parts of few families.
     pub layers: LayerKinds,
@@ -44,7 +46,7 @@ pub struct DecoderSpec {
     pub yarn_truncate: bool,
     /// Attention span of each layer: full or sliding window.
     pub window: Window,
-    /// Activation of the gated feed-forward network.
+    /// Activation of the feed-forward network.
     pub activation: Activation,
     /// Experts of the feed-forward network, if it is a mixture in some layer.
     pub experts: Option<Experts>,
@@ -58,7 +60,7 @@ pub struct DecoderSpec {
     pub row_norms: bool,
     /// True if the inputs of attention and of the feed-forward network are normed.
     pub input_norms: bool,
-    /// Name of the norm before the feed-forward network, between that of the layer and `.weight`.
+    /// Name of the norm before the feed-forward network, behind that of the layer.
     pub ffn_norm_name: &'static str,
     /// Name of the norm before the logits, before `.weight`.
     pub output_norm_name: &'static str,
@@ -90,11 +92,18 @@ impl DecoderSpec {
             (self.latent.is_some(), "latent attention"),
             (self.gated_attention, "a gated output of attention"),
             (self.sinks, "learned attention sinks"),
+            (!self.activation.is_gated(), "feed-forward networks without a gate"),
             (!self.input_norms, "no norms before attention and the feed-forward network"),
             (self.row_norms, "norms over all heads of a query or key together"),
             (self.residual_scale != 1.0, "a factor of what layers add to the residual stream"),
         ];
         features.into_iter().find_map(|(is_there, name)| is_there.then(|| name.to_owned()))
+    }
+
+    /// True if a layer writes or reads keys and values.
+    pub fn has_attention(&self, layer: usize) -> bool {
+        let is_instead = |recurrent: &Recurrent| recurrent.layers[layer] && !recurrent.beside_attention;
+        self.layers.parts_of(layer) != LayerParts::Network && !self.recurrent.as_ref().is_some_and(is_instead)
     }
 
     /// Rows of `attn_q` for each dimension of a query: its own, and that of a gate.
@@ -123,6 +132,7 @@ impl DecoderSpec {
             sinks: false,
             gated_attention: false,
             latent: None,
+            folded_factors: false,
             recurrent: None,
             layers: LayerKinds::default(),
             yarn_truncate: keys.flag(YARN_TRUNCATE)?.unwrap_or(true),
@@ -134,7 +144,7 @@ impl DecoderSpec {
             optional_head_norms: false,
             row_norms: false,
             input_norms: true,
-            ffn_norm_name: "ffn_norm",
+            ffn_norm_name: "ffn_norm.weight",
             output_norm_name: "output_norm",
             post_norms: false,
             embedding_scale: 1.0,

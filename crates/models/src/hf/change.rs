@@ -28,6 +28,16 @@ pub(super) fn taps(bytes: &[u8], format: WeightFormat, order: HeadOrder, rows: u
     order.of_rows(&widened, widened.len() / rows.max(1))
 }
 
+/// Values times a factor, in the same format.
+pub(super) fn scaled(bytes: &[u8], format: WeightFormat, factor: f32) -> Vec<u8> {
+    let mut values = vec![0.0_f32; bytes.len() / format.block_bytes() * format.block_len()];
+    format.dequantize(bytes, &mut values);
+    values.iter_mut().for_each(|value| *value *= factor);
+    let mut out = vec![0; bytes.len()];
+    format.quantize(&values, &mut out);
+    out
+}
+
 /// Numbers as they stand in a file.
 pub(super) fn f32_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()

@@ -13,8 +13,10 @@ use super::keys::Keys;
 use super::latent;
 use super::layers::LayerKinds;
 use super::packed::Scheme;
+use super::recurrent::Recurrent;
+use super::roles::Role;
 use super::rope::{self, Generated};
-use super::sizes::{MAX_HEAD_DIM, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Sizes};
+use super::sizes::{MAX_HEAD_DIM, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Multipliers, Sizes};
 use super::{decoder, encoder, parts, window};
 use crate::error::{Error, Result};
 use crate::family::LatentAttention;
@@ -41,8 +43,8 @@ pub(super) struct Hyperparameters {
     pub(super) scheme: Option<Scheme>,
     /// Tensors that follow from the hyperparameters.
     pub(super) generated: Vec<Generated>,
-    /// Layers with a state instead of attention, `[n_layers]`; empty without.
-    recurrent_layers: Vec<bool>,
+    /// Roles of layers, `[n_layers]`; empty if all have attention and a network.
+    roles: Vec<Role>,
     /// `None`: layers with and without a window are alike.
     kinds: Option<LayerKinds>,
     /// False if the family may have norms of heads and the model has none.
@@ -53,16 +55,14 @@ impl Hyperparameters {
     /// The tensors of a layer.
     pub(super) fn parts_of(&self, layer: usize) -> impl Iterator<Item = &'static Part> + Clone + use<'_> {
         let groups = match &self.family.form {
-            Form::Decoder(decoder) if self.recurrent_layers.get(layer) == Some(&true) => {
-                decoder.recurrent_layer
-            }
-            Form::Decoder(decoder)
-                if !decoder.dense_layer.is_empty()
-                    && self.sizes.experts.is_none_or(|experts| !experts.are_in(layer)) =>
-            {
-                decoder.dense_layer
-            }
-            _ => self.family.layer,
+            Form::Decoder(decoder) => match self.roles.get(layer) {
+                Some(Role::State) => decoder.recurrent_layer,
+                Some(Role::Network) => decoder.dense_layer,
+                Some(Role::Experts) => decoder.expert_layer,
+                None if !decoder.dense_layer.is_empty() && !self.have_experts(layer) => decoder.dense_layer,
+                Some(Role::Attention) | None => self.family.layer,
+            },
+            Form::Encoder(_) => self.family.layer,
         };
         let attention = match &self.sizes.latent {
             None => &[][..],
@@ -77,6 +77,8 @@ impl Hyperparameters {
         let has_head_norms = self.has_head_norms;
         let parts = groups.iter().chain(attention).chain(networks).chain(input).copied().flatten();
         let parts = parts.filter(move |part| has_head_norms || part.shape != Shape::HeadNorm);
+        let has_norm = self.sizes.recurrent.has_norm;
+        let parts = parts.filter(move |part| has_norm || part.shape != Shape::MambaNorm);
         parts.filter(move |part| self.kinds.as_ref().is_none_or(|kinds| kinds.has(layer, part)))
     }
 
@@ -89,6 +91,15 @@ impl Hyperparameters {
     /// The sizes of a layer.
     pub(super) fn sizes_of(&self, layer: usize) -> Sizes {
         self.kinds.as_ref().map_or(self.sizes, |kinds| kinds.sizes_of(layer, &self.sizes))
+    }
+
+    /// True for a layer with experts.
+    pub(super) fn have_experts(&self, layer: usize) -> bool {
+        let may_be_here = match self.roles.contains(&Role::Experts) {
+            true => self.roles[layer] == Role::Experts,
+            false => true,
+        };
+        may_be_here && self.sizes.experts.is_some_and(|experts| experts.are_in(layer))
     }
 
     /// True for a tensor of a layer that is never used.
@@ -178,7 +189,7 @@ impl Config {
                     metadata: keys.metadata,
                     scheme,
                     generated: Vec::new(),
-                    recurrent_layers: Vec::new(),
+                    roles: Vec::new(),
                     kinds: None,
                     has_head_norms: true,
                 });
@@ -187,12 +198,12 @@ impl Config {
         let mut sizes = read_sizes(&config, decoder)?;
         write_sizes(&config, decoder, &sizes, &mut keys)?;
         let kinds = LayerKinds::convert(decoder, &config, &mut sizes, &mut keys)?;
-        let mut recurrent_layers = Vec::new();
+        let mut roles = Vec::new();
         match decoder.recurrent {
             None => window::write(&config, decoder.window.as_ref(), &sizes, &mut keys)?,
             Some(recurrent) => {
-                (sizes.recurrent, recurrent_layers) = recurrent.read(&config, sizes.n_layers)?;
-                recurrent.write(&sizes, &recurrent_layers, &mut keys);
+                (sizes.recurrent, roles) = recurrent.read(&config, sizes.n_layers)?;
+                recurrent.write(&sizes, &roles, &mut keys);
             }
         }
         if let (Some(experts), Some(expert_sizes)) = (&decoder.experts, &sizes.experts) {
@@ -207,6 +218,7 @@ impl Config {
         }
         let generated = rope::write(&config, decoder, &sizes, &mut keys)?;
         let is_tied = config.flag("tie_word_embeddings")?.or(decoder.is_tied);
+        sizes.multipliers.tie(is_tied);
         let has_head_norms = match decoder.head_norm_switch {
             Some(switch) => config.flag(switch)?.unwrap_or(false),
             None => true,
@@ -219,7 +231,7 @@ impl Config {
             metadata,
             scheme,
             generated,
-            recurrent_layers,
+            roles,
             kinds,
             has_head_norms,
         })
@@ -241,10 +253,13 @@ fn find_family(config: &Fields<'_>, classes: &[&str]) -> Result<&'static Family>
         (Some(class), model_type) => {
             let is_of_type =
                 |family: &&Family| model_type.is_some_and(|name| family.model_types.contains(&name));
-            let of_class = || families().filter(|family| family.classes.contains(class));
+            let of_class =
+                || families().filter(|family| family.classes.contains(class) && (family.applies)(config));
             of_class().find(is_of_type).or_else(|| of_class().next())
         }
-        (None, Some(name)) => families().find(|family| family.model_types.contains(&name)),
+        (None, Some(name)) => {
+            families().find(|family| family.model_types.contains(&name) && (family.applies)(config))
+        }
         (None, None) => return Err(config.missing("architectures", "a class such as `LlamaForCausalLM`")),
     };
     found.ok_or_else(|| Error::UnsupportedArchitecture {
@@ -265,7 +280,7 @@ fn read_scheme(config: &Fields<'_>, family: &Family) -> Result<Option<Scheme>> {
 }
 
 fn check_activation(config: &Fields<'_>, family: &Family) -> Result<()> {
-    for key in ["hidden_activation", "hidden_act", "activation"] {
+    for key in ["mlp_hidden_act", "hidden_activation", "hidden_act", "activation"] {
         if let Some(name) = config.text(key)? {
             // Of several fields the first is the one that counts.
             return match family.activations.contains(&name) {
@@ -290,8 +305,15 @@ fn read_sizes(config: &Fields<'_>, decoder: &Decoder) -> Result<Sizes> {
         ffn_dim,
         experts,
         latent: attention.latent,
+        multipliers: match decoder.has_multipliers {
+            true => Multipliers::read(config)?,
+            false => Multipliers::NONE,
+        },
         recurrent: RecurrentSizes::default(),
-        n_layers: config.require_count("num_hidden_layers", 1..=MAX_LAYERS)?,
+        n_layers: match decoder.recurrent {
+            Some(recurrent) => recurrent.read_count(config)?,
+            None => config.require_count("num_hidden_layers", 1..=MAX_LAYERS)?,
+        },
         prediction_layers: match decoder.prediction_layers {
             Some(field) => config.count(field, 0..=MAX_LAYERS)?.unwrap_or(1),
             None => 0,
@@ -337,7 +359,12 @@ fn read_attention(config: &Fields<'_>, decoder: &Decoder, model_dim: usize) -> R
         let expected = format!("a divisor of the {n_heads} attention heads");
         return Err(config.invalid("num_key_value_heads", expected));
     }
-    let head_dim = match config.count("head_dim", 1..=MAX_HEAD_DIM)?.or(decoder.head_dim) {
+    // The first Nemotron-H has the second.
+    let named = match config.count("head_dim", 1..=MAX_HEAD_DIM)? {
+        None => config.count("attention_head_dim", 1..=MAX_HEAD_DIM)?,
+        named => named,
+    };
+    let head_dim = match named.or(decoder.head_dim) {
         Some(head_dim) => head_dim,
         None if model_dim.is_multiple_of(n_heads) && model_dim / n_heads <= MAX_HEAD_DIM => {
             model_dim / n_heads
@@ -395,11 +422,16 @@ fn write_sizes(config: &Fields<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut
     keys.count("feed_forward_length", sizes.ffn_dim);
     keys.count("attention.head_count", sizes.n_heads);
     keys.count("attention.head_count_kv", sizes.n_kv_heads);
-    let norm_eps = match config.positive("rms_norm_eps")? {
-        Some(norm_eps) => norm_eps,
-        None => config.positive("norm_eps")?.unwrap_or(decoder.norm_eps),
-    };
+    let mut norm_eps = None;
+    for key in ["layer_norm_epsilon", "rms_norm_eps", "norm_eps"] {
+        norm_eps = norm_eps.or(config.positive(key)?);
+    }
+    let norm_eps = norm_eps.unwrap_or(decoder.norm_eps);
     keys.real("attention.layer_norm_rms_epsilon", norm_eps);
+    if decoder.recurrent == Some(Recurrent::Mamba2Alone) {
+        // Other readers look for this one.
+        keys.real("attention.layer_norm_epsilon", norm_eps);
+    }
     let is_implied = config.get("head_dim").is_none() && sizes.head_dim * sizes.n_heads == sizes.model_dim;
     if let Some(latent) = &sizes.latent {
         latent::write(latent, keys);

@@ -1,25 +1,16 @@
 //! The families of decoders.
 
-use super::family::{Bias, Decoder, Family, Form, Names, Shape, SoftCaps, part};
+use super::family::{Decoder, Family, Form, SoftCaps};
 use super::mixtures;
+use super::names;
 use super::parts;
 use super::recurrent::Recurrent;
+use super::roles;
 use super::window::{Rule, Window};
 
 const SILU: &[&str] = &["silu", "swish"];
 /// Early Gemma files say `gelu` and mean the form with tanh.
 const GELU_TANH: &[&str] = &["gelu_pytorch_tanh", "gelu"];
-
-/// The names of decoders.
-const DECODER: Names = Names {
-    shown_prefix: "model.",
-    layers: "layers.",
-    outside: &[
-        part("embed_tokens", "token_embd", Shape::Embedding, Bias::Never),
-        part("norm", "output_norm", Shape::ModelNorm, Bias::Never),
-    ],
-    unused: &[],
-};
 
 /// Defaults that most decoders share.
 const USUAL: Decoder = Decoder {
@@ -41,6 +32,7 @@ const USUAL: Decoder = Decoder {
     still_every: None,
     rotation_switch: None,
     has_factors: false,
+    has_multipliers: false,
     soft_caps: SoftCaps::None,
     has_layer_kinds: false,
     window: None,
@@ -49,6 +41,7 @@ const USUAL: Decoder = Decoder {
     recurrent: None,
     recurrent_layer: &[],
     dense_layer: &[],
+    expert_layer: &[],
     networks: [&[], &[]],
     head_norm_switch: None,
     prediction_layers: None,
@@ -56,9 +49,6 @@ const USUAL: Decoder = Decoder {
     rotary_sections: None,
     adjusts_ffn_dim: false,
 };
-
-/// Qwen 3.5: prediction heads behind the last layer are left out.
-const QWEN35_NAMES: Names = Names { unused: &["mtp."], ..DECODER };
 
 const QWEN35_DECODER: Decoder = Decoder {
     n_kv_heads: Some(4),
@@ -78,29 +68,36 @@ const QWEN35_FAMILY: Family = Family {
     model_types: &["qwen3_5_text", "qwen3_5"],
     architecture: "qwen35",
     form: Form::Decoder(QWEN35_DECODER),
-    names: &QWEN35_NAMES,
+    names: &names::QWEN35,
     layer: parts::QWEN35,
     norms_plus_one: true,
     ..QWEN2_FAMILY
 };
 
-const GEMMA4_NAMES: Names = Names {
-    outside: &[
-        part("embed_tokens", "token_embd", Shape::Embedding, Bias::Never),
-        part("embed_tokens_per_layer", "per_layer_token_embd", Shape::LayerInputs, Bias::Never),
-        part("per_layer_model_projection", "per_layer_model_proj", Shape::LayerInputProjection, Bias::Never),
-        part("per_layer_projection_norm", "per_layer_proj_norm", Shape::LayerInputNorm, Bias::Never),
-        part("norm", "output_norm", Shape::ModelNorm, Bias::Never),
-    ],
-    ..DECODER
+const NEMOTRON: Decoder = Decoder {
+    n_kv_heads: Some(8),
+    head_dim: Some(128),
+    context: Some(4096),
+    norm_eps: 1e-5,
+    is_tied: Some(false),
+    writes_vocab_size: true,
+    recurrent: Some(Recurrent::Mamba2Alone),
+    recurrent_layer: parts::NEMOTRON_MAMBA2,
+    dense_layer: parts::NEMOTRON_NETWORK,
+    expert_layer: parts::NEMOTRON_EXPERTS,
+    ..USUAL
 };
 
-const LFM2_NAMES: Names = Names {
-    outside: &[
-        part("embed_tokens", "token_embd", Shape::Embedding, Bias::Never),
-        part("embedding_norm", "token_embd_norm", Shape::ModelNorm, Bias::Never),
-    ],
-    ..DECODER
+/// Heads are reordered as if they were rotated.
+const NEMOTRON_FAMILY: Family = Family {
+    classes: &["NemotronHForCausalLM"],
+    model_types: &["nemotron_h"],
+    architecture: "nemotron_h",
+    form: Form::Decoder(NEMOTRON),
+    names: &names::NEMOTRON,
+    layer: parts::NEMOTRON_ATTENTION,
+    activations: &["relu2"],
+    ..LLAMA_FAMILY
 };
 
 const LLAMA_LIKE: Decoder = Decoder { writes_vocab_size: true, writes_rotary_dim: true, ..USUAL };
@@ -182,7 +179,7 @@ pub(super) const FAMILIES: &[Family] = &[
             adjusts_ffn_dim: true,
             ..USUAL
         }),
-        names: &LFM2_NAMES,
+        names: &names::LFM2,
         layer: parts::LFM2,
         ..QWEN2_FAMILY
     },
@@ -286,6 +283,32 @@ pub(super) const FAMILIES: &[Family] = &[
         }),
         layer: parts::GRANITE_ATTENTION,
         ..LLAMA_FAMILY
+    },
+    Family {
+        architecture: "nemotron_h_moe",
+        applies: roles::have_experts,
+        form: Form::Decoder(Decoder { experts: Some(&mixtures::NEMOTRON), ..NEMOTRON }),
+        ..NEMOTRON_FAMILY
+    },
+    NEMOTRON_FAMILY,
+    Family {
+        classes: &["FalconH1ForCausalLM"],
+        model_types: &["falcon_h1"],
+        architecture: "falcon-h1",
+        form: Form::Decoder(Decoder {
+            n_kv_heads: Some(8),
+            context: Some(8192),
+            norm_eps: 1e-5,
+            is_tied: Some(false),
+            writes_vocab_size: true,
+            has_multipliers: true,
+            recurrent: Some(Recurrent::Mamba2Beside),
+            recurrent_layer: parts::FALCON_H1,
+            ..USUAL
+        }),
+        names: &names::FALCON,
+        layer: parts::FALCON_H1,
+        ..QWEN2_FAMILY
     },
     QWEN2_FAMILY,
     Family {
@@ -490,7 +513,7 @@ pub(super) const FAMILIES: &[Family] = &[
             dense_layer: parts::GEMMA4,
             ..GEMMA1
         }),
-        names: &GEMMA4_NAMES,
+        names: &names::GEMMA4,
         layer: parts::GEMMA4_MOE,
         norms_plus_one: false,
         ..GEMMA_FAMILY
@@ -501,8 +524,9 @@ const LLAMA_FAMILY: Family = Family {
     classes: &["LlamaForCausalLM"],
     model_types: &["llama"],
     architecture: "llama",
+    applies: |_| true,
     form: Form::Decoder(LLAMA_LIKE),
-    names: &DECODER,
+    names: &names::DECODER,
     layer: parts::LLAMA,
     interleaves_heads: true,
     norms_plus_one: false,

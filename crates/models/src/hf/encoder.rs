@@ -5,7 +5,7 @@ use super::family::{Bias, Encoder, Family, Form, Names, Part, Shape, part};
 use super::fields::Fields;
 use super::heads::RecurrentSizes;
 use super::keys::Keys;
-use super::sizes::{MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Sizes};
+use super::sizes::{MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Multipliers, Sizes};
 use crate::error::Result;
 use crate::pooling::RANKS;
 
@@ -93,6 +93,7 @@ const BERT: Family = Family {
     classes: &["BertModel", "BertForMaskedLM", "BertForPreTraining"],
     model_types: &["bert"],
     architecture: "bert",
+    applies: |_| true,
     form: Form::Encoder(BERT_FIELDS),
     names: &BERT_NAMES,
     layer: &[BERT_LAYER],
@@ -219,6 +220,7 @@ fn read_sizes(config: &Fields<'_>, names: &Encoder) -> Result<Sizes> {
         ffn_dim: config.require_count(names.ffn_dim, 1..=MAX_WIDTH)?,
         experts: None,
         latent: None,
+        multipliers: Multipliers::NONE,
         recurrent: RecurrentSizes::default(),
         n_layers: config.require_count(names.n_layers, 1..=MAX_LAYERS)?,
         prediction_layers: 0,

@@ -13,6 +13,9 @@ pub(super) const STACKS: [&str; 3] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_
 pub(super) const JOINT_GATE_UP: &str = "gate_up_proj";
 pub(super) const JOINT_DOWN: &str = "down_proj";
 
+/// The same of experts without a gate.
+pub(super) const JOINT_UP: &str = "up_proj";
+
 /// Mixture of experts of a family.
 #[derive(Debug)]
 pub(super) struct Experts {
@@ -48,10 +51,12 @@ pub(super) struct Experts {
     /// Names of the tensors of all experts in the place of matrices of single ones: gate below up,
     /// and down.
     pub(super) joint: Option<[&'static str; 2]>,
-    /// Names of experts stand beside `mlp.`, not behind it.
-    pub(super) are_beside: bool,
+    /// Beginning of the names of experts alone, in place of `mlp.`; `None`: that of all names.
+    pub(super) beginning: Option<&'static str>,
     /// Names of the gate, up and down matrices of an expert.
     pub(super) parts: [&'static str; 3],
+    /// False if there are no gate matrices.
+    pub(super) is_gated: bool,
     /// Storage of the matrices.
     pub(super) form: StackForm,
     /// Fields of the clamped activation and the values that they must have, for which there are no
@@ -96,6 +101,10 @@ impl Experts {
         const CLIP: &str = "clip_qkv";
         if config.get(CLIP).is_some() {
             return Err(config.invalid(CLIP, "null: queries, keys and values are not clipped"));
+        }
+        const LATENT: &str = "moe_latent_size";
+        if config.get(LATENT).is_some() {
+            return Err(config.invalid(LATENT, "null: experts of latents cannot be computed"));
         }
         for &(key, known) in self.clamp {
             if config.real(key)?.is_some_and(|found| found != known) {
@@ -158,9 +167,10 @@ impl Experts {
                 _ => name.to_owned(),
             };
         }
-        match self.alias.and_then(|alias| name.strip_prefix(alias)) {
+        let of_experts = |beginning| name.strip_prefix(beginning).filter(|rest| rest.starts_with("experts."));
+        let of_alias = |alias| name.strip_prefix(alias);
+        match self.beginning.and_then(of_experts).or(self.alias.and_then(of_alias)) {
             Some(rest) => format!("mlp.{rest}"),
-            None if self.are_beside && name.starts_with("experts.") => format!("mlp.{name}"),
             None => name.to_owned(),
         }
     }
@@ -176,7 +186,7 @@ impl Experts {
 
     /// Beginning of the names of experts behind the number of the layer.
     pub(super) fn prefix(&self) -> &'static str {
-        if self.are_beside { "" } else { self.alias.unwrap_or("mlp.") }
+        self.beginning.or(self.alias).unwrap_or("mlp.")
     }
 }
 

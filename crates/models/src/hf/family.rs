@@ -3,6 +3,7 @@
 //! [`super::encoder`].
 
 use super::experts::Experts;
+use super::fields::Fields;
 use super::recurrent::Recurrent;
 use super::window::Window;
 
@@ -15,6 +16,9 @@ pub(super) struct Family {
     pub(super) model_types: &'static [&'static str],
     /// Value of `general.architecture`.
     pub(super) architecture: &'static str,
+    /// True if a configuration of the class is one of the family; of several families of a class
+    /// the first that says so counts.
+    pub(super) applies: fn(&Fields<'_>) -> bool,
     /// Hyperparameters: defaults of fields, and the keys that are written.
     pub(super) form: Form,
     /// Name parts of tensors.
@@ -77,6 +81,8 @@ pub(super) struct Decoder {
     pub(super) rotation_switch: Option<&'static str>,
     /// Has factors of embeddings, scores, updates of the residual stream, and logits.
     pub(super) has_factors: bool,
+    /// Has factors that GGUF has in its weights.
+    pub(super) has_multipliers: bool,
     pub(super) soft_caps: SoftCaps,
     /// Layers with a window differ from the others in more than that.
     pub(super) has_layer_kinds: bool,
@@ -90,8 +96,11 @@ pub(super) struct Decoder {
     pub(super) recurrent: Option<Recurrent>,
     /// The tensors of a layer with a state.
     pub(super) recurrent_layer: Parts,
-    /// The tensors of a layer without experts between or before layers that have them.
+    /// The tensors of a layer without experts between or before layers that have them, or of a
+    /// feed-forward network alone.
     pub(super) dense_layer: Parts,
+    /// The tensors of a layer of experts alone.
+    pub(super) expert_layer: Parts,
     /// The tensors behind those of a layer in models with experts, and in models without, where a
     /// family has both.
     pub(super) networks: [Parts; 2],
@@ -172,7 +181,7 @@ pub(super) type Parts = &'static [&'static [Part]];
 impl Part {
     /// The name in GGUF behind `prefix`, of the tensor that ends in `suffix` in folders.
     pub(super) fn gguf_name(&self, prefix: &str, suffix: &str) -> String {
-        match self.shape.is_bare() {
+        match self.shape.is_bare() || self.shape == Shape::BareNorm {
             true => format!("{prefix}{}", self.gguf),
             false => format!("{prefix}{}.{suffix}", self.gguf),
         }
@@ -194,6 +203,8 @@ pub(super) enum Shape {
     HeadOutput,
     /// A norm over the residual stream.
     ModelNorm,
+    /// The same; in GGUF its name has no suffix.
+    BareNorm,
     /// A norm over one head.
     HeadNorm,
     /// A norm over all query heads.

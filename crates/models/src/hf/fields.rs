@@ -55,8 +55,36 @@ pub(super) fn read_json(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
 pub(super) fn read_object(path: &Path, limit: u64) -> Result<Option<Map<String, Value>>> {
     let Some(text) = read_json(path, limit)? else { return Ok(None) };
     serde_json::from_slice(&text)
+        .or_else(|error| serde_json::from_slice(&with_infinities(&text).ok_or(error)?))
         .map(Some)
         .map_err(|source| Error::InvalidJson { path: path.to_owned(), source })
+}
+
+/// The text with a string in the place of each infinity, which transformers 4 wrote and is no JSON;
+/// `None` without any.
+fn with_infinities(text: &[u8]) -> Option<Vec<u8>> {
+    const BARE: &[u8] = b"Infinity";
+    let mut out = Vec::with_capacity(text.len() + 64);
+    let (mut is_text, mut rest) = (false, text);
+    while let Some((&byte, behind)) = rest.split_first() {
+        match byte {
+            b'"' => is_text = !is_text,
+            b'\\' if is_text && !behind.is_empty() => {
+                out.extend_from_slice(&rest[..2]);
+                rest = &rest[2..];
+                continue;
+            }
+            _ if !is_text && rest.starts_with(BARE) && out.last() != Some(&b'-') => {
+                out.extend_from_slice(br#""Infinity""#);
+                rest = &rest[BARE.len()..];
+                continue;
+            }
+            _ => {}
+        }
+        out.push(byte);
+        rest = behind;
+    }
+    (out != text).then_some(out)
 }
 
 /// An object of a JSON file, for reading.
@@ -223,6 +251,19 @@ mod tests {
         assert!(matches!(read_object(&path, u64::MAX), Err(Error::TooManyValues { .. })));
         std::fs::write(&path, list(MAX_JSON_VALUES / 8)).expect("written");
         assert!(read_object(&path, u64::MAX).is_ok());
+    }
+
+    #[test]
+    fn infinity_becomes_a_string() {
+        let read =
+            |text: &str| with_infinities(text.as_bytes()).and_then(|text| String::from_utf8(text).ok());
+        assert_eq!(
+            read(r#"{"a": [0.0, Infinity], "b\"Infinity": "Infinity\\"}"#).as_deref(),
+            Some(r#"{"a": [0.0, "Infinity"], "b\"Infinity": "Infinity\\"}"#)
+        );
+        for none in [r#"{"a": NaN}"#, r#"{"a": -Infinity}"#, r#""Infinity\"#] {
+            assert_eq!(read(none), None);
+        }
     }
 
     #[test]

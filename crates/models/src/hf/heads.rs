@@ -12,6 +12,8 @@ pub(super) struct RecurrentSizes {
     pub(super) taps: usize,
     /// GGUF has the heads of one key side by side too.
     pub(super) is_in_order: bool,
+    /// The outputs of heads are normed.
+    pub(super) has_norm: bool,
 }
 
 impl RecurrentSizes {

@@ -94,7 +94,7 @@ impl JointProjections {
             let row_bytes = stored.byte_len() / (n_heads * of_head).max(1);
             let values = (0..n_heads).map(|head| {
                 let rows = head * of_head + latent.still_dim..(head + 1) * of_head;
-                Slice { stored: stored.clone(), bytes: rows.start * row_bytes..rows.end * row_bytes }
+                Slice { bytes: rows.start * row_bytes..rows.end * row_bytes, ..Slice::whole(&stored) }
             });
             let mut push = |part: &str, dims: [usize; 2], origin| -> Result<()> {
                 let dims = [dims[0] as u64, dims[1] as u64, n_heads as u64];

@@ -18,8 +18,9 @@ pub(super) const USUAL: Experts = Experts {
     has_groups: false,
     alias: None,
     joint: None,
-    are_beside: false,
+    beginning: None,
     parts: ["gate_proj", "up_proj", "down_proj"],
+    is_gated: true,
     form: StackForm::Usual,
     clamp: &[],
 };
@@ -91,10 +92,21 @@ pub(super) const GRANITE_SHARED: Experts =
 
 pub(super) const GRANITE_HYBRID: Experts = Experts { may_be_dense: true, ..GRANITE_SHARED };
 
+pub(super) const NEMOTRON: Experts = Experts {
+    count: &["n_routed_experts", "num_local_experts"],
+    shared_dim: Some("moe_shared_expert_intermediate_size"),
+    renormalize: Some(("norm_topk_prob", true)),
+    scale: Some("routed_scaling_factor"),
+    has_groups: true,
+    beginning: Some("mixer."),
+    is_gated: false,
+    ..USUAL
+};
+
 pub(super) const GEMMA4: Experts = Experts {
     switch: Some("enable_moe_block"),
     used: "top_k_experts",
     renormalize: None,
-    are_beside: true,
+    beginning: Some(""),
     ..USUAL
 };

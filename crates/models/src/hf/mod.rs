@@ -23,11 +23,15 @@ mod heads;
 mod keys;
 mod latent;
 mod layers;
+mod mamba;
 mod mixtures;
+mod multipliers;
+mod names;
 mod origin;
 mod packed;
 mod parts;
 mod recurrent;
+mod roles;
 mod rope;
 mod row_parts;
 mod sentence;
@@ -200,12 +204,19 @@ impl HfFolder {
         };
         if let [only] = slices
             && only.stored.packed.is_none()
+            && only.factor == 1.0
         {
             return data(only).map(TensorBytes::Shared);
         }
         let mut bytes = Vec::with_capacity(slices.iter().map(|slice| slice.bytes.len()).sum());
         for slice in slices {
-            bytes.extend_from_slice(data(slice)?.as_bytes());
+            let data = data(slice)?;
+            match slice.stored.tensor_type.and_then(weight_format) {
+                Some(format) if slice.factor != 1.0 => {
+                    bytes.extend(change::scaled(data.as_bytes(), format, slice.factor));
+                }
+                _ => bytes.extend_from_slice(data.as_bytes()),
+            }
         }
         Ok(TensorBytes::Made(bytes))
     }

@@ -60,4 +60,13 @@ pub(super) enum Change {
 pub(super) struct Slice {
     pub(super) stored: Stored,
     pub(super) bytes: Range<usize>,
+    /// Factor of the values; another than 1 for floats alone.
+    pub(super) factor: f32,
+}
+
+impl Slice {
+    /// All bytes of a tensor.
+    pub(super) fn whole(stored: &Stored) -> Self {
+        Self { bytes: 0..stored.byte_len(), stored: stored.clone(), factor: 1.0 }
+    }
 }

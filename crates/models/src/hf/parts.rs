@@ -277,6 +277,61 @@ pub(super) const GRANITE_NETWORK: Parts = &[&[
     plain("shared_mlp.output_linear", "ffn_down", Shape::Down),
 ]];
 
+const NEMOTRON_NORM: Part = norm("norm", "attn_norm");
+
+pub(super) const NEMOTRON_ATTENTION: Parts = &[&[
+    NEMOTRON_NORM,
+    part("mixer.q_proj", "attn_q", Shape::Query, Bias::Maybe),
+    part("mixer.k_proj", "attn_k", Shape::Key, Bias::Maybe),
+    part("mixer.v_proj", "attn_v", Shape::Value, Bias::Maybe),
+    part("mixer.o_proj", "attn_output", Shape::AttentionOutput, Bias::Maybe),
+]];
+
+pub(super) const NEMOTRON_MAMBA2: Parts = &[&[
+    NEMOTRON_NORM,
+    part("mixer.in_proj", "ssm_in", Shape::MambaInput, Bias::Maybe),
+    plain("mixer.A_log", "ssm_a", Shape::MambaDecay),
+    plain("mixer.D", "ssm_d", Shape::MambaSkip),
+    plain("mixer.dt_bias", "ssm_dt.bias", Shape::StateBias),
+    part("mixer.conv1d", "ssm_conv1d", Shape::StateTaps, Bias::Maybe),
+    plain("mixer.norm", "ssm_norm", Shape::MambaNorm),
+    part("mixer.out_proj", "ssm_out", Shape::StateOutput, Bias::Maybe),
+]];
+
+pub(super) const NEMOTRON_NETWORK: Parts = &[&[
+    NEMOTRON_NORM,
+    part("mixer.up_proj", "ffn_up", Shape::Up, Bias::Maybe),
+    part("mixer.down_proj", "ffn_down", Shape::Down, Bias::Maybe),
+]];
+
+pub(super) const NEMOTRON_EXPERTS: Parts = &[&[
+    NEMOTRON_NORM,
+    plain("mixer.gate", "ffn_gate_inp", Shape::Router),
+    plain("mixer.gate.e_score_correction_bias", "exp_probs_b.bias", Shape::SelectionBias),
+    plain("mixer.shared_experts.up_proj", "ffn_up_shexp", Shape::SharedUp),
+    plain("mixer.shared_experts.down_proj", "ffn_down_shexp", Shape::SharedDown),
+]];
+
+/// Both mixers; biases of projections would need factors of their own.
+pub(super) const FALCON_H1: Parts = &[&[
+    INPUT_NORM,
+    query(Bias::Never),
+    key(Bias::Never),
+    value(Bias::Never),
+    plain("self_attn.o_proj", "attn_output", Shape::AttentionOutput),
+    plain("mamba.in_proj", "ssm_in", Shape::MambaInput),
+    plain("mamba.A_log", "ssm_a", Shape::MambaDecay),
+    plain("mamba.D", "ssm_d", Shape::MambaSkip),
+    plain("mamba.dt_bias", "ssm_dt.bias", Shape::StateBias),
+    part("mamba.conv1d", "ssm_conv1d", Shape::StateTaps, Bias::Maybe),
+    plain("mamba.norm", "ssm_norm", Shape::MambaNorm),
+    plain("mamba.out_proj", "ssm_out", Shape::StateOutput),
+    plain("pre_ff_layernorm", "ffn_norm", Shape::BareNorm),
+    plain("feed_forward.gate_proj", "ffn_gate", Shape::Up),
+    plain("feed_forward.up_proj", "ffn_up", Shape::Up),
+    plain("feed_forward.down_proj", "ffn_down", Shape::Down),
+]];
+
 const LFM2_NORM: Part = norm("operator_norm", "attn_norm");
 
 const LFM2_NETWORK: &[Part] = &[

@@ -1,12 +1,13 @@
 //! Layers with a state: which they are, and their sizes.
 
-use gguf_rs_lite::Array;
 use ruvllm_kernels::recurrence::MAX_TAPS;
 use serde_json::Value;
 
 use super::fields::Fields;
 use super::heads::RecurrentSizes;
 use super::keys::Keys;
+use super::mamba;
+use super::roles::{self, Role};
 use super::sizes::{MAX_LAYERS, MAX_WIDTH, Sizes};
 use crate::error::Result;
 use crate::family::MAX_KEY_DIM;
@@ -27,11 +28,48 @@ pub(super) enum Recurrent {
     GroupedDeltaNet,
     ShortConvolution,
     Mamba2,
+    /// Mamba-2, in layers of one part each.
+    Mamba2Alone,
+    /// Mamba-2 beside attention in every layer.
+    Mamba2Beside,
 }
 
 impl Recurrent {
-    /// Reads the sizes, and the layers that have a state, `[n_layers]`.
-    pub(super) fn read(self, config: &Fields<'_>, n_layers: usize) -> Result<(RecurrentSizes, Vec<bool>)> {
+    /// Reads the number of layers.
+    pub(super) fn read_count(self, config: &Fields<'_>) -> Result<usize> {
+        match self {
+            Self::Mamba2Alone => Ok(roles::read(config)?.len()),
+            _ => config.require_count("num_hidden_layers", 1..=MAX_LAYERS),
+        }
+    }
+
+    /// Reads the sizes, and the roles of layers, `[n_layers]`.
+    pub(super) fn read(self, config: &Fields<'_>, n_layers: usize) -> Result<(RecurrentSizes, Vec<Role>)> {
+        let (sizes, has_state) = match self {
+            Self::Mamba2Alone => return Ok((mamba::NEMOTRON.read(config)?, roles::read(config)?)),
+            Self::Mamba2Beside => {
+                const NORM: &str = "mamba_rms_norm";
+                const ORDER: &str = "mamba_norm_before_gate";
+                let has_norm = config.flag(NORM)?.unwrap_or(false);
+                if has_norm && config.flag(ORDER)?.unwrap_or(true) {
+                    let expected = "false: norms before the gate cannot be computed";
+                    return Err(match config.get(ORDER) {
+                        Some(_) => config.invalid(ORDER, expected),
+                        None => config.missing(ORDER, expected),
+                    });
+                }
+                let sizes = RecurrentSizes { has_norm, ..mamba::FALCON.read(config)? };
+                return Ok((sizes, vec![Role::State; n_layers]));
+            }
+            _ => self.read_hybrid(config, n_layers)?,
+        };
+        let role = |has_state| if has_state { Role::State } else { Role::Attention };
+        Ok((sizes, has_state.into_iter().map(role).collect()))
+    }
+
+    /// Of families whose layers have a state or attention: the sizes, and true for layers with a
+    /// state.
+    fn read_hybrid(self, config: &Fields<'_>, n_layers: usize) -> Result<(RecurrentSizes, Vec<bool>)> {
         let count = |key: &str, max: usize, default: usize| -> Result<usize> {
             Ok(config.count(key, 1..=max)?.unwrap_or(default))
         };
@@ -51,6 +89,7 @@ impl Recurrent {
                     value_dim: count("linear_value_head_dim", MAX_KEY_DIM, 128)?,
                     taps: count("linear_conv_kernel_dim", MAX_TAPS, 4)?,
                     is_in_order: self == Self::GroupedDeltaNet,
+                    has_norm: true,
                 };
                 let interval = count("full_attention_interval", MAX_LAYERS, 4)?;
                 let usual = || (1..=n_layers).map(|layer| !layer.is_multiple_of(interval)).collect();
@@ -73,8 +112,8 @@ impl Recurrent {
                 let names = [&[ATTENTION][..], &["conv"]];
                 Ok((sizes, read_layers(config, names, n_layers)?.unwrap_or_else(usual)))
             }
-            Self::Mamba2 => {
-                let sizes = read_mamba2(config)?;
+            _ => {
+                let sizes = mamba::GRANITE.read(config)?;
                 let names = [GRANITE_ATTENTION, GRANITE_MAMBA];
                 let expected = "a list with `attention` or `mamba` for each layer";
                 let layers = read_layers(config, names, n_layers)?
@@ -89,24 +128,30 @@ impl Recurrent {
     }
 
     /// Writes the keys of these layers.
-    pub(super) fn write(self, sizes: &Sizes, layers: &[bool], keys: &mut Keys) {
+    pub(super) fn write(self, sizes: &Sizes, roles: &[Role], keys: &mut Keys) {
         let recurrent = &sizes.recurrent;
         match self {
             Self::DeltaNet | Self::GroupedDeltaNet => {
                 write_sizes(recurrent, keys);
-                keys.flags("attention.recurrent_layers", layers.to_vec());
-                let interval =
-                    layers.iter().position(|&is_recurrent| !is_recurrent).map_or(1, |first| first + 1);
+                let layers = roles.iter().map(|&role| role == Role::State).collect();
+                keys.flags("attention.recurrent_layers", layers);
+                let attention = roles.iter().position(|&role| role == Role::Attention);
+                let interval = attention.map_or(1, |first| first + 1);
                 keys.count("full_attention_interval", interval);
             }
             Self::ShortConvolution => {
                 keys.count("shortconv.l_cache", recurrent.taps);
-                write_heads(sizes, layers, keys);
+                roles::write_heads(sizes, roles, keys);
             }
             Self::Mamba2 => {
                 write_sizes(recurrent, keys);
-                write_heads(sizes, layers, keys);
+                roles::write_heads(sizes, roles, keys);
             }
+            Self::Mamba2Alone => {
+                write_sizes(recurrent, keys);
+                roles::write(sizes, roles, keys);
+            }
+            Self::Mamba2Beside => write_sizes(recurrent, keys),
         }
     }
 }
@@ -117,54 +162,6 @@ fn write_sizes(sizes: &RecurrentSizes, keys: &mut Keys) {
     keys.count("ssm.group_count", sizes.key_heads);
     keys.count("ssm.time_step_rank", sizes.value_heads);
     keys.count("ssm.inner_size", sizes.values());
-}
-
-/// Heads of keys and values of each layer; those with a state have none.
-fn write_heads(sizes: &Sizes, layers: &[bool], keys: &mut Keys) {
-    let heads = |&is_recurrent: &bool| if is_recurrent { 0 } else { sizes.n_kv_heads as i32 };
-    keys.array("attention.head_count_kv", Array::I32(layers.iter().map(heads).collect()));
-}
-
-/// Sizes of Mamba-2: keys are `B` and `C` of groups of heads, values what enters the heads.
-fn read_mamba2(config: &Fields<'_>) -> Result<RecurrentSizes> {
-    const HEADS: &str = "mamba_n_heads";
-    const WIDTH: &str = "mamba_d_head";
-    const GROUPS: &str = "mamba_n_groups";
-    const LIMIT: &str = "time_step_limit";
-    let count = |key: &str, max: usize, default: usize| -> Result<usize> {
-        Ok(config.count(key, 1..=max)?.unwrap_or(default))
-    };
-    let heads = count(HEADS, MAX_WIDTH, 128)?;
-    let groups = count(GROUPS, MAX_WIDTH, 1)?;
-    if !heads.is_multiple_of(groups) {
-        return Err(config.invalid(GROUPS, format!("a divisor of the {heads} heads of {HEADS}")));
-    }
-    let model_dim = config.require_count("hidden_size", 1..=MAX_WIDTH)?;
-    let inner_dim = count("mamba_expand", MAX_WIDTH / model_dim, 2)?.saturating_mul(model_dim);
-    let named = match config.get(WIDTH).and_then(Value::as_str) {
-        Some("auto") => None,
-        _ => config.count(WIDTH, 1..=MAX_WIDTH)?,
-    };
-    let head_dim = named.unwrap_or(inner_dim / heads);
-    if head_dim.saturating_mul(heads) != inner_dim {
-        let expected = format!("as many heads of {WIDTH} {head_dim} as make {inner_dim}, mamba_expand times");
-        return Err(config.invalid(HEADS, format!("{expected} hidden_size")));
-    }
-    // transformers writes infinity as an object.
-    let is_infinite = |value: &Value| value.get("__float__").and_then(Value::as_str) == Some("Infinity");
-    let is_open =
-        |limit: &[Value]| matches!(limit, [least, most] if least.as_f64() == Some(0.0) && is_infinite(most));
-    if config.list(LIMIT)?.is_some_and(|limit| !is_open(limit)) {
-        return Err(config.invalid(LIMIT, "0 and infinity: time steps are not limited"));
-    }
-    Ok(RecurrentSizes {
-        key_heads: groups,
-        value_heads: heads,
-        key_dim: count("mamba_d_state", MAX_KEY_DIM, 256)?,
-        value_dim: head_dim,
-        taps: count("mamba_d_conv", MAX_TAPS, 4)?,
-        is_in_order: true,
-    })
 }
 
 /// The layers that `layer_types` calls by one of the second names, if it is there; the others have

@@ -21,6 +21,8 @@ pub(super) struct Sizes {
     pub(super) experts: Option<ExpertSizes>,
     /// `None`: the usual attention.
     pub(super) latent: Option<LatentAttention>,
+    /// Factors that weights have in GGUF.
+    pub(super) multipliers: Multipliers,
     /// Of layers with a state; zeros without.
     pub(super) recurrent: RecurrentSizes,
     pub(super) n_layers: usize,
@@ -38,6 +40,41 @@ pub(super) struct Sizes {
     pub(super) first_position: usize,
     /// Rows of an encoder's table of token types.
     pub(super) n_token_types: usize,
+}
+
+/// Factors of the outputs of products.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Multipliers {
+    pub(super) embedding: f32,
+    pub(super) logits: f32,
+    /// Factor of the logits where the embedding makes them.
+    pub(super) tied_logits: Option<f32>,
+    pub(super) attention_input: f32,
+    pub(super) attention_output: f32,
+    pub(super) keys: f32,
+    pub(super) gate: f32,
+    pub(super) down: f32,
+    pub(super) mamba_input: f32,
+    pub(super) mamba_output: f32,
+    /// Gate, inputs, `B`, `C` and time steps.
+    pub(super) mamba_parts: [f32; 5],
+}
+
+impl Multipliers {
+    /// All of them 1.
+    pub(super) const NONE: Self = Self {
+        embedding: 1.0,
+        logits: 1.0,
+        tied_logits: None,
+        attention_input: 1.0,
+        attention_output: 1.0,
+        keys: 1.0,
+        gate: 1.0,
+        down: 1.0,
+        mamba_input: 1.0,
+        mamba_output: 1.0,
+        mamba_parts: [1.0; 5],
+    };
 }
 
 /// Sizes of a mixture.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use gguf_rs_lite::{TensorInfo, TensorType};
 
 use super::alternating::Alternating;
-use super::experts::{Experts, JOINT_DOWN, JOINT_GATE_UP, STACKS, StackForm};
+use super::experts::{Experts, JOINT_DOWN, JOINT_GATE_UP, JOINT_UP, STACKS, StackForm};
 use super::origin::{Origin, Slice, Tensor};
 use super::shards::Stored;
 use super::sizes::ExpertSizes;
@@ -44,6 +44,7 @@ impl Stacks {
             },
             JOINT_GATE_UP => self.joint.insert((layer, 0), stored),
             JOINT_DOWN => self.joint.insert((layer, 2), stored),
+            JOINT_UP if !experts.is_gated => self.joint.insert((layer, 1), stored),
             _ => {
                 let place = rest.strip_suffix(".weight").and_then(|rest| rest.split_once('.'));
                 let place = place.and_then(|(expert, part)| {
@@ -71,13 +72,13 @@ impl Stacks {
         mut self,
         experts: &Experts,
         sizes: (usize, &ExpertSizes),
-        n_layers: usize,
+        layers: &[usize],
         architecture: &str,
     ) -> Result<Vec<Tensor>> {
         let (model_dim, sizes) = sizes;
         let (width, inner, count) = (model_dim as u64, sizes.ffn_dim as u64, sizes.count as u64);
-        let mut tensors = Vec::with_capacity(STACKS.len() * n_layers);
-        for layer in (0..n_layers).filter(|&layer| sizes.are_in(layer)) {
+        let mut tensors = Vec::with_capacity(STACKS.len() * layers.len());
+        for &layer in layers {
             if experts.form == StackForm::Alternating {
                 tensors.extend(self.alternating.layer(layer, (model_dim, sizes))?);
                 continue;
@@ -87,25 +88,21 @@ impl Stacks {
                 for stack in [0, 1] {
                     let slices = (0..sizes.count).map(|expert| {
                         let first = (2 * expert + stack) * half;
-                        Slice { stored: stored.clone(), bytes: first..first + half }
+                        Slice { bytes: first..first + half, ..Slice::whole(&stored) }
                     });
                     let origin = Origin::Stacked(slices.collect());
                     tensors.push(stacked(layer, stack, [width, inner, count], &stored, origin)?);
                 }
-                let missing = || Error::MissingTensor {
-                    name: match experts.joint {
-                        Some(_) => experts.shown(layer, 0, 2),
-                        None => format!("model.layers.{layer}.{}experts.{JOINT_DOWN}", experts.prefix()),
-                    },
-                };
-                let stored = self.joint.remove(&(layer, 2)).ok_or_else(missing)?;
-                let dims = [inner, width, count];
-                joint(&stored, dims)?;
-                let whole = Slice { bytes: 0..stored.byte_len(), stored: stored.clone() };
-                tensors.push(stacked(layer, 2, dims, &stored, Origin::Stacked(vec![whole]))?);
+                tensors.push(self.whole(experts, (layer, 2), [inner, width, count])?);
                 continue;
             }
-            for (stack, dims) in [[width, inner], [width, inner], [inner, width]].into_iter().enumerate() {
+            if self.joint.contains_key(&(layer, 1)) {
+                tensors.push(self.whole(experts, (layer, 1), [width, inner, count])?);
+                tensors.push(self.whole(experts, (layer, 2), [inner, width, count])?);
+                continue;
+            }
+            let dims = [[width, inner], [width, inner], [inner, width]];
+            for (stack, dims) in dims.into_iter().enumerate().skip(usize::from(!experts.is_gated)) {
                 tensors.push(self.stack(experts, (layer, stack), dims, sizes.count)?);
             }
         }
@@ -117,6 +114,20 @@ impl Stacks {
                 Err(Error::UnexpectedTensor { name: stored.name, architecture: architecture.to_owned() })
             }
         }
+    }
+
+    /// A stack that is one tensor in the folder too.
+    fn whole(&mut self, experts: &Experts, (layer, stack): (usize, usize), dims: [u64; 3]) -> Result<Tensor> {
+        let missing = || Error::MissingTensor {
+            name: match experts.joint {
+                Some(_) => experts.shown(layer, 0, stack),
+                None => format!("model.layers.{layer}.{}experts.{JOINT_DOWN}", experts.prefix()),
+            },
+        };
+        let stored = self.joint.remove(&(layer, stack)).ok_or_else(missing)?;
+        joint(&stored, dims)?;
+        let whole = Slice::whole(&stored);
+        stacked(layer, stack, dims, &stored, Origin::Stacked(vec![whole]))
     }
 
     /// One stack of single matrices.
@@ -141,7 +152,7 @@ impl Stacks {
                 let supported = format!("{type_of_stack}, as the other experts of the layer");
                 return Err(Error::UnsupportedTensorType { name, found, supported });
             }
-            slices.push(Slice { bytes: 0..stored.byte_len(), stored });
+            slices.push(Slice::whole(&stored));
         }
         let first = slices.first().map(|slice| slice.stored.clone());
         let first = first.ok_or_else(|| Error::MissingTensor { name: experts.shown(layer, 0, stack) })?;

@@ -14,11 +14,10 @@ use super::shards::Stored;
 use super::sizes::Sizes;
 use super::stacks::Stacks;
 use crate::error::{Error, Result};
-
-const OUTPUT: &str = "output.weight";
+use crate::tensor_names::OUTPUT;
 
 /// Beginnings of names that are parts of a larger model or of a class.
-const PREFIXES: [&str; 8] = [
+const PREFIXES: [&str; 9] = [
     "model.language_model.model.",
     "model.language_model.",
     "language_model.model.",
@@ -27,6 +26,7 @@ const PREFIXES: [&str; 8] = [
     "bert.",
     "roberta.",
     "distilbert.",
+    "backbone.",
 ];
 
 /// Parts of a model that sees images or hears.
@@ -110,8 +110,10 @@ pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Sto
     check_complete(model, |name| seen.contains_key(name))?;
     tensors.extend(joint.finish(&model.sizes)?);
     if let Some((experts, sizes)) = experts {
-        let (n_layers, architecture) = (model.sizes.n_layers, model.family.architecture);
-        tensors.extend(stacks.finish(experts, (model.sizes.model_dim, sizes), n_layers, architecture)?);
+        let layers: Vec<usize> =
+            (0..model.sizes.n_layers).filter(|&layer| model.have_experts(layer)).collect();
+        let sizes = (model.sizes.model_dim, sizes);
+        tensors.extend(stacks.finish(experts, sizes, &layers, model.family.architecture)?);
     }
     Ok(tensors)
 }
@@ -226,7 +228,9 @@ fn place(name: &str, model: &Hyperparameters, is_multimodal: bool) -> Place {
             return Place::Ignored;
         }
         let (name, dims) = (OUTPUT.to_owned(), dims(Shape::Embedding, &model.sizes));
-        let (change, reshaped, parts) = (Change::None, None, Vec::new());
+        let factor = model.sizes.multipliers.logits;
+        let parts = (factor != 1.0).then(|| RowPart::scaled(OUTPUT, factor)).into_iter().collect();
+        let (change, reshaped) = (Change::None, None);
         return Place::At(Target { name, dims, change, reshaped, parts });
     }
     let target = match name.strip_prefix(names.layers) {
@@ -310,7 +314,7 @@ fn target(
     (family, sizes): (&Family, &Sizes),
 ) -> Target {
     let name = part.gguf_name(prefix, suffix);
-    let parts = row_parts::of(part.shape, &name, &dims, sizes);
+    let parts = row_parts::of(part, &name, &dims, sizes);
     Target { name, dims, change: change(part, family, sizes), reshaped: reshaped(part.shape, sizes), parts }
 }
 
@@ -333,7 +337,7 @@ fn dims(shape: Shape, sizes: &Sizes) -> Vec<u64> {
         Shape::LayerInputProjection => [width, inputs],
         Shape::LayerInputGate => [width, input],
         Shape::LayerInputOutput => [input, width],
-        Shape::ModelNorm | Shape::RouterScale => return vec![width as u64],
+        Shape::ModelNorm | Shape::BareNorm | Shape::RouterScale => return vec![width as u64],
         Shape::HeadNorm => return vec![sizes.head_dim as u64],
         Shape::QueryNorm => return vec![query as u64],
         Shape::KeyNorm => return vec![key as u64],

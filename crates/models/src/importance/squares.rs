@@ -32,8 +32,9 @@ pub(crate) enum ExpertProduct {
     Output,
 }
 
-/// Places of a layer with products of their own: four sites, two of experts.
-const SITES: usize = 6;
+/// Places of a layer with products of their own: four sites, two of experts, and the output of a
+/// state beside attention.
+const SITES: usize = 7;
 
 /// Index of a site; `None` for one without a product.
 fn place((layer, site): (usize, Site)) -> Option<usize> {
@@ -52,6 +53,11 @@ fn place((layer, site): (usize, Site)) -> Option<usize> {
 /// Index of a product of experts.
 fn expert_place(layer: usize, product: ExpertProduct) -> usize {
     1 + layer * SITES + if product == ExpertProduct::Input { 4 } else { 5 }
+}
+
+/// Index of the product of the output of a state beside attention.
+fn state_place(layer: usize) -> usize {
+    1 + layer * SITES + 6
 }
 
 /// Place of the product that multiplies a tensor; `output` is the name of the one that makes the
@@ -94,6 +100,12 @@ impl InputSquares {
         rows(input).for_each(|row| matrix.add(row));
     }
 
+    /// Adds the rows of the output of a state beside attention.
+    pub(crate) fn add_state_output(&mut self, layer: usize, input: &Activations) {
+        let [matrix] = self.matrices(state_place(layer), 1) else { return };
+        rows(input).for_each(|row| matrix.add(row));
+    }
+
     /// Adds the rows of a product of `n_experts` experts; `experts` names the one of each row.
     pub(crate) fn add_experts(
         &mut self,
@@ -117,7 +129,14 @@ impl InputSquares {
 
     /// Sums of the matrices of a tensor; `None` if it had no inputs.
     pub(super) fn of_tensor(&self, tensor: &str, output: &str) -> Option<&[MatrixSquares]> {
-        let matrices = self.places.get(place_of(tensor, output)?)?;
+        let of_state = || {
+            let layer = layer_of(tensor).filter(|_| tensor.ends_with(".ssm_out.weight"))?;
+            self.places.get(state_place(usize::try_from(layer).ok()?)).filter(|matrices| !matrices.is_empty())
+        };
+        let matrices = match of_state() {
+            Some(matrices) => matrices,
+            None => self.places.get(place_of(tensor, output)?)?,
+        };
         matrices.iter().any(|matrix| matrix.rows > 0).then_some(matrices)
     }
 }

@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::config::rope::{FREQUENCY_DIVISORS, LONG_FACTORS, SHORT_FACTORS};
 use crate::error::Result;
-use crate::family::Projections;
+use crate::family::{LayerParts, Projections};
 
 impl Weights {
     /// Loads the tensors that `config` asks for.
@@ -61,13 +61,17 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
     // configuration.
     source.skip(&name("attn_rot_embd.weight"));
     let mixer = load_mixer(source, config, layer, &name)?;
+    let parts = decoder.layers.parts_of(layer);
     let (feed_forward, experts) = match &decoder.experts {
+        _ if parts == LayerParts::Mixer => (None, None),
         Some(experts) if experts.layers[layer] && experts.is_beside => {
             let network = load_feed_forward(source, config, experts.shared_dim, &name)?;
             (Some(network), Some(load_experts(source, experts, model_dim, &name)?))
         }
         Some(experts) if experts.layers[layer] => {
-            let shared = (experts.shared_dim > 0).then(|| load_shared(source, experts, model_dim, &name));
+            let dims = (experts.shared_dim, model_dim);
+            let is_gated = decoder.activation.is_gated();
+            let shared = (experts.shared_dim > 0).then(|| load_shared(source, dims, is_gated, &name));
             (shared.transpose()?, Some(load_experts(source, experts, model_dim, &name)?))
         }
         dense => {
@@ -78,12 +82,14 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
     let mut norm = |there: bool, part: &str, len| {
         if there { source.vector(&name(part), len).map(Some) } else { Ok(None) }
     };
+    let has_norms = |without: LayerParts| decoder.input_norms && parts != without;
+    let ffn_norm = if parts == LayerParts::Network { "attn_norm.weight" } else { decoder.ffn_norm_name };
     Ok(LayerWeights {
-        attention_norm: norm(decoder.input_norms, "attn_norm.weight", model_dim)?,
+        attention_norm: norm(has_norms(LayerParts::Network), "attn_norm.weight", model_dim)?,
         mixer,
         attention_post_norm: norm(decoder.post_norms, "post_attention_norm.weight", model_dim)?,
         ffn_post_norm: norm(decoder.post_norms, "post_ffw_norm.weight", model_dim)?,
-        ffn_norm: norm(decoder.input_norms, &format!("{}.weight", decoder.ffn_norm_name), model_dim)?,
+        ffn_norm: norm(has_norms(LayerParts::Mixer), ffn_norm, model_dim)?,
         feed_forward,
         experts,
         input: load_layer_input(source, config, &name)?,
@@ -138,13 +144,16 @@ fn load_feed_forward(
 ) -> Result<FeedForward> {
     let model_dim = config.model_dim;
     let (gate, up) = match config.decoder.projections {
+        _ if !config.decoder.activation.is_gated() => {
+            (None, linear(source, &name("ffn_up"), ffn_dim, model_dim)?)
+        }
         Projections::Separate => (
-            linear(source, &name("ffn_gate"), ffn_dim, model_dim)?,
+            Some(linear(source, &name("ffn_gate"), ffn_dim, model_dim)?),
             linear(source, &name("ffn_up"), ffn_dim, model_dim)?,
         ),
         Projections::Joint | Projections::JointFeedForward => {
             let mut joint = Joint::load(source, &name("ffn_up"), 2 * ffn_dim, model_dim)?;
-            (joint.next(ffn_dim)?, joint.next(ffn_dim)?)
+            (Some(joint.next(ffn_dim)?), joint.next(ffn_dim)?)
         }
     };
     Ok(FeedForward { gate, up, down: linear(source, &name("ffn_down"), model_dim, ffn_dim)? })

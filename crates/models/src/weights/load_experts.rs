@@ -8,13 +8,13 @@ use crate::family::{Experts, Scoring};
 
 pub(super) fn load_shared(
     source: &mut TensorSource<'_>,
-    experts: &Experts,
-    model_dim: usize,
+    (ffn_dim, model_dim): (usize, usize),
+    is_gated: bool,
     name: &dyn Fn(&str) -> String,
 ) -> Result<FeedForward> {
-    let ffn_dim = experts.shared_dim;
+    let gate = name("ffn_gate_shexp");
     Ok(FeedForward {
-        gate: linear(source, &name("ffn_gate_shexp"), ffn_dim, model_dim)?,
+        gate: is_gated.then(|| linear(source, &gate, ffn_dim, model_dim)).transpose()?,
         up: linear(source, &name("ffn_up_shexp"), ffn_dim, model_dim)?,
         down: linear(source, &name("ffn_down_shexp"), model_dim, ffn_dim)?,
     })
@@ -36,12 +36,12 @@ pub(super) fn load_experts(
     };
     let joint = name("ffn_gate_up_exps.weight");
     let (gate, up) = if experts.is_beside && source.has(&joint) {
-        load_joint(source, &joint, (n, ffn_dim), model_dim)?
+        let (gate, up) = load_joint(source, &joint, (n, ffn_dim), model_dim)?;
+        (Some(gate), up)
     } else {
-        (
-            linears(source, "ffn_gate_exps", ffn_dim, model_dim)?,
-            linears(source, "ffn_up_exps", ffn_dim, model_dim)?,
-        )
+        let is_gated = experts.activation.is_gated();
+        let gate = is_gated.then(|| linears(source, "ffn_gate_exps", ffn_dim, model_dim)).transpose()?;
+        (gate, linears(source, "ffn_up_exps", ffn_dim, model_dim)?)
     };
     let down = linears(source, "ffn_down_exps", model_dim, ffn_dim)?;
     let selection_bias = match experts.router.scoring {

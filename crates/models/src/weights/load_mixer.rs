@@ -6,12 +6,12 @@ use super::linear::{Joint, linear};
 use super::source::TensorSource;
 use super::{
     AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Linear, Mamba2Weights, Mixer,
-    SharedAttentionWeights,
+    ParallelWeights, SharedAttentionWeights,
 };
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::family::{
-    DecoderSpec, DeltaNet, LatentAttention, Mamba2, Projections, RecurrentMixer, ShortConvolution,
+    DecoderSpec, DeltaNet, LatentAttention, LayerParts, Mamba2, Projections, RecurrentMixer, ShortConvolution,
 };
 use crate::interleaved;
 
@@ -22,6 +22,9 @@ pub(super) fn load_mixer(
     layer: usize,
     name: &dyn Fn(&str) -> String,
 ) -> Result<Mixer> {
+    if config.decoder.layers.parts_of(layer) == LayerParts::Network {
+        return Ok(Mixer::None);
+    }
     let recurrent = config.decoder.recurrent.as_ref().filter(|recurrent| recurrent.layers[layer]);
     if let Some(latent) = &config.decoder.latent {
         return Ok(Mixer::Latent(load_latent(source, config, latent, name)?));
@@ -36,6 +39,11 @@ pub(super) fn load_mixer(
         }
         Some(RecurrentMixer::ShortConvolution(convolution)) => {
             Mixer::ShortConvolution(load_convolution(source, convolution, name)?)
+        }
+        Some(RecurrentMixer::Mamba2(mamba)) if config.decoder.has_attention(layer) => {
+            let mamba2 = load_mamba2(source, mamba, config.model_dim, name)?;
+            let attention = load_attention(source, config, layer, name)?;
+            Mixer::Parallel(Box::new(ParallelWeights { mamba2, attention }))
         }
         Some(RecurrentMixer::Mamba2(mamba)) => {
             Mixer::Mamba2(load_mamba2(source, mamba, config.model_dim, name)?)
@@ -224,6 +232,9 @@ fn load_mamba2(
     name: &dyn Fn(&str) -> String,
 ) -> Result<Mamba2Weights> {
     let (inner_dim, channels, heads) = (mamba.inner_dim(), mamba.channels(), mamba.heads);
+    let norm = name("ssm_norm.weight");
+    let has_norm = !mamba.optional_norm || source.has(&norm);
+    let norm_dims = [inner_dim / mamba.groups, mamba.groups];
     let mut joint = Joint::load(source, &name("ssm_in"), inner_dim + channels + heads, model_dim)?;
     Ok(Mamba2Weights {
         gate: joint.next(inner_dim)?,
@@ -234,7 +245,7 @@ fn load_mamba2(
         skip: source.values(&name("ssm_d"), &[1, heads])?,
         convolution: load_taps(source, &name("ssm_conv1d.weight"), mamba.taps, channels)?,
         convolution_bias: source.optional_vector(&name("ssm_conv1d.bias"), channels)?,
-        norm: source.values(&name("ssm_norm.weight"), &[inner_dim / mamba.groups, mamba.groups])?,
+        norm: has_norm.then(|| source.values(&norm, &norm_dims)).transpose()?,
         output: linear(source, &name("ssm_out"), model_dim, inner_dim)?,
     })
 }

@@ -20,6 +20,10 @@ pub enum Mixer {
     ShortConvolution(ConvolutionWeights),
     /// Selective scan over a state.
     Mamba2(Mamba2Weights),
+    /// The same beside attention over keys and values.
+    Parallel(Box<ParallelWeights>),
+    /// None: the layer is a feed-forward network or experts alone.
+    None,
 }
 
 /// Attention. The norms that not every family has are named in `DecoderSpec`.
@@ -140,9 +144,19 @@ pub struct Mamba2Weights {
     /// `[channels]`.
     pub convolution_bias: Option<Vec<f32>>,
     /// Norms of the gated outputs of each group, one behind the other, `[heads * head_dim]`.
-    pub norm: Vec<f32>,
+    pub norm: Option<Vec<f32>>,
     /// `[model_dim, heads * head_dim]`.
     pub output: Linear,
+}
+
+/// Mamba-2 and attention with the same input, whose outputs are added.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ParallelWeights {
+    /// Selective scan over a state.
+    pub mamba2: Mamba2Weights,
+    /// Attention over keys and values.
+    pub attention: AttentionWeights,
 }
 
 impl Mixer {

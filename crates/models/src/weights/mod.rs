@@ -12,7 +12,7 @@ use ruvllm_kernels::quant::PackedMatrix;
 
 pub use self::mixer::{
     AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Mamba2Weights, Mixer,
-    SharedAttentionWeights,
+    ParallelWeights, SharedAttentionWeights,
 };
 pub use self::source::{LoadProgress, WeightBytes, weight_format};
 pub(crate) use self::source::{TensorSource, format_of, read_vector};
@@ -80,12 +80,12 @@ pub struct LayerInputWeights {
     pub norm: Vec<f32>,
 }
 
-/// A gated feed-forward network.
+/// A feed-forward network.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct FeedForward {
-    /// `[ffn_dim, model_dim]`.
-    pub gate: Linear,
+    /// `[ffn_dim, model_dim]`; `None` for an activation without a gate.
+    pub gate: Option<Linear>,
     /// `[ffn_dim, model_dim]`.
     pub up: Linear,
     /// `[model_dim, ffn_dim]`.
@@ -100,8 +100,8 @@ pub struct ExpertWeights {
     pub router: Linear,
     /// Added to the scores of a sigmoid router for the selection, `[experts]`.
     pub selection_bias: Option<Vec<f32>>,
-    /// `[ffn_dim, model_dim]` each.
-    pub gate: ExpertLinears,
+    /// `[ffn_dim, model_dim]` each; `None` for an activation without a gate.
+    pub gate: Option<ExpertLinears>,
     /// `[ffn_dim, model_dim]` each.
     pub up: ExpertLinears,
     /// `[model_dim, ffn_dim]` each.

@@ -167,15 +167,15 @@ fn other_architectures_are_refused_by_name() {
         error_with("general.architecture", Some("gpt2".into())),
         "architecture `gpt2` is not supported (supported: llama, mistral3, smollm3, qwen2, qwen3, \
          qwen2moe, qwen3moe, qwen3next, qwen35, qwen35moe, olmo2, olmoe, gpt-oss, phi3, gemma, gemma2, gemma3, \
-         gemma4, exaone4, granite, granitemoe, granitehybrid, lfm2, deepseek2, mistral4, glm4, \
-         glm4moe)"
+         gemma4, exaone4, granite, granitemoe, granitehybrid, nemotron_h, nemotron_h_moe, falcon-h1, \
+         lfm2, deepseek2, mistral4, glm4, glm4moe)"
     );
     assert_eq!(
         error_with("general.architecture", None),
         "metadata key `general.architecture` is missing, expected one of llama, mistral3, smollm3, \
          qwen2, qwen3, qwen2moe, qwen3moe, qwen3next, qwen35, qwen35moe, olmo2, olmoe, gpt-oss, phi3, gemma, \
-         gemma2, gemma3, gemma4, exaone4, granite, granitemoe, granitehybrid, lfm2, deepseek2, \
-         mistral4, glm4, glm4moe"
+         gemma2, gemma3, gemma4, exaone4, granite, granitemoe, granitehybrid, nemotron_h, \
+         nemotron_h_moe, falcon-h1, lfm2, deepseek2, mistral4, glm4, glm4moe"
     );
 }
 

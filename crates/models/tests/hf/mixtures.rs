@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::support::Copy;
 
-const MIXTURES: [&str; 17] = [
+const MIXTURES: [&str; 18] = [
     "qwen3moe",
     "qwen3moe_fused",
     "mixtral",
@@ -35,6 +35,7 @@ const MIXTURES: [&str; 17] = [
     "granitemoeshared",
     "gemma4_moe",
     "qwen3next",
+    "nemotron_h_moe",
 ];
 
 pub(crate) fn form(name: &str) -> PathBuf {
@@ -147,7 +148,7 @@ fn batches_chunks_threads_and_instruction_sets_change_no_bit() {
 }
 
 /// Importance of the experts of a folder's model from a prompt.
-fn importance(folder: &HfFolder, compute: &Compute, tokens: &[u32]) -> ImportanceMatrix {
+pub(crate) fn importance(folder: &HfFolder, compute: &Compute, tokens: &[u32]) -> ImportanceMatrix {
     let model = Model::load(folder, &mut |_| ()).expect("it loads");
     let store = model.kv_store(&KvFormat::F32.into(), &pool()).expect("a store");
     let mut cache = model.new_sequence(&store, tokens.len()).expect("a cache");

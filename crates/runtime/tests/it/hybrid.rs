@@ -13,8 +13,18 @@ use serde_json::json;
 
 use crate::common::{complete, greedy, load, tiny_options};
 
-/// Folders with gated `DeltaNet`, alone and with experts, with short convolutions, with Mamba-2.
-const FORMS: [&str; 5] = ["qwen35", "qwen35moe", "lfm2", "granitehybrid", "qwen3next"];
+/// Folders with gated `DeltaNet`, alone and with experts, with short convolutions, with Mamba-2 in
+/// the place of attention, in layers of one part, and beside attention.
+const FORMS: [&str; 8] = [
+    "qwen35",
+    "qwen35moe",
+    "lfm2",
+    "granitehybrid",
+    "qwen3next",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "falcon_h1",
+];
 
 /// Copies a form's folder, which has no tokenizer, and adds one of single letters.
 pub(crate) fn folder(name: &str) -> tempfile::TempDir {

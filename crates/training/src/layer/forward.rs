@@ -76,9 +76,9 @@ impl Layer<'_> {
     }
 
     fn feed_forward(&self, hidden: &mut [f32], saved: &mut Saved, buffers: &mut Buffers) {
-        let Layer { config, weights, network, compute, rows, .. } = self;
+        let Layer { config, weights, network, gate, compute, rows, .. } = self;
         let (n, ffn_dim) = (rows.len(), config.ffn_dim);
-        let linears = [&network.gate, &network.up];
+        let linears = [*gate, &network.up];
         self.norm(hidden, self.ffn_norm, &linears, &mut buffers.normed);
         saved.gate.resize(n * ffn_dim, 0.0);
         saved.up.resize(n * ffn_dim, 0.0);

@@ -27,6 +27,8 @@ pub(crate) struct Layer<'a> {
     pub(crate) value: &'a Linear,
     pub(crate) ffn_norm: &'a [f32],
     pub(crate) network: &'a FeedForward,
+    /// The gate projection of the network.
+    pub(crate) gate: &'a Linear,
     pub(crate) transposed: Option<&'a LayerTransposed>,
     pub(crate) index: usize,
     pub(crate) ropes: &'a Ropes,

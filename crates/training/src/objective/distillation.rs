@@ -81,7 +81,8 @@ impl<'t> Teacher<'t> {
                 let inputs = [&of.query, &of.key].into_iter().chain(&of.value);
                 inputs.chain([&of.output])
             });
-            let network = layer.feed_forward.iter().flat_map(|ffn| [&ffn.gate, &ffn.up, &ffn.down]);
+            let network = layer.feed_forward.iter();
+            let network = network.flat_map(|ffn| ffn.gate.iter().chain([&ffn.up, &ffn.down]));
             attention.chain(network).for_each(|linear| sample.add_linear(linear));
         }
         if let Some(lora) = self.lora {

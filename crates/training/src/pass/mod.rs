@@ -227,6 +227,7 @@ fn layer<'a>(
     let weights = &model.weights().layers[index];
     let untrainable = || Error::untrainable(model.config());
     let attention = weights.mixer.attention().ok_or_else(untrainable)?;
+    let network = weights.feed_forward.as_ref().ok_or_else(untrainable)?;
     Ok(Layer {
         config: model.config(),
         weights,
@@ -234,7 +235,8 @@ fn layer<'a>(
         attention,
         value: attention.value.as_ref().ok_or_else(untrainable)?,
         ffn_norm: weights.ffn_norm.as_deref().ok_or_else(untrainable)?,
-        network: weights.feed_forward.as_ref().ok_or_else(untrainable)?,
+        network,
+        gate: network.gate.as_ref().ok_or_else(untrainable)?,
         transposed: transposed.map(|transposed| &transposed.layers[index]),
         index,
         ropes,

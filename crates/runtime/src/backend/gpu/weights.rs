@@ -164,6 +164,8 @@ impl<'m> Uploader<'_, 'm> {
         let missing = |what| Refusal::Unsupported(format!("its layer {index} has no {what}"));
         let network = layer.feed_forward.as_ref();
         let network = network.ok_or_else(|| missing("feed-forward network for every token"))?;
+        let gate_weights =
+            network.gate.as_ref().ok_or_else(|| missing("gate of its feed-forward network"))?;
         let input_norm = |norm: &'m Option<Vec<f32>>| norm.as_deref().ok_or_else(|| missing("input norm"));
         let attention = layer.mixer.attention().ok_or_else(|| missing("attention"))?;
         let value = attention.value.as_ref().ok_or_else(|| missing("projection to values"))?;
@@ -178,7 +180,7 @@ impl<'m> Uploader<'_, 'm> {
             attention_output: self.projection(&[(&output, &attention.output)])?,
             attention_post_norm: self.optional(layer.attention_post_norm.as_deref())?,
             ffn_norm: self.vector(input_norm(&layer.ffn_norm)?)?,
-            gate_up: self.projection(&[(&gate, &network.gate), (&up, &network.up)])?,
+            gate_up: self.projection(&[(&gate, gate_weights), (&up, &network.up)])?,
             down: self.projection(&[(&down, &network.down)])?,
             ffn_post_norm: self.optional(layer.ffn_post_norm.as_deref())?,
         })
