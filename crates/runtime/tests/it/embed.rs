@@ -207,6 +207,27 @@ fn an_embedder_takes_decoders_too() {
 }
 
 #[test]
+fn last_states_of_a_decoder_are_the_vectors_of_transformers() {
+    let bytes = std::fs::read(model_data("embed/qwen3.json")).expect("the file");
+    let cases: Value = serde_json::from_slice(&bytes).expect("JSON");
+    let cases = cases.as_array().expect("cases");
+    let source = ModelSource::Path(model_data("embed/qwen3"));
+    let embedder = Embedder::load(&source, &tiny_options(), &mut |_| ()).expect("it loads");
+    let texts = cases.iter().map(|case| case["text"].as_str().expect("a text"));
+    let found = embedder.embed(&EmbeddingRequest::new(texts)).expect("vectors");
+    assert_eq!((found.pooling, found.normalized), (Pooling::Last, true));
+    for (found, case) in found.embeddings.iter().zip(cases) {
+        assert_eq!(found.tokens, case["ids"].as_array().expect("ids").len());
+        let expected = case["vector"].as_array().expect("a vector");
+        assert_eq!(found.vector.len(), expected.len());
+        for (found, expected) in found.vector.iter().zip(expected) {
+            let error = (f64::from(*found) - expected.as_f64().expect("a number")).abs();
+            assert!(error < 1e-5, "{error}: {}", case["text"]);
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_embedded_is_refused() {
     // This model adds no special tokens.
     let error = base().embed(&EmbeddingRequest::new(["a", ""])).expect_err("no tokens");
