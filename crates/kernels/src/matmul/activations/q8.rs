@@ -162,7 +162,8 @@ pub(crate) struct Q8Rows {
     orders: &'static [Order],
     /// `[tokens, sub-blocks]`
     sub_blocks: Vec<Q8SubBlock>,
-    /// Groups per [`Order`]: `[tokens, groups]`, whole groups only; none of other orders.
+    /// Groups per [`Order`]: `[tokens, groups]`, the last one filled up with zeros; none of other
+    /// orders.
     groups: [Vec<Q8Group>; Order::ALL.len()],
 }
 
@@ -177,7 +178,7 @@ impl<'a> Q8Token<'a> {
     /// A row without values.
     pub(crate) const NONE: Self = Self { sub_blocks: &[], groups: [&[]; Order::ALL.len()] };
 
-    /// Whole groups of eight sub-blocks.
+    /// Groups of eight sub-blocks; missing ones of the last group are zeros.
     pub(crate) fn groups(&self, order: Order) -> &'a [Q8Group] {
         self.groups[order as usize]
     }
@@ -191,7 +192,7 @@ impl Q8Rows {
         self.sub_blocks.resize(tokens * self.n_sub_blocks, Q8SubBlock::ZERO);
         for order in Order::ALL {
             let tokens = if orders.contains(&order) { tokens } else { 0 };
-            self.groups[order as usize].resize(tokens * (self.n_sub_blocks / LANES), Q8Group::zeroed());
+            self.groups[order as usize].resize(tokens * self.n_sub_blocks.div_ceil(LANES), Q8Group::zeroed());
         }
     }
 
@@ -200,7 +201,7 @@ impl Q8Rows {
         let row = |per_token: usize| token * per_token..(token + 1) * per_token;
         let mut groups: [&[Q8Group]; _] = [&[]; Order::ALL.len()];
         for &order in self.orders {
-            groups[order as usize] = &self.groups[order as usize][row(self.n_sub_blocks / LANES)];
+            groups[order as usize] = &self.groups[order as usize][row(self.n_sub_blocks.div_ceil(LANES))];
         }
         Q8Token { sub_blocks: &self.sub_blocks[row(self.n_sub_blocks)], groups }
     }
@@ -239,7 +240,7 @@ pub(crate) fn quantize_rows<L: Q8Leaf>(
     let part = |per_token: usize| tokens.start * per_token..tokens.end * per_token;
     // SAFETY: the tokens of different calls differ, so their rows do not overlap.
     let to = unsafe { rows.sub_blocks.part(part(rows.n_sub_blocks)) };
-    let groups_per_row = rows.n_sub_blocks / LANES;
+    let groups_per_row = rows.n_sub_blocks.div_ceil(LANES);
     for (row, to) in values.chunks_exact(cols).zip(to.chunks_exact_mut(rows.n_sub_blocks)) {
         sub_blocks(leaf, row, to);
     }
@@ -250,7 +251,10 @@ pub(crate) fn quantize_rows<L: Q8Leaf>(
             continue;
         }
         for (to, groups) in to.chunks_exact(rows.n_sub_blocks).zip(groups.chunks_exact_mut(groups_per_row)) {
-            for (sub_blocks, group) in to.as_chunks::<LANES>().0.iter().zip(groups) {
+            let (whole, rest) = to.as_chunks::<LANES>();
+            let mut filled = [Q8SubBlock::ZERO; LANES];
+            filled[..rest.len()].copy_from_slice(rest);
+            for (sub_blocks, group) in whole.iter().chain([&filled]).zip(groups) {
                 group.quants = leaf.reorder(sub_blocks, order);
                 group.scales = sub_blocks.map(|b| b.scale);
                 group.sums = sub_blocks.map(|b| b.sum);

@@ -58,8 +58,9 @@ fn tiles_hold_the_same_numbers_as_rows() {
 
 #[test]
 fn every_order_holds_every_piece_in_the_lane_of_its_sub_block() {
-    let x: Vec<f32> = (0..512).map(|i| ((i * 7919 % 1009) as f32 - 500.0) * 0.01).collect();
-    let activations = quantized(&Kernels::detect().unwrap(), 1, 512, &x);
+    // Two whole groups, and one of three sub-blocks.
+    let x: Vec<f32> = (0..608).map(|i| ((i * 7919 % 1009) as f32 - 500.0) * 0.01).collect();
+    let activations = quantized(&Kernels::detect().unwrap(), 1, 608, &x);
     let token = activations.q8().rows.token(0);
     for (order, lanes) in [
         (Order::Pieces, [[0, 1, 2, 3, 4, 5, 6, 7]; 2]),
@@ -76,6 +77,10 @@ fn every_order_holds_every_piece_in_the_lane_of_its_sub_block() {
                 expected.extend(sub_block.quants.as_chunks().0.iter().map(|&piece| (s, piece)));
                 assert_eq!((group.scales[s], group.sums[s]), (sub_block.scale, sub_block.sum));
                 assert_eq!(group.halves[s], sub_block.halves);
+            }
+            for s in sub_blocks.len()..8 {
+                expected.extend([(s, [0; 4]); 8]);
+                assert_eq!((group.scales[s], group.sums[s], group.halves[s]), (0.0, 0.0, [0; 2]));
             }
             pieces.sort_unstable();
             expected.sort_unstable();

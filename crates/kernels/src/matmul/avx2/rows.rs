@@ -12,9 +12,8 @@ use bytemuck::Zeroable;
 use super::vector::{load, load_f32, prefetch, store_f32};
 use crate::lanes::{Avx2Lanes, LANES, Lanes};
 use crate::matmul::activations::{Order, Q8Group, Q8Token};
-use crate::matmul::integer::{RowSums, join};
+use crate::matmul::integer::RowSums;
 use crate::matmul::panel::PANEL_ROWS;
-use crate::matmul::scalar::accumulate;
 use crate::quant::QuantBlock;
 
 /// Unpacking and dot product of eight sub-blocks: one quant block of 256 values, or eight of 32.
@@ -105,19 +104,44 @@ pub(super) fn rows<B: Group>(
             }
         }
     }
-    let tail = n_groups * blocks_per_group;
-    let rows = blocks.chunks_exact(blocks_per_row).zip(sums.chunks_exact(x.len()));
-    for (r, (row, sums)) in rows.enumerate() {
-        for ((out, x), sums) in out.iter_mut().zip(x).zip(sums) {
-            out[r] = if tail == blocks_per_row {
-                lanes.sum(load_f32(sums))
-            } else {
-                let mut slots = *sums;
-                accumulate(&row[tail..], n_groups * LANES, x, &mut slots);
-                join(slots)
-            };
+    if B::SUB_BLOCKS < LANES && n_groups * blocks_per_group < blocks_per_row {
+        add_tails(blocks, x, blocks_per_row, sums);
+    }
+    for (r, sums) in sums.chunks_exact(x.len()).take(blocks.len() / blocks_per_row).enumerate() {
+        for (out, sums) in out.iter_mut().zip(sums) {
+            out[r] = lanes.sum(load_f32(sums));
         }
     }
+}
+
+/// Adds the products of the blocks behind the last whole group of each row, filled up to a group.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn add_tails<B: Group>(blocks: &[B], x: &[Q8Token<'_>], blocks_per_row: usize, sums: &mut [[f32; LANES]]) {
+    let blocks_per_group = LANES / B::SUB_BLOCKS;
+    let n_groups = blocks_per_row / blocks_per_group;
+    for (row, sums) in blocks.chunks_exact(blocks_per_row).zip(sums.chunks_exact_mut(x.len())) {
+        let tail = &row[n_groups * blocks_per_group..];
+        let filled = filled(tail);
+        let group = unpack(&filled[..blocks_per_group]);
+        for (x, sums) in x.iter().zip(sums) {
+            let mut after = [0.0; LANES];
+            store_f32(&mut after, add_group(&group, &x.groups(B::ORDER)[n_groups], load_f32(sums)));
+            // The other accumulators have no product: adding one of zero could change the sign of a
+            // zero.
+            let slots = tail.len() * B::SUB_BLOCKS;
+            sums[..slots].copy_from_slice(&after[..slots]);
+        }
+    }
+}
+
+/// Blocks of a group that is not whole, with zeros behind them. Their values may be others than
+/// zero, which activations of zero cancel.
+#[inline(always)]
+pub(in crate::matmul) fn filled<B: QuantBlock>(tail: &[B]) -> [B; LANES] {
+    let mut group = [B::zeroed(); LANES];
+    group[..tail.len()].copy_from_slice(tail);
+    group
 }
 
 /// Adds the products of group `i` with all tokens to their accumulators.

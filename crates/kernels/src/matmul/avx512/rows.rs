@@ -20,11 +20,10 @@ use super::pair::{PAIRS, Weights, add_group, weights};
 use super::vector::{load_f32, store};
 use crate::lanes::{Avx512Lanes, LANES, Vectors, WideLanes};
 use crate::matmul::activations::{Order, Q8Group, Q8Token};
-use crate::matmul::avx2::rows::X_BYTES;
+use crate::matmul::avx2::rows::{X_BYTES, filled};
 use crate::matmul::avx2::vector::prefetch_far;
 use crate::matmul::integer::RowSums;
 use crate::matmul::panel::PANEL_ROWS;
-use crate::matmul::scalar::accumulate;
 use crate::quant::QuantBlock;
 
 /// Implements [`RowsLeaf::rows`](crate::matmul::integer::RowsLeaf::rows).
@@ -39,29 +38,56 @@ pub(super) fn rows<B: WideGroup>(
     let blocks_per_row = x[0].sub_blocks.len() / B::SUB_BLOCKS;
     let blocks_per_group = LANES / B::SUB_BLOCKS;
     let n_groups = blocks_per_row / blocks_per_group;
-    let n_rows = blocks.len() / blocks_per_row;
     sums.fill(Zeroable::zeroed());
     match x {
         [x] => one_token(blocks, &x.groups(Order::Pieces)[..n_groups], blocks_per_row, sums),
         _ => several_tokens(blocks, x, blocks_per_row, sums.as_chunks_mut().0),
     }
     let (sums, _) = sums.as_chunks_mut::<PAIRS>();
-    let (tail, n_tokens) = (n_groups * blocks_per_group, x.len());
-    for (t, (x, out)) in x.iter().zip(out).enumerate() {
+    if B::SUB_BLOCKS < LANES && n_groups * blocks_per_group < blocks_per_row {
+        add_tails(blocks, x, blocks_per_row, sums);
+    }
+    for (t, out) in out.iter_mut().take(x.len()).enumerate() {
         let mut acc = [_mm512_setzero_ps(); LANES];
         for (pair, acc) in acc.iter_mut().enumerate() {
-            let RowSums(sums) = &mut sums[pair / PAIRS * n_tokens + t][pair % PAIRS];
-            if tail < blocks_per_row {
-                for (row, sums) in [pair, pair + LANES].into_iter().zip(&mut *sums) {
-                    if row < n_rows {
-                        let blocks = &blocks[row * blocks_per_row..][tail..blocks_per_row];
-                        accumulate(blocks, n_groups * LANES, x, sums);
-                    }
-                }
-            }
-            *acc = load_f32(sums);
+            *acc = load_f32(&sums[pair / PAIRS * x.len() + t][pair % PAIRS].0);
         }
         store(out, _mm512_castps_si512(lanes.wide().sums(acc)));
+    }
+}
+
+/// Adds the products of the blocks behind the last whole group of each row, filled up to a group.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn add_tails<B: WideGroup>(
+    blocks: &[B],
+    x: &[Q8Token<'_>],
+    blocks_per_row: usize,
+    sums: &mut [[RowSums; PAIRS]],
+) {
+    let blocks_per_group = LANES / B::SUB_BLOCKS;
+    let (n_rows, n_groups) = (blocks.len() / blocks_per_row, blocks_per_row / blocks_per_group);
+    let tail = n_groups * blocks_per_group..blocks_per_row;
+    let slots = tail.len() * B::SUB_BLOCKS;
+    for pair in 0..n_rows.min(LANES) {
+        // The last row stands in for a missing one.
+        let [low, high] = [pair, pair + LANES].map(|row| {
+            let row = row.min(n_rows - 1);
+            filled(&blocks[row * blocks_per_row..][tail.clone()])
+        });
+        let group = weights(&low[..blocks_per_group], &high[..blocks_per_group]);
+        for (t, token) in x.iter().enumerate() {
+            let RowSums(sums) = &mut sums[pair / PAIRS * x.len() + t][pair % PAIRS];
+            let acc = [load_f32(sums)];
+            let [acc] = add_group::<B, 1>(&[group], &token.groups(Order::Pieces)[n_groups], acc);
+            let mut after = *sums;
+            store(&mut after, _mm512_castps_si512(acc));
+            // The other accumulators have no product: adding one of zero could change the sign of a
+            // zero.
+            for (sums, after) in sums.iter_mut().zip(after) {
+                sums[..slots].copy_from_slice(&after[..slots]);
+            }
+        }
     }
 }
 
