@@ -11,7 +11,7 @@ use ruvllm::{
 };
 use ruvllm_testkit::{Random, is_full_run, model_data};
 
-use crate::common::{family_path, gated, greedy, load, tiny_options, tiny_path};
+use crate::common::{family_path, gated, greedy, load, tiny_options, tiny_path, tiny_source};
 
 /// Requests of a run.
 const REQUESTS: usize = 64;
@@ -277,7 +277,9 @@ fn queues_have_limits() {
 
 #[test]
 fn a_deadline_ends_a_request_that_runs() {
-    let engine = load(tiny_path(), &tiny_options());
+    // No machine computes this context within the deadline.
+    let source = tiny_source(|metadata| _ = metadata.insert("llama.context_length", 1u32 << 17));
+    let engine = Engine::load(&source, &tiny_options(), &mut |_| ()).expect("the model loads");
     let endless = GenerateRequest::new(Prompt::Tokens((1..400).collect())).with_ignore_eos(true);
     let request = endless.with_deadline(Instant::now() + Duration::from_millis(30));
     let result = engine.submit(request).expect("a handle").wait();
