@@ -71,6 +71,8 @@ pub use controller::Controller;
 pub use error::{Error, Result};
 pub use learned::{KeyRopes, KvRope, KvRopes};
 pub use policy::{ColdTier, ErrorTarget, KvFormats, KvPolicy};
-pub use sequence::{KvReader, KvStep, Migration, Probe, Sample, SampleScratch, Sequence, StateSnapshot};
+pub use sequence::{
+    KvReader, KvStep, Migration, Probe, Replay, Sample, SampleScratch, Sequence, StateSnapshot,
+};
 pub use shape::{KvShape, OtherHeads};
 pub use store::{KvStore, SnapshotUse, TierUse};

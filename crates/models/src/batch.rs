@@ -52,6 +52,16 @@ impl<'a> Segment<'a> {
         Self { probed_layer: layer, ..self }
     }
 
+    /// The segment with a journal, so that [`Model::rewind`](crate::Model::rewind) can drop some of
+    /// its tokens again after the pass, also where layers keep a state.
+    ///
+    /// # Errors
+    /// [`Error::KvCache`] without memory.
+    pub fn rewindable(mut self, config: &ModelConfig) -> Result<Self> {
+        self.step.keep_journal(self.tokens.len().saturating_mul(config.journal_values()))?;
+        Ok(self)
+    }
+
     /// Number of tokens.
     pub fn n_tokens(&self) -> usize {
         self.tokens.len()

@@ -353,6 +353,28 @@ impl NativeSequence {
         Ok(())
     }
 
+    /// Drops the tokens of a draft from position `len` on.
+    ///
+    /// # Errors
+    /// [`Error::Forward`] without memory for the state of layers that keep one.
+    pub(crate) fn rewind(
+        &mut self,
+        model: &Model,
+        compute: &Compute,
+        workspace: &mut Workspace,
+        len: usize,
+    ) -> Result<()> {
+        let tokens = self.len() - len;
+        self.forget_behind(len);
+        model.rewind(compute, workspace, &mut self.cache, len).map_err(|source| Error::Forward {
+            start: len,
+            tokens,
+            source,
+        })?;
+        self.tokens.truncate(len);
+        Ok(())
+    }
+
     fn forget_behind(&mut self, len: usize) {
         let whole = len / self.cache.store().block_tokens();
         self.settled = self.settled.min(whole);
@@ -363,18 +385,20 @@ impl NativeSequence {
     /// dropped again without a trace.
     ///
     /// Where work between passes may change what attention reads (tiers, quality samples, windows,
-    /// dropped tokens), a pass with a draft ends before the last token of a block: that work is
-    /// done when a block is full, at the same lengths as without drafts. `SQuat` learns from every
-    /// query that is computed, and the state of a layer holds every token, so drafts are left out.
+    /// dropped tokens), or layers keep a state, a pass with a draft ends before the last token of a
+    /// block: that work is done when a block is full, and the state at its border is kept, at the
+    /// same lengths as without drafts. `SQuat` learns from every query that is computed, so drafts
+    /// are left out.
     pub(crate) fn draft_room(&self, tokens: usize) -> usize {
         let store = self.cache.store();
-        if store.policy().squat || self.cache.state_values() > 0 {
+        if store.policy().squat {
             return 0;
         }
         let room = self.cache.capacity().saturating_sub(self.cache.len() + tokens);
         let is_settled_in_blocks = store.policy().tiers().nth(1).is_some()
             || self.watch.is_some()
             || self.window.is_some()
+            || self.cache.state_values() > 0
             || self.spec.pressure == PressurePolicy::DropOldest;
         if !is_settled_in_blocks {
             return room;

@@ -22,6 +22,7 @@
 //! | `sample.rs` | attention by block, and the error that migrating would add |
 //! | `share.rs` | forks, shared blocks, copy-on-write |
 //! | `state.rs` | the state of layers that keep one instead of keys and values |
+//! | `rewind.rs` | states before rejected drafts |
 //! | `snapshot.rs` | [`StateSnapshot`]: states that outlive their sequence |
 //! | `handles.rs` | handles of blocks and tables, allocated some blocks in advance |
 
@@ -29,6 +30,7 @@ mod handles;
 mod migrate;
 mod read;
 mod release;
+mod rewind;
 mod room;
 mod sample;
 mod share;
@@ -51,6 +53,7 @@ use migrate::MigrationScratch;
 
 pub use migrate::Migration;
 pub use read::KvReader;
+pub use rewind::Replay;
 pub use sample::{Probe, Sample, SampleScratch};
 pub use snapshot::StateSnapshot;
 use squat::LayerQueries;

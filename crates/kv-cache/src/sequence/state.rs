@@ -15,13 +15,14 @@ use crate::error::{Error, Result};
 pub(super) struct State {
     pub(super) values: usize,
     /// Behind the tokens of the sequence; forks share it. Empty stands for zeros.
-    present: Arc<Vec<f32>>,
+    pub(super) present: Arc<Vec<f32>>,
     /// Written by a step. Both buffers are as long as the state once a step began.
-    next: Vec<f32>,
+    pub(super) next: Vec<f32>,
     /// Behind the last block border where a step ended.
     border: Option<Border>,
     /// Buffer of a former border, for `next`; empty if there is none.
-    spare: Vec<f32>,
+    pub(super) spare: Vec<f32>,
+    pub(super) journal: Journal,
 }
 
 /// State behind whole blocks.
@@ -29,6 +30,21 @@ pub(super) struct State {
 struct Border {
     tokens: usize,
     values: Arc<Vec<f32>>,
+}
+
+/// Notes of the last step on its tokens, and the state before them.
+#[derive(Default)]
+pub(super) struct Journal {
+    /// Notes of the step; empty if it keeps none.
+    pub(super) notes: Vec<f32>,
+    /// There once the step is committed.
+    pub(super) former: Option<Former>,
+}
+
+/// State before a step.
+pub(super) struct Former {
+    pub(super) tokens: usize,
+    pub(super) values: Arc<Vec<f32>>,
 }
 
 impl State {
@@ -44,6 +60,7 @@ impl State {
 
     /// The state before the first token.
     pub(super) fn clear(&mut self) {
+        self.forget_journal();
         self.drop_border();
         match Arc::get_mut(&mut self.present) {
             Some(present) => present.fill(0.0),
@@ -53,6 +70,7 @@ impl State {
 
     /// Allocates both buffers.
     pub(super) fn prepare(&mut self) -> Result<()> {
+        self.forget_journal();
         if self.present.is_empty() && self.values > 0 {
             self.present = Arc::new(zeros(self.values)?);
         }
@@ -63,20 +81,26 @@ impl State {
     }
 
     /// The spare buffer, or a new one.
-    fn buffer(&mut self) -> Result<Vec<f32>> {
+    pub(super) fn buffer(&mut self) -> Result<Vec<f32>> {
         let spare = std::mem::take(&mut self.spare);
         if spare.is_empty() { zeros(self.values) } else { Ok(spare) }
     }
 
-    /// Replaces the present state by the one that a step has written, which is behind `tokens`
-    /// tokens; `is_border` if these fill whole blocks.
-    pub(super) fn advance(&mut self, tokens: usize, is_border: bool) {
+    /// Replaces the present state, behind `before` tokens, by the one that a step has written,
+    /// which is behind `tokens` tokens; `is_border` if these fill whole blocks.
+    pub(super) fn advance(&mut self, [before, tokens]: [usize; 2], is_border: bool) {
         if self.values == 0 {
             return;
         }
         match Arc::get_mut(&mut self.present) {
-            Some(present) => std::mem::swap(present, &mut self.next),
-            None => self.present = Arc::new(std::mem::take(&mut self.next)),
+            Some(present) if self.journal.notes.is_empty() => std::mem::swap(present, &mut self.next),
+            _ => {
+                let next = Arc::new(std::mem::take(&mut self.next));
+                let values = std::mem::replace(&mut self.present, next);
+                if !self.journal.notes.is_empty() {
+                    self.journal.former = Some(Former { tokens: before, values });
+                }
+            }
         }
         if is_border {
             self.set_border(tokens);
@@ -117,6 +141,7 @@ impl State {
 
     /// Goes back to the border.
     pub(super) fn return_to_border(&mut self) {
+        self.forget_journal();
         if let Some(border) = &self.border {
             self.present = Arc::clone(&border.values);
         }
@@ -132,6 +157,7 @@ impl State {
         is_border: bool,
         fill: impl FnOnce(&mut [f32]),
     ) -> Result<()> {
+        self.forget_journal();
         match Arc::get_mut(&mut self.present).filter(|present| present.len() == self.values) {
             Some(present) => fill(present),
             None => {
@@ -140,19 +166,30 @@ impl State {
                 self.present = Arc::new(values);
             }
         }
+        self.ends_at(tokens, is_border);
+        Ok(())
+    }
+
+    /// Notes that the present state is behind `tokens` tokens, `is_border` if these fill whole
+    /// blocks, and forgets a border behind them.
+    pub(super) fn ends_at(&mut self, tokens: usize, is_border: bool) {
         if is_border {
             self.set_border(tokens);
         } else if self.border_tokens() > tokens {
             self.drop_border();
         }
-        Ok(())
     }
 
     /// Bytes of all buffers; a shared one counts in each of its sequences.
     pub(super) fn bytes(&self) -> usize {
         let border = self.border.as_ref().filter(|border| !Arc::ptr_eq(&border.values, &self.present));
         let border = border.map_or(0, |border| border.values.len());
-        (self.present.len() + self.next.len() + self.spare.len() + border) * size_of::<f32>()
+        let is_border =
+            |values| self.border.as_ref().is_some_and(|border| Arc::ptr_eq(&border.values, values));
+        let former = self.journal.former.as_ref().filter(|former| !is_border(&former.values));
+        let former = former.map_or(0, |former| former.values.len());
+        let buffers = [self.present.len(), self.next.len(), self.spare.len(), border, former];
+        (buffers.iter().sum::<usize>() + self.journal.notes.len()) * size_of::<f32>()
     }
 }
 
@@ -171,7 +208,8 @@ impl Sequence {
     ///
     /// A state is what all tokens left in it: such a sequence can be forked, but
     /// [`truncate`](Self::truncate)d to 0 tokens, to its [`border`](Self::border) or to a
-    /// [`snapshot`](Self::snapshot) alone, and takes blocks of others only with a snapshot.
+    /// [`snapshot`](Self::snapshot) alone, [`rewind`](Self::rewind) within its last step, and takes
+    /// blocks of others only with a snapshot.
     ///
     /// # Panics
     /// If the sequence has tokens.

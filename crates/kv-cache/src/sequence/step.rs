@@ -174,7 +174,7 @@ impl KvStep<'_> {
         self.copied = None;
         let Sequence { store, len, state, .. } = &mut *self.sequence;
         let tokens = *len + self.n_tokens;
-        state.advance(tokens, tokens.is_multiple_of(store.block_tokens()));
+        state.advance([*len, tokens], tokens.is_multiple_of(store.block_tokens()));
         self.sequence.append(self.n_tokens);
     }
 }

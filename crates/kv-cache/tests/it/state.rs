@@ -1,7 +1,7 @@
 //! Sequences with a state besides keys and values.
 
 use proptest::prelude::*;
-use ruvllm_kv_cache::{Block, Error, KvStore, Sequence, SnapshotUse, StateSnapshot};
+use ruvllm_kv_cache::{Block, Error, KvStore, Replay, Sequence, SnapshotUse, StateSnapshot};
 
 use crate::oracle::{SHAPE, kernels, pool, store};
 
@@ -12,6 +12,7 @@ const SEQUENCES: usize = 3;
 #[derive(Debug, Clone)]
 enum Operation {
     Step { at: usize, tokens: usize, is_committed: bool },
+    Draft { at: usize, tokens: usize, kept: usize },
     Fork { from: usize, to: usize },
     Cut { at: usize, len: usize },
     Snapshot { at: usize },
@@ -24,6 +25,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         6 => (at(), 1usize..40, any::<bool>())
             .prop_map(|(at, tokens, is_committed)| Operation::Step { at, tokens, is_committed }),
+        3 => (at(), 1usize..40, 0usize..40)
+            .prop_map(|(at, tokens, kept)| Operation::Draft { at, tokens, kept: kept % (tokens + 1) }),
         2 => (at(), at()).prop_map(|(from, to)| Operation::Fork { from, to }),
         2 => (at(), prop_oneof![Just(0), 1usize..200])
             .prop_map(|(at, len)| Operation::Cut { at, len }),
@@ -58,9 +61,37 @@ impl Modelled {
 
     /// Runs a step, in two parts as two layers would.
     fn step(&mut self, tokens: usize, is_committed: bool) -> Result<(), TestCaseError> {
+        self.run(tokens, is_committed, false)
+    }
+
+    /// Runs a step and drops its tokens but the first `kept`.
+    fn draft(&mut self, tokens: usize, kept: usize) -> Result<(), TestCaseError> {
+        let (first, before) = (self.sequence.len(), self.expected);
+        self.run(tokens, true, true)?;
+        prop_assert_eq!(self.sequence.rewindable(), tokens);
+        let replay = |replay: Replay<'_>| {
+            assert_eq!((replay.before, replay.journal.len(), replay.tokens), (&before[..], tokens, kept));
+            let behind = replay.journal[..kept].iter().fold(before, |state, &token| next(state, token));
+            replay.after.copy_from_slice(&behind);
+        };
+        self.sequence.rewind(first + kept, replay).expect("the last step has a journal");
+        prop_assert_eq!(self.sequence.len(), first + kept);
+        if kept < tokens {
+            let state = (first..first + kept).fold(before, |state, token| next(state, token as f32));
+            self.took(first + kept, state);
+            prop_assert_eq!(self.sequence.rewindable(), 0);
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, tokens: usize, is_committed: bool, has_journal: bool) -> Result<(), TestCaseError> {
         let first = self.sequence.len();
         let behind = (first..first + tokens).fold(self.expected, |state, token| next(state, token as f32));
         let mut step = self.sequence.step(&kernels(), tokens).expect("room");
+        if has_journal {
+            step.keep_journal(tokens).expect("memory");
+            step.journal().iter_mut().zip(first..).for_each(|(note, token)| *note = token as f32);
+        }
         let rows = vec![0.0; tokens * SHAPE.width()];
         for layer in 0..SHAPE.n_layers {
             step.write(&kernels(), layer, &rows, &rows);
@@ -133,6 +164,7 @@ proptest! {
         for operation in operations {
             match operation {
                 Operation::Step { at, tokens, is_committed } => sequences[at].step(tokens, is_committed)?,
+                Operation::Draft { at, tokens, kept } => sequences[at].draft(tokens, kept)?,
                 Operation::Fork { from, to } => sequences[to] = sequences[from].fork(),
                 Operation::Cut { at, len } => sequences[at].cut(len)?,
                 Operation::Snapshot { at } => {
@@ -206,6 +238,21 @@ fn other_numbers_of_tokens_have_no_state() {
     own.step(1, true).expect("nothing has changed");
     own.sequence.truncate(0).expect("0 tokens have a state");
     assert!(own.sequence.is_empty() && own.sequence.border() == 0);
+}
+
+#[test]
+fn drafts_of_earlier_steps_and_without_a_journal_stay() {
+    let pool = pool(8);
+    let store = store("f16", &pool);
+    let mut own = Modelled::new(&store);
+    let unused = |_: Replay<'_>| panic!("nothing can be computed again");
+    own.step(40, true).expect("a step without a journal");
+    assert!(matches!(own.sequence.rewind(38, unused), Err(Error::StateOfAll { len: 38, .. })));
+    own.draft(6, 6).expect("a draft that was right");
+    assert!(matches!(own.sequence.rewind(39, unused), Err(Error::StateOfAll { len: 39, .. })));
+    own.step(2, true).expect("the next step");
+    assert!(matches!(own.sequence.rewind(45, unused), Err(Error::StateOfAll { len: 45, .. })));
+    own.step(1, true).expect("nothing has changed");
 }
 
 #[test]

@@ -175,6 +175,12 @@ impl ModelConfig {
         self.decoder.recurrent.as_ref().map_or(0, values)
     }
 
+    /// Values per token of the journal from which a state can be computed again, of all layers.
+    pub(crate) fn journal_values(&self) -> usize {
+        let values = |recurrent: &Recurrent| recurrent.index_of(self.n_layers) * recurrent.journal_values();
+        self.decoder.recurrent.as_ref().map_or(0, values)
+    }
+
     /// Largest sliding window of all layers in tokens; `None` if a layer has none.
     pub fn longest_window(&self) -> Option<usize> {
         (0..self.n_layers)

@@ -58,24 +58,56 @@ impl Layer<'_> {
         all: &[Span],
     ) {
         let (state, mamba) = self.sizes();
-        let inputs = state.start..state.start + (mamba.taps - 1) * mamba.channels();
-        let matrices = inputs.end..state.end;
         self.project_mamba2(weights, mamba, buffers, segments, all);
+        let RecurrentBuffers { projected, decays: steps, .. } = &buffers.recurrent;
+        self.note(segments, all, [(projected, mamba.channels()), (steps, mamba.heads)]);
+        let inputs = state.start..state.start + (mamba.taps - 1) * mamba.channels();
+        let seen = &*segments;
+        let before = |segment: usize| seen[segment].step.state_before(inputs.clone());
+        self.convolve_mamba2(weights, mamba, &mut buffers.recurrent, all, before);
+        for (segment, &span) in segments.iter_mut().zip(all) {
+            self.advance_mamba2(
+                weights,
+                mamba,
+                &mut buffers.recurrent,
+                span,
+                segment.step.state(state.clone()),
+            );
+        }
+    }
+
+    /// Convolution and activation of all rows; `before` has the inputs before a segment.
+    pub(super) fn convolve_mamba2<'b>(
+        &self,
+        weights: &Mamba2Weights,
+        mamba: &Mamba2,
+        buffers: &mut RecurrentBuffers,
+        all: &[Span],
+        before: impl Fn(usize) -> &'b [f32] + Sync,
+    ) {
         let kernels = &self.compute.kernels;
         let taps = (weights.convolution.as_slice(), mamba.channels());
-        self.convolve_rows(taps, &mut buffers.recurrent, segments, (all, inputs.clone()), |row| {
+        self.convolve_rows(taps, buffers, all, before, |row| {
             if let Some(bias) = &weights.convolution_bias {
                 kernels.add_assign(row, bias);
             }
             kernels.silu(row);
         });
-        for (segment, &span) in segments.iter_mut().zip(all) {
-            let rows = &buffers.recurrent.projected[span.range(mamba.channels())];
-            let (before, after) = segment.step.state(inputs.clone());
-            keep_inputs(before, rows, after);
-            let states = segment.step.state(matrices.clone());
-            self.scan_heads(weights, mamba, &mut buffers.recurrent, span, states);
-        }
+    }
+
+    /// Sends the tokens of a segment, which are convolved, through its state.
+    pub(super) fn advance_mamba2(
+        &self,
+        weights: &Mamba2Weights,
+        mamba: &Mamba2,
+        buffers: &mut RecurrentBuffers,
+        span: Span,
+        (before, after): (&[f32], &mut [f32]),
+    ) {
+        let n_inputs = (mamba.taps - 1) * mamba.channels();
+        let ((inputs, before), (kept, after)) = (before.split_at(n_inputs), after.split_at_mut(n_inputs));
+        keep_inputs(inputs, &buffers.projected[span.range(mamba.channels())], kept);
+        self.scan_heads(weights, mamba, buffers, span, (before, after));
     }
 
     /// The three projections of all rows.

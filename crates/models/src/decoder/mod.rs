@@ -12,6 +12,7 @@ mod parallel;
 mod per_layer;
 mod per_layer_buffers;
 mod recurrent;
+mod rewind;
 mod rope;
 mod router;
 mod shared;

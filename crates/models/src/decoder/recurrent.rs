@@ -88,16 +88,25 @@ impl Layer<'_> {
         let (state, RecurrentMixer::DeltaNet(net)) = self.recurrent() else {
             unreachable!("the weights are those of the mixer")
         };
-        let inputs = state.start..state.start + (net.taps - 1) * net.channels();
-        let matrices = inputs.end..state.end;
         self.project_delta_net(weights, net, buffers, segments, all);
-        self.convolve_delta_net(weights, net, buffers, segments, (all, inputs.clone()));
+        let RecurrentBuffers { projected, decays, rates, .. } = &buffers.recurrent;
+        self.note(
+            segments,
+            all,
+            [(projected, net.channels()), (decays, net.value_heads), (rates, net.value_heads)],
+        );
+        let inputs = state.start..state.start + (net.taps - 1) * net.channels();
+        let seen = &*segments;
+        let before = |segment: usize| seen[segment].step.state_before(inputs.clone());
+        self.convolve_delta_net(weights, net, &mut buffers.recurrent, all, before);
         for (segment, &span) in segments.iter_mut().zip(all) {
-            let rows = &buffers.recurrent.projected[span.range(net.channels())];
-            let (before, after) = segment.step.state(inputs.clone());
-            keep_inputs(before, rows, after);
-            let states = segment.step.state(matrices.clone());
-            self.apply_delta_rule(weights, net, &mut buffers.recurrent, span, states);
+            self.advance_delta_net(
+                weights,
+                net,
+                &mut buffers.recurrent,
+                span,
+                segment.step.state(state.clone()),
+            );
         }
         if wanted.is_empty() {
             return 0;
@@ -140,19 +149,20 @@ impl Layer<'_> {
     }
 
     /// Convolution and activation of all rows; queries and keys of unit length, and queries divided
-    /// by the root of that width, as scores of attention are.
-    fn convolve_delta_net(
+    /// by the root of that width, as scores of attention are. `before` has the inputs before a
+    /// segment.
+    pub(super) fn convolve_delta_net<'b>(
         &self,
         weights: &DeltaNetWeights,
         net: &DeltaNet,
-        buffers: &mut Buffers,
-        segments: &[Segment<'_>],
-        all_inputs: (&[Span], Range<usize>),
+        buffers: &mut RecurrentBuffers,
+        all: &[Span],
+        before: impl Fn(usize) -> &'b [f32] + Sync,
     ) {
         let compute = self.compute;
         let eps = UNIT_EPS / net.key_dim as f32;
-        let (taps, buffers) = ((weights.convolution.as_slice(), net.channels()), &mut buffers.recurrent);
-        self.convolve_rows(taps, buffers, segments, all_inputs, |row| {
+        let taps = (weights.convolution.as_slice(), net.channels());
+        self.convolve_rows(taps, buffers, all, before, |row| {
             compute.kernels.silu(row);
             let (queries, keys) = row[..2 * net.keys_dim()].split_at_mut(net.keys_dim());
             let mut raw = [0.0; MAX_KEY_DIM];
@@ -167,23 +177,37 @@ impl Layer<'_> {
     }
 
     /// Convolution of all rows of so many channels, with these weights; `finish` completes a row.
-    /// The range is that of earlier inputs in the states.
-    pub(super) fn convolve_rows(
+    /// `before` has the inputs before a segment.
+    pub(super) fn convolve_rows<'b>(
         &self,
         (weights, channels): (&[f32], usize),
         buffers: &mut RecurrentBuffers,
-        segments: &[Segment<'_>],
-        (all, inputs): (&[Span], Range<usize>),
+        all: &[Span],
+        before: impl Fn(usize) -> &'b [f32] + Sync,
         finish: impl Fn(&mut [f32]) + Sync,
     ) {
         let RecurrentBuffers { projected, convolved, .. } = buffers;
         let rows = convolved.chunks_exact_mut(channels).zip(tokens(all));
         rows::for_each(&self.compute.pool, rows, |(row, (span, token))| {
-            let before = segments[span.segment].step.state_before(inputs.clone());
-            let inputs = &projected[span.range(channels)];
+            let (before, inputs) = (before(span.segment), &projected[span.range(channels)]);
             self.compute.kernels.convolve(&Convolution { weights, before, inputs }, token, row);
             finish(row);
         });
+    }
+
+    /// Sends the tokens of a segment, which are convolved, through its state.
+    pub(super) fn advance_delta_net(
+        &self,
+        weights: &DeltaNetWeights,
+        net: &DeltaNet,
+        buffers: &mut RecurrentBuffers,
+        span: Span,
+        (before, after): (&[f32], &mut [f32]),
+    ) {
+        let n_inputs = (net.taps - 1) * net.channels();
+        let ((inputs, before), (kept, after)) = (before.split_at(n_inputs), after.split_at_mut(n_inputs));
+        keep_inputs(inputs, &buffers.projected[span.range(net.channels())], kept);
+        self.apply_delta_rule(weights, net, buffers, span, (before, after));
     }
 
     /// Sends the tokens of a segment through its states, head by head.
@@ -293,6 +317,7 @@ impl Layer<'_> {
             let gate = &projected[(span.row + token) * 3 * channels..][channels..2 * channels];
             row.iter_mut().zip(gate).for_each(|(x, gate)| *x *= gate);
         });
+        self.note(segments, all, [(&*inputs, channels)]);
         for (segment, span) in segments.iter_mut().zip(all) {
             let (before, after) = segment.step.state(state.clone());
             keep_inputs(before, &inputs[span.range(channels)], after);

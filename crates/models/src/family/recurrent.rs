@@ -104,6 +104,16 @@ impl Recurrent {
         }
     }
 
+    /// Values per token from which the state of one layer can be computed again: the inputs of the
+    /// convolution, and behind them the factors of each head as they are projected.
+    pub fn journal_values(&self) -> usize {
+        match &self.mixer {
+            RecurrentMixer::DeltaNet(net) => net.channels() + 2 * net.value_heads,
+            RecurrentMixer::ShortConvolution(convolution) => convolution.channels,
+            RecurrentMixer::Mamba2(mamba) => mamba.channels() + mamba.heads,
+        }
+    }
+
     /// Number of layers with a state before `layer`.
     pub fn index_of(&self, layer: usize) -> usize {
         self.layers[..layer].iter().filter(|&&is_recurrent| is_recurrent).count()

@@ -32,6 +32,8 @@ pub(crate) struct Part {
     pub(crate) is_prompt: bool,
     /// Number of its last tokens whose logits are wanted; at most all of them.
     pub(crate) rows: usize,
+    /// True if its last tokens are a draft, some of which may be dropped after the step.
+    pub(crate) has_draft: bool,
     /// Ends a part that takes long.
     pub(crate) cancel: CancelToken,
 }
@@ -56,7 +58,8 @@ impl Step {
         let start = self.tokens.len();
         self.tokens.extend_from_slice(tokens);
         let tokens = start..self.tokens.len();
-        self.parts.push(Part { sequence, tokens, is_prompt, rows, cancel: cancel.clone() });
+        let cancel = cancel.clone();
+        self.parts.push(Part { sequence, tokens, is_prompt, rows, has_draft: false, cancel });
     }
 
     /// Adds a draft of the next tokens to the last part, with a row of logits for each.
@@ -65,6 +68,7 @@ impl Step {
             self.tokens.extend_from_slice(draft);
             part.tokens.end += draft.len();
             part.rows += draft.len();
+            part.has_draft |= !draft.is_empty();
         }
     }
 

@@ -130,7 +130,12 @@ fn segment<'s>(
     }
     let least = if part.is_prompt { core.kv.block_tokens().min(tokens.len()) } else { tokens.len() };
     let room = sequence.prepare(&core.model, &core.compute, least..=tokens.len())?;
-    sequence.segment(&core.compute, &tokens[..room], LogitsRows::Tail(part.rows_of(room)))
+    let (start, rows) = (sequence.len(), LogitsRows::Tail(part.rows_of(room)));
+    let segment = sequence.segment(&core.compute, &tokens[..room], rows)?;
+    if !part.has_draft {
+        return Ok(segment);
+    }
+    segment.rewindable(core.model.config()).map_err(|source| Error::Forward { start, tokens: room, source })
 }
 
 impl Executor for NativeExecutor<'_> {
@@ -188,7 +193,9 @@ impl Executor for NativeExecutor<'_> {
     }
 
     fn truncate(&mut self, id: SequenceId, len: usize) -> Result<()> {
-        self.sequences.get_mut(&id).map_or(Ok(()), |sequence| sequence.truncate(len))
+        let Self { core, sequences, workspace, .. } = self;
+        let Some(sequence) = sequences.get_mut(&id) else { return Ok(()) };
+        sequence.rewind(&core.model, &core.compute, workspace, len)
     }
 
     fn draft_room(&self, id: SequenceId, tokens: usize) -> usize {
