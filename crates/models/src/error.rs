@@ -28,7 +28,7 @@ pub enum Error {
     UnsupportedArchitecture {
         /// The value of `general.architecture`.
         found: String,
-        /// The families that can be loaded, separated by commas.
+        /// The families that can be loaded; names that begin alike share their beginning.
         supported: String,
     },
 

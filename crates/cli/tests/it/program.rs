@@ -131,7 +131,7 @@ impl Run {
         assert!(!line.contains('\n'), "more than one line: {self:?}");
         assert!(line.starts_with("error: "), "{self:?}");
         // The list of families is the longest.
-        assert!(line.len() < 512, "too long for a person: {self:?}");
+        assert!(line.len() < 400, "too long for a person: {self:?}");
         line
     }
 

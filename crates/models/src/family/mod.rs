@@ -15,6 +15,7 @@ mod granite;
 mod latent;
 mod layers;
 mod lfm;
+mod listed;
 mod llama;
 mod mamba;
 mod nemotron;
@@ -35,6 +36,7 @@ pub use self::experts::Experts;
 pub use self::latent::LatentAttention;
 pub(crate) use self::layers::common_kv_heads;
 pub use self::layers::{LayerKinds, LayerParts, LocalHeads};
+pub(crate) use self::listed::listed;
 pub use self::mamba::Mamba2;
 pub use self::recurrent::{Recurrent, RecurrentMixer, ShortConvolution};
 pub use self::router::{ExpertGroups, Router, Scoring};
@@ -150,7 +152,7 @@ pub(crate) fn find(architecture: &str) -> Result<&'static Family> {
     })
 }
 
-/// The architecture names that can be loaded, separated by commas.
+/// The architecture names that can be loaded, as [`listed`] lists them.
 pub(crate) fn supported() -> String {
-    FAMILIES.iter().map(|family| family.architecture).collect::<Vec<_>>().join(", ")
+    listed(FAMILIES.iter().map(|family| family.architecture))
 }

@@ -19,7 +19,7 @@ use super::rope::{self, Generated};
 use super::sizes::{MAX_HEAD_DIM, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Multipliers, Sizes};
 use super::{decoder, encoder, parts, window};
 use crate::error::{Error, Result};
-use crate::family::LatentAttention;
+use crate::family::{LatentAttention, listed};
 
 /// Name of the file.
 pub(super) const FILE: &str = "config.json";
@@ -242,12 +242,7 @@ impl Config {
 fn find_family(config: &Fields<'_>, classes: &[&str]) -> Result<&'static Family> {
     let families = || decoder::FAMILIES.iter().chain(encoder::FAMILIES);
     // By their names in GGUF, of which there are fewer than classes.
-    let supported = || {
-        let mut names: Vec<_> = families().map(|family| family.architecture).collect();
-        names.sort_unstable();
-        names.dedup();
-        names.join(", ")
-    };
+    let supported = || listed(families().map(|family| family.architecture));
     let model_type = config.text("model_type")?;
     let found = match (classes.first(), model_type) {
         (Some(class), model_type) => {
