@@ -94,6 +94,13 @@ pub enum Error {
     #[error("the tokenizer has no rule for pairs of texts")]
     NoPairs,
 
+    /// The part of a prompt behind a text begins with plain text.
+    #[error("the prompt goes on with {text:?} behind the text, expected a special token such as <|im_end|>")]
+    OpenPrompt {
+        /// Its first characters.
+        text: String,
+    },
+
     /// The token id is not in the vocabulary.
     #[error("token id {id} is not in the vocabulary of {vocab_size} tokens")]
     UnknownTokenId {

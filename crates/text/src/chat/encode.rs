@@ -56,33 +56,8 @@ impl Tokenizer {
         if !begins_with_bos {
             ids.extend_from_slice(self.prefix());
         }
-        let mut after_token = true;
-        let mut at = 0;
-        for (place, id) in markers {
-            self.encode_between(&text[at..place.start], at == 0, &mut after_token, &mut ids)?;
-            ids.push(id);
-            (at, after_token) = (place.end, true);
-        }
-        self.encode_between(&text[at..], at == 0, &mut after_token, &mut ids)?;
+        let at = self.encode_marked(text, markers, &mut ids)?;
+        self.encode_between(&text[at..], at == 0, &mut ids)?;
         Ok(ids)
-    }
-
-    /// Appends the tokens of the text between two special tokens.
-    fn encode_between(
-        &self,
-        text: &str,
-        is_first: bool,
-        after_token: &mut bool,
-        ids: &mut Vec<TokenId>,
-    ) -> Result<()> {
-        if text.is_empty() {
-            return Ok(());
-        }
-        // For the library only the start of the text counts as its first part; the other encoders
-        // depend on what came before.
-        if self.is_run_by_library() {
-            *after_token = is_first;
-        }
-        self.encode_part(text, false, after_token, ids)
     }
 }

@@ -42,7 +42,7 @@ use without_library as library;
 use without_library as wordpiece;
 
 pub use self::bytes::byte_token;
-pub use self::pair::{PairEncoder, TextPair};
+pub use self::pair::{PairEncoder, PromptPart, TextPair};
 pub use self::pipeline::{EncodeOptions, Tokenizer};
 #[cfg(feature = "tokenizer-json")]
 pub use self::pre::find::name as pre_tokenizer_name;

@@ -211,6 +211,33 @@ impl Tokenizer {
         Ok(())
     }
 
+    /// Appends the tokens of a text up to its last special token; returns the end of that.
+    pub(crate) fn encode_marked(
+        &self,
+        text: &str,
+        markers: Vec<(Range<usize>, TokenId)>,
+        ids: &mut Vec<TokenId>,
+    ) -> Result<usize> {
+        let mut at = 0;
+        for (place, id) in markers {
+            self.encode_between(&text[at..place.start], at == 0, ids)?;
+            ids.push(id);
+            at = place.end;
+        }
+        Ok(at)
+    }
+
+    /// Appends the tokens of the text between two special tokens.
+    pub(crate) fn encode_between(&self, text: &str, is_first: bool, ids: &mut Vec<TokenId>) -> Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        // For the library only the start of the text counts as its first part; the other encoders
+        // depend on what came before.
+        let mut after_token = is_first || !self.is_run_by_library();
+        self.encode_part(text, false, &mut after_token, ids)
+    }
+
     /// Decodes tokens to text; invalid UTF-8 becomes U+FFFD. `skip_special` leaves special tokens
     /// out.
     ///

@@ -13,6 +13,7 @@ use serde_json::Value;
 mod goldens;
 mod hostile;
 mod long;
+mod prompts;
 mod random;
 mod real;
 mod rules;
