@@ -23,7 +23,7 @@ const SAFETENSORS: &str = ".safetensors";
 
 /// Files beside the weights that belong to a model in the form of `transformers`, or of
 /// `sentence-transformers`.
-const COMPANIONS: [&str; 16] = [
+const COMPANIONS: [&str; 17] = [
     "config.json",
     "generation_config.json",
     "model.safetensors.index.json",
@@ -40,6 +40,7 @@ const COMPANIONS: [&str; 16] = [
     "modules.json",
     "sentence_bert_config.json",
     "1_Pooling/config.json",
+    "1_LogitScore/config.json",
 ];
 
 /// The files of a model.
@@ -362,6 +363,7 @@ mod tests {
     fn a_folder_of_safetensors_is_one_model() {
         let paths = [
             ".gitattributes",
+            "1_LogitScore/config.json",
             "1_Pooling/config.json",
             "README.md",
             "config.json",
@@ -375,6 +377,7 @@ mod tests {
             "tokenizer.json",
         ];
         let files = [
+            "1_LogitScore/config.json",
             "1_Pooling/config.json",
             "config.json",
             "model.safetensors.index.json",

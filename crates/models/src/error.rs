@@ -45,6 +45,15 @@ pub enum Error {
     #[error("the model has no classification head (`cls.output.weight`), so it gives no scores")]
     NoHead,
 
+    /// The tokenizer of a reranker lacks one of its answers.
+    #[error(
+        "the tokenizer has no token `{token}`, with which a reranker in the form of Qwen3-Reranker answers; the folder needs the tokenizer of its model"
+    )]
+    NoAnswerToken {
+        /// The answer.
+        token: &'static str,
+    },
+
     /// The file has the output of a BERT head without its hidden layer.
     #[error(
         "the file has `cls.output.weight` without `cls.weight`: its converter left out the pooler, without which scores are wrong; use the Hugging Face folder, or a file converted from it by `ruvllm convert`"

@@ -43,6 +43,7 @@ mod parameters;
 mod pooling;
 mod projection;
 pub mod quantize;
+mod ranking;
 mod rows;
 mod tensor_names;
 mod weights;
@@ -65,12 +66,13 @@ pub use importance::{ImportanceMatrix, InputSquares};
 pub use open::{open_checkpoint, open_checkpoint_in};
 pub use parameters::ParameterCounts;
 pub use pooling::{EmbeddingDefaults, Pooling};
+pub use ranking::rerank_template;
 pub use ruvllm_kernels::attention::KvFormat;
 pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;
 pub use weights::{
     AttentionWeights, BesideWeights, ConvolutionWeights, DeltaNetWeights, ExpertLinears, ExpertWeights,
     FeedForward, LatentWeights, LayerInputWeights, LayerWeights, Linear, LoadProgress, Mamba2Weights, Mixer,
-    ParallelWeights, PerLayerWeights, SharedAttentionWeights, WeightBytes, Weights, weight_format,
+    ParallelWeights, PerLayerWeights, RankHead, SharedAttentionWeights, WeightBytes, Weights, weight_format,
 };
 pub use workspace::Workspace;

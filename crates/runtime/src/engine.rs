@@ -11,6 +11,7 @@ use ruvllm_kv_cache::{KvPolicy, KvStore};
 use ruvllm_models::quantize::{InSitu, Recipe};
 use ruvllm_models::{
     Checkpoint, Compute, EmbeddingDefaults, LoadProgress, Model, ModelConfig, RowKernelReport,
+    rerank_template,
 };
 use ruvllm_text::TokenId;
 use ruvllm_text::chat::{ChatTemplate, Message};
@@ -54,6 +55,8 @@ pub struct Engine {
     pub(crate) source: ModelSource,
     /// Embedding defaults from the model's files.
     pub(crate) embedding: EmbeddingDefaults,
+    /// Prompt of a model that ranks documents, with its placeholders.
+    pub(crate) rerank_template: Option<String>,
     load_time: Duration,
 }
 
@@ -133,10 +136,10 @@ impl Engine {
     ) -> Result<Self> {
         let Start { started, machine, compute } = start;
         let name = source.to_string();
-        let model = load_model(checkpoint, options, &compute.pool, progress)
-            .map_err(|source| Error::Load { name: name.clone(), source })?;
-        let embedding = EmbeddingDefaults::from_metadata(checkpoint.metadata())
-            .map_err(|source| Error::Load { name: name.clone(), source })?;
+        let failed = |source| Error::Load { name: name.clone(), source };
+        let model = load_model(checkpoint, options, &compute.pool, progress).map_err(failed)?;
+        let embedding = EmbeddingDefaults::from_metadata(checkpoint.metadata()).map_err(failed)?;
+        let rerank_template = rerank_template_of(checkpoint, &model).map_err(failed)?;
         let weights_bytes = match options.quantize {
             None => plan::weights_bytes(checkpoint),
             Some(_) => model.weight_bytes().private,
@@ -198,6 +201,7 @@ impl Engine {
             adapter_format: options.adapter_format,
             source: source.clone(),
             embedding,
+            rerank_template,
             load_time: started.elapsed(),
         })
     }
@@ -420,6 +424,12 @@ impl Start {
         let compute = plan::compute(&machine, options)?;
         Ok(Self { started, machine, compute })
     }
+}
+
+/// The prompt of a model that ranks documents.
+fn rerank_template_of(checkpoint: &dyn Checkpoint, model: &Model) -> ruvllm_models::Result<Option<String>> {
+    let template = || rerank_template(checkpoint.metadata()).map(str::to_owned);
+    model.rank_head().map(|_| template()).transpose()
 }
 
 /// Loads the weights, quantized while loading if the options say so.

@@ -16,6 +16,7 @@
 //!                                         ├──passkey─────▶ Vec<PasskeyResult>
 //!                                         ├──logits──────▶ Vec<f32>
 //!                                         ├──embed───────▶ Embeddings (also of encoders: Embedder)
+//!                                         ├──rerank──────▶ Ranking (also of encoders: Embedder)
 //!                                         ├──calibrate_kv▶ KvCalibration
 //!                                         └──bench───────▶ Vec<BenchResult>
 //! ```

@@ -52,6 +52,16 @@ impl<'e> Session<'e> {
         Ok(Self { core, compute: &core.compute, sequence, workspace: Workspace::new() })
     }
 
+    /// A second sequence with the first `len` tokens, or fewer where layers keep a state; both
+    /// share blocks until one writes to them.
+    pub(crate) fn fork_at(&mut self, len: usize) -> Result<Self> {
+        let (core, compute) = (self.core, self.compute);
+        let mut sequence = self.sequence.fork(&core.quality);
+        let kept = sequence.truncatable(len);
+        sequence.truncate(kept)?;
+        Ok(Self { core, compute, sequence, workspace: Workspace::new() })
+    }
+
     /// Sets kernels and thread pool in place of the engine's own. Results stay bit-identical.
     pub(crate) fn set_compute(&mut self, compute: &'e Compute) {
         self.compute = compute;

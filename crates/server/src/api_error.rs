@@ -265,6 +265,7 @@ impl From<ruvllm::Error> for ApiError {
                 match error {
                     Rr::EmptyQuery | Rr::QueryTooLong { .. } | Rr::EncodeQuery { .. } => "query",
                     Rr::NoDocuments => "documents",
+                    Rr::NoInstruction { .. } => "instruction",
                     _ => "model",
                 },
                 message,

@@ -12,18 +12,20 @@ use crate::error::{Error, Result};
 use crate::{input, output};
 
 const HELP: &str = "\
-MODEL is a cross-encoder: BERT or (XLM-)RoBERTa with a classification head of one label, such as ms-marco-MiniLM or
-bge-reranker. It reads query and document together; a document that does not fit beside the query is truncated, with a
-warning.
+MODEL reads query and document together. It is a cross-encoder, BERT or (XLM-)RoBERTa with a classification head of one
+label (ms-marco-MiniLM, bge-reranker), or a decoder whose prompt asks if the document is relevant (Qwen3-Reranker), which
+takes an --instruction. A document that does not fit beside the query is truncated, with a warning.
 
 Prints one line per document, the most relevant first: score, index, text, separated by tabs. Scores go from 0 to 1, the
-logistic function of the model's output, which --raw-scores prints in their place. Indices count from 0.
+logistic function of the model's output, which --raw-scores prints in their place; that of a decoder is the logit of its
+`yes` less that of its `no`. Indices count from 0.
 
 JSON: {results: [{index, relevance_score, logit, tokens, truncated, document}], tokens}
 
 Examples:
   ruvllm rerank --model bge-reranker-v2-m3 \"capital of France\" \"Paris is its capital.\" \"A river of ice.\"
-  ruvllm rerank --model bge-reranker-v2-m3 --top 5 --documents lines.txt \"capital of France\"";
+  ruvllm rerank --model bge-reranker-v2-m3 --top 5 --documents lines.txt \"capital of France\"
+  ruvllm rerank --model Qwen3-Reranker-0.6B --instruction \"Find code that does it\" --documents lines.txt \"sort a list\"";
 
 /// Rank documents by their relevance to a query
 #[derive(Debug, Args)]
@@ -41,6 +43,10 @@ pub(crate) struct RerankArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "texts")]
     documents: Option<PathBuf>,
 
+    /// Instruction that says which documents are relevant, for models that take one
+    #[arg(long, value_name = "TEXT")]
+    instruction: Option<String>,
+
     /// Maximum number of results
     #[arg(long, value_name = "N", value_parser = positive)]
     top: Option<usize>,
@@ -49,7 +55,8 @@ pub(crate) struct RerankArgs {
     #[arg(long)]
     raw_scores: bool,
 
-    /// Maximum number of tokens of query and document; the rest of the document is truncated
+    /// Maximum number of tokens of query, document and prompt; the rest of the document is
+    /// truncated
     #[arg(long, value_name = "N", value_parser = positive)]
     max_tokens: Option<usize>,
 
@@ -82,6 +89,7 @@ pub(crate) fn run(args: &RerankArgs, json: bool) -> Result<()> {
     let documents = documents(args)?;
     let reranker = load::embedder(&args.model, args.compute.options(None)?)?;
     let request = RerankRequest::new(args.query.as_str(), &documents)
+        .with_instruction(args.instruction.clone())
         .with_top_n(args.top)
         .with_max_tokens(args.max_tokens);
     let Ranking { results, tokens, .. } = reranker.rerank(&request)?;

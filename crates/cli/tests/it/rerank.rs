@@ -50,6 +50,35 @@ fn the_json_document_has_scores_and_logits() {
 }
 
 #[test]
+fn decoders_rank_by_their_answers_and_take_an_instruction() {
+    let qwen3 = model("rerank/qwen3");
+    let rerank = ["rerank", "--model"];
+    let ranked = run(&[&rerank[..], &[&qwen3, "--json", QUERY], &DOCUMENTS].concat()).json();
+    // The scores of transformers; here keys and values have 16 bits.
+    let expected = [(2, 0.633_758_8), (1, 0.616_191_5), (0, 0.083_257_7)];
+    for (found, (index, score)) in ranked["results"].as_array().unwrap().iter().zip(expected) {
+        assert_eq!(found["index"], index);
+        assert!((found["relevance_score"].as_f64().unwrap() - score).abs() < 5e-4, "{found}");
+    }
+    let scores = run(&[&rerank[..], &[&qwen3, QUERY], &DOCUMENTS].concat());
+    let output = tempfile::tempdir().unwrap();
+    let converted = output.path().join("converted.gguf");
+    run(&["convert", &qwen3, argument(&converted)]).text();
+    for model in [&model("rerank/qwen3/converted.gguf"), argument(&converted)] {
+        let ranked = run(&[&rerank[..], &[model, QUERY], &DOCUMENTS].concat());
+        assert_eq!(ranked.text(), scores.text(), "{model}");
+    }
+    let instruction = ["--instruction", "Find a story of an animal"];
+    let told = run(&[&rerank[..], &[&qwen3, "a very good story", DOCUMENTS[1]], &instruction].concat());
+    assert!(told.text().starts_with("0.358"), "{told:?}");
+    run(&["embed", "--model", &qwen3, "text"]).fails_with(1, &["`rerank`"]);
+    run(&["generate", "--model", &qwen3, "--max-tokens", "2", "text"]).text();
+    let bert = model("rerank/bert");
+    run(&["rerank", "--model", &bert, "--instruction", "find", QUERY, "text"])
+        .fails_with(1, &["no `instruction`", "cross-encoder"]);
+}
+
+#[test]
 fn what_cannot_be_ranked_is_refused() {
     let (bert, encoder) = (model("rerank/bert"), model("encoder/bert"));
     run(&["rerank", QUERY, "text"]).fails_with(1, &["is no reranker", "generates text"]);

@@ -40,7 +40,7 @@ use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::rows;
-use crate::weights::{LoadProgress, WeightBytes, Weights};
+use crate::weights::{LoadProgress, RankHead, WeightBytes, Weights};
 use crate::workspace::{Buffers, Workspace, resize};
 
 /// A decoder-only transformer with its weights. Immutable and shareable: sequences live in
@@ -107,6 +107,11 @@ impl Model {
     /// The weights, for other implementations of the forward pass.
     pub fn weights(&self) -> &Weights {
         &self.weights
+    }
+
+    /// Head of a model that ranks documents: it scores the final hidden state of the last token.
+    pub fn rank_head(&self) -> Option<&RankHead> {
+        self.weights.rank_head.as_ref()
     }
 
     /// Bytes of the weights in shared and in private memory.

@@ -11,7 +11,8 @@ use super::fields::{CONFIG_BYTES, Fields, read_file, read_object};
 use super::vocabulary::TOKENIZER_CONFIG;
 use crate::error::{Error, Result};
 
-const KEY: &str = "tokenizer.chat_template";
+/// Key of the usual template.
+pub(super) const KEY: &str = "tokenizer.chat_template";
 const FIELD: &str = "chat_template";
 
 /// The chat template of a Hugging Face folder, which needs no weights.

@@ -4,7 +4,8 @@
 //! their names and shapes. Matrices stay in the mapped files. Made anew, when they are asked for,
 //! are vectors that are not in f32, norms that GGUF stores plus one, the query and key matrices of
 //! the `llama` architecture, whose rows are in another order there, stacks of experts, of which
-//! those in MXFP4 keep their values, and the matrices of quantized folders ([`packed`]).
+//! those in MXFP4 keep their values, the rows of a reranker's answers, and the matrices of
+//! quantized folders ([`packed`]).
 //!
 //! Source: the files as transformers 4 and 5 write them; keys, names and row orders as llama.cpp's
 //! converter.
@@ -31,6 +32,7 @@ mod origin;
 mod packed;
 mod parts;
 mod recurrent;
+mod rerank;
 mod roles;
 mod rope;
 mod row_parts;
@@ -99,7 +101,8 @@ pub struct StoredTensor {
 
 impl HfFolder {
     /// Opens a folder: reads its configuration and the headers of its weight files, and checks them
-    /// against each other. The tokenizer is read when it is asked for.
+    /// against each other. The tokenizer is read when it is asked for, and of a reranker that does
+    /// not name its answers.
     ///
     /// # Errors
     /// [`Error::NotAModelFolder`] without a configuration or weights;
@@ -107,7 +110,8 @@ impl HfFolder {
     /// [`Error::InvalidJson`] for files that no such model has; [`Error::MissingShard`],
     /// [`Error::MissingInShard`], [`Error::Safetensors`] and [`Error::DuplicateTensor`] for damaged
     /// or incomplete weights; [`Error::MissingTensor`], [`Error::UnexpectedTensor`],
-    /// [`Error::TensorShape`] and [`Error::UnsupportedTensorType`] for weights of another model.
+    /// [`Error::TensorShape`] and [`Error::UnsupportedTensorType`] for weights of another model;
+    /// [`Error::NoAnswerToken`] for a reranker.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_in(path, FileMemory::default())
     }
@@ -130,9 +134,11 @@ impl HfFolder {
         metadata.insert("general.file_type", file_type(&tensors));
         metadata.insert("general.quantization_version", 2_u32);
         chat_template::write(path, &mut metadata)?;
-        sentence::write(path, model.family.architecture, &mut metadata)?;
+        let modules = sentence::write(path, model.family.architecture, &mut metadata)?;
         let by_name = tensors.iter().enumerate().map(|(i, tensor)| (tensor.info.name.clone(), i)).collect();
-        Ok(Self { path: path.to_owned(), config, metadata, tensors, by_name, shards })
+        let mut folder = Self { path: path.to_owned(), config, metadata, tensors, by_name, shards };
+        rerank::complete(&mut folder, modules)?;
+        Ok(folder)
     }
 
     /// The folder.

@@ -1,8 +1,10 @@
-//! Embedding settings of a sentence-transformers folder: pooling, normalization and maximum length.
+//! Settings of a sentence-transformers folder: pooling, normalization and maximum length of an
+//! embedding model, answers of a reranker.
 
 use std::path::{Component, Path};
 
 use gguf_rs_lite::Metadata;
+use ruvllm_text::TokenId;
 use serde_json::{Map, Value};
 
 use super::fields::{CONFIG_BYTES, Fields, read_json, read_object};
@@ -22,45 +24,86 @@ const POOLINGS: [(&str, &str, Pooling); 3] = [
     ("pooling_mode_lasttoken", "lasttoken", Pooling::Last),
 ];
 
+/// The architecture of rerankers with answers: scores of others have another form in llama.cpp.
+pub(super) const ANSWERS_OF: &str = "qwen3";
+
+/// The token ids whose logits are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Answers {
+    pub(super) yes: TokenId,
+    pub(super) no: TokenId,
+}
+
+/// Result of a folder's steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Modules {
+    /// The folder lists no steps.
+    None,
+    /// A vector.
+    Embedding,
+    /// The logits of two answers, compared.
+    Score(Answers),
+}
+
 /// Adds what a folder says to the metadata of a model of `architecture`.
 ///
 /// # Errors
 /// [`Error::InvalidField`] for steps that are not implemented: leaving one out would give other
-/// vectors.
-pub(super) fn write(folder: &Path, architecture: &str, metadata: &mut Metadata) -> Result<()> {
+/// vectors or scores.
+pub(super) fn write(folder: &Path, architecture: &str, metadata: &mut Metadata) -> Result<Modules> {
     let path = folder.join(MODULES);
-    let Some(bytes) = read_json(&path, CONFIG_BYTES)? else { return Ok(()) };
+    let Some(bytes) = read_json(&path, CONFIG_BYTES)? else { return Ok(Modules::None) };
     let modules: Value =
         serde_json::from_slice(&bytes).map_err(|source| Error::InvalidJson { path, source })?;
     let map = Map::from_iter([("modules".to_owned(), modules)]);
     let fields = Fields::new(MODULES, &map);
     let invalid = || fields.invalid("modules", "a list of modules, each with a `type` and a `path`");
-    let mut normalizes = false;
+    let (mut normalizes, mut answers) = (false, None);
+    let subfolder = |module: &Value| {
+        let path = module["path"].as_str().filter(|path| is_name(path));
+        path.map(|path| format!("{path}/config.json")).ok_or_else(invalid)
+    };
     for module in fields.list("modules")?.ok_or_else(invalid)? {
         let kind = module["type"].as_str().ok_or_else(invalid)?;
         match kind.rsplit('.').next().unwrap_or_default() {
             "Transformer" => {}
             "Pooling" => {
-                let subfolder = module["path"].as_str().filter(|path| is_name(path)).ok_or_else(invalid)?;
-                let file = format!("{subfolder}/config.json");
-                let pooling = read_pooling(folder, &file)?;
+                let pooling = read_pooling(folder, &subfolder(module)?)?;
                 metadata.insert(format!("{architecture}.pooling_type"), pooling.number());
             }
             "Normalize" => normalizes = true,
+            "LogitScore" if architecture == ANSWERS_OF => {
+                answers = Some(read_answers(folder, &subfolder(module)?)?);
+            }
             _ => {
-                let expected = "Transformer, Pooling or Normalize: other modules are not supported";
+                let expected = "Transformer, Pooling, Normalize, or LogitScore of a Qwen 3: other modules are \
+                                not supported";
                 let (field, found) = (format!("{MODULES}: `type`"), kind.to_owned());
                 return Err(Error::InvalidField { field, found, expected: expected.to_owned() });
             }
         }
     }
-    metadata.insert(NORMALIZE, normalizes);
+    if answers.is_none() {
+        metadata.insert(NORMALIZE, normalizes);
+    }
     if let Some(map) = read_object(&folder.join(SENTENCE), CONFIG_BYTES)?
         && let Some(tokens) = Fields::new(SENTENCE, &map).count("max_seq_length", 1..=u32::MAX as usize)?
     {
         metadata.insert(MAX_TOKENS, u32::try_from(tokens).unwrap_or(u32::MAX));
     }
-    Ok(())
+    Ok(answers.map_or(Modules::Embedding, Modules::Score))
+}
+
+/// The two answers that a module's configuration names.
+fn read_answers(folder: &Path, file: &str) -> Result<Answers> {
+    let map = read_object(&folder.join(file), CONFIG_BYTES)?.unwrap_or_default();
+    let fields = Fields::new(file, &map);
+    let id = |key: &str| {
+        let expected = "the id of a token: scores compare two answers";
+        let id = fields.count(key, 0..=u32::MAX as usize)?.ok_or_else(|| fields.missing(key, expected))?;
+        u32::try_from(id).map_err(|_| fields.invalid(key, expected))
+    };
+    Ok(Answers { yes: id("true_token_id")?, no: id("false_token_id")? })
 }
 
 /// The one kind of pooling that a module's configuration names.

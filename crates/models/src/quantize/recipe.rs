@@ -7,6 +7,7 @@
 
 use gguf_rs_lite::{TensorInfo, TensorType};
 
+use crate::ranking::SCORES;
 use crate::tensor_names::{OUTPUT, layer_of};
 use crate::weights::EMBEDDING;
 
@@ -298,7 +299,8 @@ fn has_more_bits(layer: u64, n_layers: u64) -> bool {
     layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2
 }
 
-/// True for matrices of products (not norms, biases, position tables, routers and convolutions).
+/// True for matrices of products (not norms, biases, position tables, routers, convolutions and
+/// heads that score).
 pub(super) fn is_weight_matrix(tensor: &TensorInfo) -> bool {
     let name = tensor.name.as_str();
     let kept = [
@@ -308,6 +310,8 @@ pub(super) fn is_weight_matrix(tensor: &TensorInfo) -> bool {
         "token_types.weight",
         "conv1d.weight",
         "shortconv.conv.weight",
+        // Two rows, on which every score depends.
+        SCORES,
     ];
     tensor.dims.iter().skip(1).any(|&dim| dim > 1)
         && name.ends_with(".weight")

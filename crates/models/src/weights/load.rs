@@ -6,7 +6,7 @@ use super::linear::{Joint, linear};
 use super::load_experts::{load_experts, load_shared};
 use super::load_mixer::load_mixer;
 use super::source::{LoadProgress, TensorSource};
-use super::{EMBEDDING, FeedForward, LayerInputWeights, LayerWeights, PerLayerWeights, Weights};
+use super::{EMBEDDING, FeedForward, LayerInputWeights, LayerWeights, PerLayerWeights, RankHead, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::config::rope::{FREQUENCY_DIVISORS, LONG_FACTORS, SHORT_FACTORS};
@@ -48,8 +48,9 @@ impl Weights {
         } else {
             None
         };
+        let rank_head = RankHead::load(&mut source, config.model_dim)?;
         let bytes = source.finish(&config.architecture)?;
-        Ok(Self { embedding, per_layer, layers, output_norm, output, bytes })
+        Ok(Self { embedding, per_layer, layers, output_norm, output, rank_head, bytes })
     }
 }
 

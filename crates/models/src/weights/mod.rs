@@ -6,6 +6,7 @@ mod load;
 mod load_experts;
 mod load_mixer;
 mod mixer;
+mod rank_head;
 mod source;
 
 use ruvllm_kernels::quant::PackedMatrix;
@@ -14,6 +15,7 @@ pub use self::mixer::{
     AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Mamba2Weights, Mixer,
     ParallelWeights, SharedAttentionWeights,
 };
+pub use self::rank_head::RankHead;
 pub use self::source::{LoadProgress, WeightBytes, weight_format};
 pub(crate) use self::source::{TensorSource, format_of, read_vector};
 
@@ -166,6 +168,8 @@ pub struct Weights {
     pub output_norm: Vec<f32>,
     /// `[vocab_size, model_dim]`. `None`: the embedding is the output projection too (tied).
     pub output: Option<Linear>,
+    /// Head of a model that ranks documents.
+    pub rank_head: Option<RankHead>,
     bytes: WeightBytes,
 }
 

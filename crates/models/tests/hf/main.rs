@@ -1,6 +1,7 @@
 //! Hugging Face folders against the GGUF files that an independent converter made of them
 //! (`tests/data/tiny`).
 
+mod answers;
 mod chat_template;
 mod convert;
 mod encoders;

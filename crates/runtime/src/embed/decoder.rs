@@ -1,15 +1,13 @@
-//! Embeddings of decoders: final hidden states, after the final norm.
+//! Final hidden states of decoders, after the final norm, and embeddings of them.
 
 use ruvllm_models::{LogitsRows, Pooling, Segment, Workspace};
+use ruvllm_text::TokenId;
 
 use super::pool::Pool;
-use super::{Embedding, EmbeddingRequest, Embeddings, Encoded, Settings, encode, groups};
+use super::{Embedding, EmbeddingRequest, Embeddings, Encoded, RerankError, Settings, encode, groups};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::session::Session;
-
-/// Maximum number of texts per pass. Each takes at least one KV block.
-const MAX_TEXTS: usize = 16;
 
 impl Engine {
     /// Embeddings of texts, pooled from final hidden states: see
@@ -18,6 +16,9 @@ impl Engine {
     /// # Errors
     /// [`Error::PoolingOfDecoder`] for `cls`; otherwise as `Embedder::embed`.
     pub fn embed(&self, request: &EmbeddingRequest) -> Result<Embeddings> {
+        if self.is_reranker() {
+            return Err(RerankError::NoEmbeddings.into());
+        }
         let tokenizer = self.tokenizer();
         let settings = Settings::new(request, &self.embedding, tokenizer, self.context_length())?;
         if settings.pooling == Pooling::Cls {
@@ -28,15 +29,14 @@ impl Engine {
         let texts = request.inputs().into_iter().enumerate().map(encode).collect::<Result<Vec<_>>>()?;
         let mut embeddings = Vec::with_capacity(texts.len());
         let mut workspace = Workspace::new();
-        for group in groups(&texts, self.core().prefill_chunk, MAX_TEXTS) {
+        for group in groups(&texts, |text| text.tokens.len(), self.core().prefill_chunk) {
             embeddings.extend(self.embed_group(&mut workspace, group, &settings)?);
         }
         let Settings { pooling, normalize: normalized, .. } = settings;
         Ok(Embeddings { embeddings, dim: self.config().model_dim, pooling, normalized })
     }
 
-    /// Embeddings of a group of texts that are computed together, in passes of `prefill_chunk`
-    /// tokens.
+    /// Embeddings of a group of texts that are computed together.
     fn embed_group(
         &self,
         workspace: &mut Workspace,
@@ -47,35 +47,53 @@ impl Engine {
         let mut sessions: Vec<Session<'_>> =
             texts.iter().map(|text| Session::new(self, text.tokens.len())).collect::<Result<_>>()?;
         let mut pools: Vec<Pool> = texts.iter().map(|_| Pool::new(settings.pooling, dim)).collect();
-        let longest = texts.iter().map(|text| text.tokens.len()).max().unwrap_or(0);
-        // Several texts fit one pass; a text of several passes is alone.
-        for start in (0..longest).step_by(self.core().prefill_chunk) {
+        let tokens: Vec<&[TokenId]> = texts.iter().map(|text| text.tokens.as_slice()).collect();
+        let of_all = settings.pooling == Pooling::Mean;
+        self.final_states(workspace, &mut sessions, &tokens, of_all, &mut |text, states| {
+            pools[text].push(states);
+        })?;
+        Ok(pools.into_iter().zip(texts).map(|(pool, text)| pool.finish(text, settings)).collect())
+    }
+
+    /// Appends `texts` to their sessions, in passes of `prefill_chunk` tokens of each, and gives
+    /// the final hidden states to `take`, `[tokens, model_dim]` with the index of their text: of
+    /// all tokens, or of the last of each text.
+    pub(super) fn final_states(
+        &self,
+        workspace: &mut Workspace,
+        sessions: &mut [Session<'_>],
+        texts: &[&[TokenId]],
+        of_all: bool,
+        take: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<()> {
+        let (core, dim) = (self.core(), self.config().model_dim);
+        let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
+        for start in (0..longest).step_by(core.prefill_chunk) {
             let mut rows = Vec::with_capacity(texts.len());
             let mut segments: Vec<Segment<'_>> = Vec::with_capacity(texts.len());
-            for (session, text) in sessions.iter_mut().zip(texts) {
-                let end = text.tokens.len().min(start + self.core().prefill_chunk);
-                let tokens = &text.tokens[start..end];
-                let wanted = match settings.pooling {
-                    Pooling::Mean => LogitsRows::All,
-                    _ if end == text.tokens.len() => LogitsRows::Last,
-                    _ => LogitsRows::None,
+            for (index, (session, text)) in sessions.iter_mut().zip(texts).enumerate() {
+                let end = text.len().min(start + core.prefill_chunk);
+                let Some(tokens) = text.get(start..end).filter(|tokens| !tokens.is_empty()) else { continue };
+                let (wanted, n_rows) = match of_all {
+                    true => (LogitsRows::All, tokens.len()),
+                    false if end == text.len() => (LogitsRows::Last, 1),
+                    false => (LogitsRows::None, 0),
                 };
-                rows.push(if wanted == LogitsRows::All { tokens.len() } else { 1 });
+                rows.push((index, n_rows));
                 segments.push(session.next_segment(tokens, wanted)?);
             }
             let tokens = segments.iter().map(Segment::n_tokens).sum();
-            let states = self
-                .core()
+            let states = core
                 .model
-                .hidden_states(&self.core().compute, workspace, segments)
+                .hidden_states(&core.compute, workspace, segments)
                 .map_err(|source| Error::Forward { start, tokens, source })?;
             let mut rest = states;
-            for (pool, rows) in pools.iter_mut().zip(rows) {
-                let (states, later) = rest.split_at((rows * dim).min(rest.len()));
-                pool.push(states);
+            for (index, n_rows) in rows {
+                let (states, later) = rest.split_at((n_rows * dim).min(rest.len()));
+                take(index, states);
                 rest = later;
             }
         }
-        Ok(pools.into_iter().zip(texts).map(|(pool, text)| pool.finish(text, settings)).collect())
+        Ok(())
     }
 }

@@ -256,18 +256,21 @@ fn encode(
     if tokens.is_empty() { Err(Error::EmptyText { index }) } else { Ok(Encoded { tokens, truncated }) }
 }
 
-/// Splits texts, in order, into groups for one pass. A group has up to `max_tokens` tokens and
-/// `max_texts` texts, or one longer text.
-fn groups(texts: &[Encoded], max_tokens: usize, max_texts: usize) -> Vec<&[Encoded]> {
+/// Maximum number of texts per pass of a decoder. Each takes at least one KV block.
+const MAX_TEXTS: usize = 16;
+
+/// Splits texts, in order, into groups for one pass of a decoder. A group has up to `max_tokens`
+/// tokens and [`MAX_TEXTS`] texts, or one longer text.
+fn groups<T>(texts: &[T], tokens_of: impl Fn(&T) -> usize, max_tokens: usize) -> Vec<&[T]> {
     let mut groups = Vec::new();
     let mut rest = texts;
     while !rest.is_empty() {
         let mut tokens = 0;
-        let fits = |text: &&Encoded| {
-            tokens += text.tokens.len();
+        let fits = |text: &&T| {
+            tokens += tokens_of(text);
             tokens <= max_tokens
         };
-        let (group, later) = rest.split_at(rest.iter().take(max_texts).take_while(fits).count().max(1));
+        let (group, later) = rest.split_at(rest.iter().take(MAX_TEXTS).take_while(fits).count().max(1));
         groups.push(group);
         rest = later;
     }
@@ -280,15 +283,11 @@ mod tests {
 
     #[test]
     fn groups_are_whole_and_in_order() {
-        let texts: Vec<Encoded> = [3, 3, 3, 20, 1, 1, 1, 1, 9]
-            .into_iter()
-            .map(|n| Encoded { tokens: vec![0; n], truncated: false })
-            .collect();
-        let lengths = |groups: Vec<&[Encoded]>| -> Vec<Vec<usize>> {
-            groups.iter().map(|group| group.iter().map(|text| text.tokens.len()).collect()).collect()
+        let split = |texts: &[usize]| -> Vec<Vec<usize>> {
+            groups(texts, |&tokens| tokens, 10).into_iter().map(<[usize]>::to_vec).collect()
         };
-        let expected: [&[usize]; 5] = [&[3, 3, 3], &[20], &[1, 1, 1], &[1, 9], &[]];
-        assert_eq!(lengths(groups(&texts, 10, 3)), expected[..4]);
-        assert!(groups(&[], 10, 3).is_empty());
+        assert_eq!(split(&[3, 3, 3, 20, 1, 9, 1]), [&[3, 3, 3][..], &[20], &[1, 9], &[1]]);
+        assert_eq!(split(&[0; MAX_TEXTS + 1]), [&[0; MAX_TEXTS][..], &[0]]);
+        assert!(split(&[]).is_empty());
     }
 }

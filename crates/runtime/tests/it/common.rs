@@ -33,7 +33,12 @@ pub(crate) fn tiny_options() -> EngineOptions {
 
 /// Source of the tiny model with changed metadata.
 pub(crate) fn tiny_source(change: impl FnOnce(&mut Metadata)) -> ModelSource {
-    let gguf = Gguf::open(tiny_path()).expect("the model is there");
+    changed_source(tiny_path(), change)
+}
+
+/// Source of a GGUF file with changed metadata.
+pub(crate) fn changed_source(path: PathBuf, change: impl FnOnce(&mut Metadata)) -> ModelSource {
+    let gguf = Gguf::open(path).expect("the model is there");
     let mut metadata = gguf.metadata().clone();
     change(&mut metadata);
     let mut writer =

@@ -29,6 +29,7 @@ mod prefix_transfer;
 mod pressure;
 mod prompt_logprobs;
 mod rerank;
+mod rerank_decoder;
 mod row_kernels;
 mod sessions;
 mod speculation;

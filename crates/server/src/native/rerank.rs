@@ -19,6 +19,8 @@ pub(crate) struct RerankBody {
     pub(crate) model: Option<String>,
     query: String,
     documents: Vec<RerankDocument>,
+    /// Instruction that says which documents are relevant, for models that take one; an addition.
+    instruction: Option<String>,
     /// Maximum number of results; default: all documents.
     top_n: Option<usize>,
     /// Adds the text of each document.
@@ -80,7 +82,7 @@ pub(crate) async fn create(
     JsonBytes(body): JsonBytes,
 ) -> Result<Json<RerankReply>, ApiError> {
     ticket.set_endpoint(Endpoint::Rerank);
-    ticket.set_request(&body, &["query", "documents"]);
+    ticket.set_request(&body, &["query", "documents", "instruction"]);
     let ranked = match parse::<RerankBody>(&body) {
         Ok(request) => rank(&app, &mut ticket, request).await,
         Err(error) => Err(error),
@@ -105,7 +107,8 @@ async fn rank(app: &App, ticket: &mut Ticket, body: RerankBody) -> Result<Rerank
     }
     let texts: Vec<String> = body.documents.into_iter().map(RerankDocument::into_text).collect();
     let shown = body.return_documents.unwrap_or(false).then(|| texts.clone());
-    let request = RerankRequest::new(body.query, texts).with_top_n(body.top_n);
+    let request =
+        RerankRequest::new(body.query, texts).with_instruction(body.instruction).with_top_n(body.top_n);
     let ranked = chosen.model.rerank(request).await;
     let ranked = ranked.map_err(|error| error.renamed(&[("input", "documents")]))?;
     let raw = body.raw_scores.unwrap_or(false);
@@ -142,6 +145,7 @@ mod tests {
             let source = |path: &str| ModelSource::Path(ruvllm_testkit::model_data(path));
             let entries = [
                 ("ranker", source("rerank/bert")),
+                ("decoder", source("rerank/qwen3")),
                 ("encoder", source("encoder/bert")),
                 ("base", built_in()),
             ];
@@ -198,6 +202,20 @@ mod tests {
     }
 
     #[test]
+    fn decoders_take_an_instruction() {
+        // Scores of `expected.json` beside the model; keys and values of 16 bits or less.
+        let reply = ask(json!({"model": "decoder"}));
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        let expected = [(2, 0.633_758_801), (1, 0.616_191_465), (0, 0.083_257_669)];
+        for ((index, score), (place, expected)) in results(&reply).into_iter().zip(expected) {
+            assert!(index == place && (score - expected).abs() < 1e-2, "{}", reply.text);
+        }
+        let told = ask(json!({"model": "decoder", "instruction": "Find a story of an animal"}));
+        assert_eq!(told.status, 200, "{}", told.text);
+        assert_ne!(results(&told), results(&reply));
+    }
+
+    #[test]
     fn faults_are_named() {
         for (fields, param) in [
             (json!({"documents": []}), "documents"),
@@ -208,6 +226,9 @@ mod tests {
             (json!({"query": "cat ".repeat(100)}), "query"),
             (json!({"query": 3}), "query"),
             (json!({"top_n": 0}), "top_n"),
+            (json!({"instruction": "find"}), "instruction"),
+            (json!({"model": "decoder", "query": "cat ".repeat(400)}), "query"),
+            (json!({"model": "decoder", "instruction": 1}), "instruction"),
             (json!({"model": "base"}), "model"),
             (json!({"model": "encoder"}), "model"),
         ] {

@@ -3,7 +3,7 @@
 use ruvllm_models::{Compute, EncoderText, EncoderWorkspace};
 use ruvllm_text::tokenizer::{PairEncoder, TextPair};
 
-use super::{RankedDocument, Ranking, RerankError, RerankRequest, check, rank};
+use super::{RankedDocument, Ranking, RerankError, RerankRequest, check, check_query_tokens, rank};
 use crate::embed::encoder::EncoderEngine;
 use crate::embed::passes::Batch;
 use crate::error::{Error, Result};
@@ -22,14 +22,16 @@ impl EncoderEngine {
             let reason = "it has no classification head and computes embeddings";
             return Err(RerankError::NotReranker { reason }.into());
         }
+        if request.instruction.is_some() {
+            let reason = "it is a cross-encoder, which reads query and document alone";
+            return Err(RerankError::NoInstruction { reason }.into());
+        }
         check(request)?;
         let context = self.encoder.config().context_length;
         let max_tokens = request.max_tokens.or(self.defaults.max_tokens).unwrap_or(context).min(context);
         let query = self.tokenizer.pair_encoder(&request.query);
         let query = query.map_err(|source| RerankError::EncodeQuery { source })?;
-        if query.tokens_around() >= max_tokens {
-            return Err(RerankError::QueryTooLong { tokens: query.tokens_around(), max_tokens }.into());
-        }
+        check_query_tokens(query.tokens_around(), max_tokens)?;
         let documents = &request.documents;
         let results = self.passes.run(&Documents { engine: self, query, documents, max_tokens })?;
         Ok(rank(results, request))

@@ -1,7 +1,9 @@
 //! Relevance of documents to a query ([`Embedder::rerank`]), by a model that reads both together.
 
+mod decoder;
 mod encoder;
 mod error;
+mod prompt;
 
 pub use self::error::RerankError;
 use crate::embed::{AnyModel, Embedder};
@@ -16,11 +18,15 @@ pub struct RerankRequest {
     pub query: String,
     /// The documents; special tokens written in them are plain text. An empty one has a score too.
     pub documents: Vec<String>,
+    /// Instruction that says which documents are relevant, for models whose prompt has one
+    /// (Qwen3-Reranker); `None`: that of the prompt, answers to a web search. Special tokens
+    /// written in it are plain text.
+    pub instruction: Option<String>,
     /// Maximum number of results; `None`: all documents.
     pub top_n: Option<usize>,
-    /// Maximum number of tokens of query and document together, special tokens included; longer
-    /// documents are truncated ([`RankedDocument::truncated`]). At most the model's context length,
-    /// which is also the default.
+    /// Maximum number of tokens of query and document together, with special tokens and prompt;
+    /// longer documents are truncated ([`RankedDocument::truncated`]). At most the model's context
+    /// length, which is also the last default.
     pub max_tokens: Option<usize>,
 }
 
@@ -34,6 +40,7 @@ impl RerankRequest {
 
 setters! {
     RerankRequest {
+        some with_instruction(instruction: String);
         some with_top_n(top_n: usize);
         some with_max_tokens(max_tokens: usize);
     }
@@ -55,16 +62,18 @@ pub struct Ranking {
 pub struct RankedDocument {
     /// Index of the document in the request.
     pub index: usize,
-    /// Output of the model, any real number. The order is by it.
+    /// Output of the model, any real number: of a decoder, the logit of its `yes` less that of its
+    /// `no`. The order is by it.
     pub logit: f32,
-    /// Tokens of query and document together, special tokens included.
+    /// Tokens of query and document together, with special tokens and prompt.
     pub tokens: usize,
     /// True if the document was truncated.
     pub truncated: bool,
 }
 
 impl RankedDocument {
-    /// Relevance from 0 to 1: the logistic function of the [logit](Self::logit).
+    /// Relevance from 0 to 1: the logistic function of the [logit](Self::logit). Of a decoder, the
+    /// softmax of its two answers.
     #[must_use]
     pub fn score(&self) -> f32 {
         (1.0 / (1.0 + (-f64::from(self.logit)).exp())) as f32
@@ -74,13 +83,18 @@ impl RankedDocument {
 impl Embedder {
     /// Ranks documents by their relevance to a query.
     ///
-    /// The logit of a document depends, bit for bit, only on query, document and `max_tokens`, not
-    /// on other documents, threads or instruction set.
+    /// A model is an encoder with a classification head (cross-encoder), or a decoder whose prompt
+    /// asks if the document is relevant and whose last state is scored
+    /// ([`Engine::rerank`](crate::Engine::rerank)).
+    ///
+    /// The logit of a document depends, bit for bit, only on query, document, `instruction` and
+    /// `max_tokens`, not on other documents, threads or instruction set.
     ///
     /// # Errors
-    /// [`Error::Rerank`] for a model without a classification head, an empty query or one that
-    /// leaves no room for a document, and for no documents; [`Error::InvalidOption`] for a `top_n`
-    /// of 0; [`Error::EncodeText`] and [`Error::ForwardTexts`] from the run.
+    /// [`Error::Rerank`] for a model without a head that scores, an empty query or one that leaves
+    /// no room for a document, an instruction for a model without one, and for no documents;
+    /// [`Error::InvalidOption`] for a `top_n` of 0; [`Error::EncodeText`], [`Error::ForwardTexts`],
+    /// and those of a decoder, [`Error::Cache`] and [`Error::Forward`], from the run.
     ///
     /// # Examples
     /// ```no_run
@@ -93,7 +107,7 @@ impl Embedder {
     /// ```
     pub fn rerank(&self, request: &RerankRequest) -> Result<Ranking> {
         match &self.0 {
-            AnyModel::Decoder(_) => Err(RerankError::NotReranker { reason: "it generates text" }.into()),
+            AnyModel::Decoder(engine) => engine.rerank(request),
             AnyModel::Encoder(engine) => engine.rerank(request),
         }
     }
@@ -101,7 +115,7 @@ impl Embedder {
     /// True if the model ranks documents.
     pub fn is_reranker(&self) -> bool {
         match &self.0 {
-            AnyModel::Decoder(_) => false,
+            AnyModel::Decoder(engine) => engine.is_reranker(),
             AnyModel::Encoder(engine) => engine.encoder.has_head(),
         }
     }
@@ -117,6 +131,14 @@ fn check(request: &RerankRequest) -> Result<()> {
     }
     if request.top_n == Some(0) {
         return Err(Error::InvalidOption { name: "top_n", value: 0, expected: "at least 1" });
+    }
+    Ok(())
+}
+
+/// Checks that a pair without its document has room for one.
+fn check_query_tokens(tokens: usize, max_tokens: usize) -> Result<()> {
+    if tokens >= max_tokens {
+        return Err(RerankError::QueryTooLong { tokens, max_tokens }.into());
     }
     Ok(())
 }
