@@ -44,6 +44,7 @@ mod pooling;
 mod projection;
 pub mod quantize;
 mod ranking;
+mod rope;
 mod rows;
 mod tensor_names;
 mod weights;
@@ -57,9 +58,9 @@ pub use decoder::Model;
 pub use encoder::{Encoder, EncoderConfig, EncoderText, EncoderWorkspace};
 pub use error::{Error, Result};
 pub use family::{
-    Activation, AttentionTemperature, DecoderSpec, DeltaNet, ExpertGroups, Experts, LatentAttention,
-    LayerKinds, LayerParts, LocalHeads, Mamba2, Projections, Recurrent, RecurrentMixer, Router, Scoring,
-    ShortConvolution, Window, is_encoder,
+    Activation, AttentionTemperature, DecoderSpec, DeltaNet, EncoderNetwork, EncoderNorms, EncoderSpec,
+    ExpertGroups, Experts, LatentAttention, LayerKinds, LayerParts, LocalHeads, Mamba2, Projections,
+    Recurrent, RecurrentMixer, RotaryBases, Router, Scoring, ShortConvolution, Window, is_encoder,
 };
 pub use hf::{HfFolder, StoredTensor, folder_chat_template};
 pub use importance::{ImportanceMatrix, InputSquares};

@@ -16,8 +16,9 @@ use crate::progress::Progress;
 use crate::{input, output, signal};
 
 const HELP: &str = "\
-MODEL is an encoder of the BERT family or a decoder. Pooling, maximum length and normalization follow the model's files
-unless flags say otherwise; without either: mean pooling, the model's context length, normalized to length 1.
+MODEL is an encoder or a decoder. Pooling, maximum length and normalization follow the model's files unless flags say
+otherwise; without either: mean pooling, the model's context length, normalized to length 1. A prompt that the model was
+trained with, such as \"search_query: \", is part of the text.
 
 Prints one line per text, its values separated by spaces, as soon as they are computed. A blank line is a text like any
 other, so that result N belongs to line N; a model that adds no tokens of its own has no vector for it: its line stays

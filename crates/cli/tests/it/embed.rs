@@ -126,6 +126,23 @@ fn json_lines_have_one_text_each() {
 }
 
 #[test]
+fn encoders_with_rotary_positions_embed_too() {
+    for (name, architecture, dim) in
+        [("modernbert", "modern-bert", 24), ("gemma", "gemma-embedding", 16), ("nomic", "nomic-bert", 32)]
+    {
+        let folder = repository("crates/models/tests/data/embed").join(name);
+        let file = folder.join("converted.gguf");
+        let embed = |model| run(&["embed", "--json", "--model", argument(model), TEXTS[0]]).json();
+        let document = embed(&folder);
+        assert_eq!((&document["dim"], &document["normalized"]), (&dim.into(), &true.into()), "{name}");
+        assert_eq!(document["embeddings"], embed(&file)["embeddings"], "{name}");
+        let document = run(&["inspect", "--json", argument(&folder)]).json();
+        assert_eq!(document["metadata"]["general.architecture"], architecture);
+        run(&["doctor", "--model", argument(&file)]).fails_with(1, &[architecture, "is an encoder"]);
+    }
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let bert = bert();
     run(&["embed", "--pooling", "cls", "text"])

@@ -139,6 +139,21 @@ fn a_reranker_is_served() {
 }
 
 #[test]
+fn an_encoder_with_matrices_behind_its_pooling_is_served() {
+    let model = repository("crates/models/tests/data/embed/gemma/converted.gguf");
+    let server = Served::start(&["-m", argument(&model)]);
+    let body = r#"{"input": ["cat", "The cat sat on."]}"#;
+    let (status, text) = server.request("POST", "/v1/embeddings", "", body);
+    let reply: Value = serde_json::from_str(text.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    // The vector of transformers.
+    let vector = reply["data"][1]["embedding"].as_array().unwrap();
+    let error = |(value, expected): (&Value, f64)| (value.as_f64().unwrap() - expected).abs();
+    let worst =
+        vector.iter().zip([-0.096_504_856, 0.019_250_659, 0.179_986_510]).map(error).fold(0.0, f64::max);
+    assert!(status == 200 && vector.len() == 16 && worst < 1e-6, "{text}");
+}
+
+#[test]
 fn keys_are_rotated_by_sighup() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.toml");

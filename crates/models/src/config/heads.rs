@@ -61,7 +61,7 @@ pub(super) fn read_kv_heads(keys: &Keys<'_>, n_layers: usize, n_heads: usize) ->
 }
 
 /// Width of the heads of most layers.
-pub(super) fn read_head_dim(keys: &Keys<'_>, model_dim: usize, n_heads: usize) -> Result<usize> {
+pub(crate) fn read_head_dim(keys: &Keys<'_>, model_dim: usize, n_heads: usize) -> Result<usize> {
     let head_dim = match keys.count("attention.key_length", 1..=MAX_HEAD_DIM)? {
         Some(head_dim) => head_dim,
         None if model_dim.is_multiple_of(n_heads) && (2..=MAX_HEAD_DIM).contains(&(model_dim / n_heads)) => {

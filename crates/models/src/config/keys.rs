@@ -6,6 +6,9 @@ use gguf_rs_lite::{Array, Metadata, Value};
 
 use crate::error::{Error, Result};
 
+/// Largest rotation base of a file; published models have up to 1e9.
+pub(crate) const MAX_BASE: f32 = 1e15;
+
 /// The metadata keys that start with the architecture's name.
 pub(crate) struct Keys<'a> {
     metadata: &'a Metadata,

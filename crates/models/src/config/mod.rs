@@ -11,6 +11,7 @@ use ruvllm_kernels::rope::{RopeConfig, RopeScaling};
 
 use self::cache::CacheLayers;
 pub use self::heads::Heads;
+pub(crate) use self::heads::read_head_dim;
 use self::keys::{Keys, Real};
 pub use self::rope::LocalRope;
 use crate::checkpoint::Checkpoint;
@@ -110,7 +111,7 @@ impl ModelConfig {
         if are_alike {
             family::common_kv_heads(&keys, &kv_heads, n_heads, &|_| true)?;
         }
-        let head_dim = heads::read_head_dim(&keys, model_dim, n_heads)?;
+        let head_dim = read_head_dim(&keys, model_dim, n_heads)?;
         let context_length = keys.require_count("context_length", 1..=MAX_CONTEXT)?;
         let sizes = Sizes { model_dim, n_layers, n_heads, kv_heads, head_dim };
         let decoder = (family.decoder)(&keys, &sizes)?;

@@ -2,7 +2,7 @@
 
 use ruvllm_kernels::rope::{RopeConfig, RopeFrequencies, RopeScaling, yarn_attention_factor};
 
-use super::keys::{Keys, Limits, Real};
+use super::keys::{Keys, Limits, MAX_BASE, Real};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::family::{DecoderSpec, LocalRopes};
@@ -10,9 +10,6 @@ use crate::weights::read_vector;
 
 /// Rotation base of models that do not name one.
 const DEFAULT_BASE: f32 = 10_000.0;
-
-/// Largest rotation base of a file; published models have up to 1e9.
-pub(crate) const MAX_BASE: f32 = 1e15;
 
 /// Factors by which a context is stretched; published models have 1 to 128.
 pub(crate) const FACTORS: Limits = Limits { least: 1e-3, most: 1e6 };

@@ -9,13 +9,14 @@ use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::Sequence;
 
 use super::adapt::{Product, project_adapted};
-use super::rope::{FIRST_POSITIONS, RopeTables};
+use super::rope::RopeTables;
 use crate::batch::{Segment, Span, count};
 use crate::compute::Compute;
 use crate::config::{Heads, ModelConfig};
 use crate::error::Result;
 use crate::family::{Activation, LayerParts};
 use crate::projection::finish;
+use crate::rope::FIRST_POSITIONS;
 use crate::rows;
 use crate::weights::{AttentionWeights, FeedForward, LayerWeights, Linear, Mixer};
 use crate::workspace::{Adapted, Buffers};

@@ -2,18 +2,14 @@
 //! turn at another pace or not at all, and `LongRoPE` turns sequences that may become long in
 //! another way from their first token on.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
-use ruvllm_kernels::rope::{RopeFrequencies, RopeTable};
+use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::{KvRope, KvRopes};
 
 use crate::config::{LocalRope, ModelConfig};
 use crate::error::Result;
-
-/// Positions that the rotary tables cover at first; they double when a sequence goes beyond. Also
-/// how far ahead caches are told what queries will look for: half and twice as far serve as well
-/// (ADR-0015).
-pub(super) const FIRST_POSITIONS: usize = 1024;
+use crate::rope::Rope;
 
 /// The rotary embeddings of a model.
 pub(super) struct Ropes {
@@ -22,13 +18,6 @@ pub(super) struct Ropes {
     long: Option<(usize, Rope)>,
     /// For some layers, `[n_layers]`.
     local: Option<(Rope, Arc<[bool]>)>,
-}
-
-/// One rotary embedding.
-struct Rope {
-    frequencies: RopeFrequencies,
-    /// Grows with the longest sequence; a pass holds on to the table it began with.
-    table: RwLock<Arc<RopeTable>>,
 }
 
 /// The tables of one pass.
@@ -48,7 +37,7 @@ impl Ropes {
         let rope = |length| config.rope.frequencies(length).map(Rope::new);
         let usual = rope(config.long_rope_above().unwrap_or(context_length))?;
         let local = |local: &LocalRope| -> Result<(Rope, Arc<[bool]>)> {
-            let frequencies = local.frequencies(context_length, &usual.frequencies)?;
+            let frequencies = local.frequencies(context_length, usual.frequencies())?;
             Ok((Rope::new(frequencies), local.layers.as_slice().into()))
         };
         Ok(Self {
@@ -64,7 +53,7 @@ impl Ropes {
     /// The same for whoever stores keys: [`RopeTables::of`] chooses as a cache does.
     pub(super) fn of_keys(&self, config: &ModelConfig) -> KvRopes {
         let layout = config.decoder.rope_layout;
-        let rope = |rope: &Rope| KvRope { frequencies: rope.frequencies.clone(), layout };
+        let rope = |rope: &Rope| KvRope { frequencies: rope.frequencies().clone(), layout };
         KvRopes {
             usual: rope(&self.usual),
             local: self.local.as_ref().map(|(local, layers)| {
@@ -94,27 +83,5 @@ impl RopeTables {
             (_, Some((length, long))) if capacity > *length => long,
             _ => &self.usual,
         }
-    }
-}
-
-impl Rope {
-    fn new(frequencies: RopeFrequencies) -> Self {
-        let table = RopeTable::from_frequencies(&frequencies, 0..FIRST_POSITIONS);
-        Self { frequencies, table: RwLock::new(Arc::new(table)) }
-    }
-
-    /// A table for at least `n_positions`.
-    fn table(&self, n_positions: usize) -> Arc<RopeTable> {
-        // A poisoned lock still holds a whole table: it is only ever replaced.
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if table.positions().end >= n_positions {
-            return table;
-        }
-        let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        if current.positions().end < n_positions {
-            let positions = 0..n_positions.next_power_of_two();
-            *current = Arc::new(RopeTable::from_frequencies(&self.frequencies, positions));
-        }
-        current.clone()
     }
 }

@@ -2,14 +2,16 @@
 //!
 //! `output(tanh(hidden(state)))`; BERT names the hidden layer its pooler.
 
+use std::iter;
+
 use ruvllm_kernels::matmul::{Activations, MatmulJob};
 
 use super::config::EncoderConfig;
-use super::linear::{Linear, linear};
+use super::linear::linear;
 use crate::compute::Compute;
 use crate::error::{Error, Result};
 use crate::projection::project;
-use crate::weights::TensorSource;
+use crate::weights::{Linear, TensorSource};
 
 /// Name of the output matrix.
 const OUTPUT: &str = "cls.output";
@@ -35,7 +37,7 @@ impl Head {
         if !source.has("cls.weight") {
             return Err(Error::HeadWithoutHidden);
         }
-        let hidden = linear(source, "cls", dim, dim)?;
+        let hidden = linear(source, config, "cls", (dim, dim))?;
         let output = source.values(&format!("{OUTPUT}.weight"), &[dim, 1])?;
         let bias = source.optional_vector(&format!("{OUTPUT}.bias"), 1)?;
         Ok(Some(Self { hidden, output, bias: bias.map_or(0.0, |bias| bias[0]) }))
@@ -63,7 +65,8 @@ impl Head {
     /// Logit of a product of the hidden layer. In f64, so that what is left after rounding does not
     /// depend on the machine's library.
     fn logit(&self, product: &[f32]) -> f32 {
-        let hidden = product.iter().zip(&self.hidden.bias).map(|(&x, &bias)| f64::from(x) + f64::from(bias));
+        let bias = self.hidden.bias.iter().flatten().chain(iter::repeat(&0.0));
+        let hidden = product.iter().zip(bias).map(|(&x, &bias)| f64::from(x) + f64::from(bias));
         // tanh(x) = 1 - 2 / (e^2x + 1), with an absolute error of 1e-16.
         let values = hidden.map(|x| 1.0 - 2.0 / ((2.0 * x).exp() + 1.0));
         let sum: f64 = values.zip(&self.output).map(|(value, &weight)| value * f64::from(weight)).sum();

@@ -1,32 +1,38 @@
-//! Encoders of the BERT family: token ids of whole texts to hidden states, with attention in both
-//! directions.
+//! Encoders: token ids of whole texts to hidden states, with attention in both directions, and from
+//! pooled states to vectors where the model has matrices for it.
 //!
-//! An encoder is no decoder block with other switches (ADR-0023): norms stand behind the branches,
-//! nothing is cached and nothing turns. What both do - products with biases, quantized inputs,
-//! loading - is shared: `projection`, `weights`.
+//! An encoder is no decoder block with other switches (ADR-0023): nothing is cached, and a text is
+//! computed as a whole. The layers of BERT, `ModernBERT`, Nomic-BERT and `EmbeddingGemma` are one
+//! with the switches of [`EncoderSpec`](crate::EncoderSpec) (ADR-0129). Decoders share the products
+//! with biases, quantized inputs, rotary tables and loading: `projection`, `rope`, `weights`.
 
 mod attention;
 mod config;
+mod embed;
 mod head;
 mod layer;
 mod linear;
+mod rope;
 mod text;
 mod weights;
+mod workspace;
 
+use ruvllm_kernels::matmul::{Activations, MatmulJob};
 use ruvllm_text::TokenId;
 
 use self::layer::Layer;
+use self::rope::Ropes;
 use self::text::spans;
 use self::weights::Weights;
 use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
 use crate::error::{Error, Result};
-use crate::rows;
+use crate::projection::project;
 use crate::weights::{LoadProgress, WeightBytes};
 
 pub use self::config::EncoderConfig;
-pub use self::layer::EncoderWorkspace;
 pub use self::text::EncoderText;
+pub use self::workspace::EncoderWorkspace;
 
 /// An encoder-only transformer with its weights. Immutable and shareable; buffers are in an
 /// [`EncoderWorkspace`].
@@ -51,6 +57,8 @@ pub use self::text::EncoderText;
 pub struct Encoder {
     config: EncoderConfig,
     weights: Weights,
+    /// `None`: the model adds an embedding of positions.
+    ropes: Option<Ropes>,
 }
 
 impl std::fmt::Debug for Encoder {
@@ -68,7 +76,8 @@ impl Encoder {
     pub fn load(checkpoint: &dyn Checkpoint, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<Self> {
         let config = EncoderConfig::from_checkpoint(checkpoint)?;
         let weights = Weights::load(checkpoint, &config, progress)?;
-        Ok(Self { config, weights })
+        let ropes = Ropes::new(&config)?;
+        Ok(Self { config, weights, ropes })
     }
 
     /// The hyperparameters.
@@ -124,6 +133,27 @@ impl Encoder {
         self.weights.head.is_some()
     }
 
+    /// True if the model has matrices behind the pooling.
+    pub fn has_projection(&self) -> bool {
+        !self.weights.dense.is_empty()
+    }
+
+    /// Vectors of pooled states, `[texts, embedding_dim]`: the matrices behind the pooling, one
+    /// after the other. `pooled` itself in models without any.
+    ///
+    /// # Panics
+    /// If `pooled` is not `[texts, model_dim]`.
+    pub fn project(&self, compute: &Compute, pooled: Vec<f32>) -> Vec<f32> {
+        let texts = pooled.len() / self.config.model_dim;
+        let mut input = Activations::default();
+        self.weights.dense.iter().zip(&self.config.dense_dims).fold(pooled, |values, (weights, &outputs)| {
+            input.resize(texts, values.len() / texts.max(1)).copy_from_slice(&values);
+            let mut out = vec![0.0; texts * outputs];
+            project(compute, &mut input, &mut [MatmulJob { weights, out: &mut out }]);
+            out
+        })
+    }
+
     /// The hidden states of all tokens.
     fn run<'w>(
         &self,
@@ -132,36 +162,25 @@ impl Encoder {
         texts: &[EncoderText<'_>],
     ) -> Result<&'w [f32]> {
         text::check(texts, &self.config)?;
+        let Weights { layers, output_norm, .. } = &self.weights;
         let n_tokens = texts.iter().map(|text| text.tokens.len()).sum::<usize>();
         let longest = texts.iter().map(|text| text.tokens.len()).max().unwrap_or(0);
-        workspace.prepare(&self.config, n_tokens, longest)?;
-        self.embed(compute, workspace, texts);
+        let has_gate = layers.iter().any(|layer| layer.gate.is_some());
+        workspace.prepare(&self.config, has_gate, n_tokens, longest)?;
+        let tables = self.ropes.as_ref().map(|ropes| ropes.tables(longest));
         let spans = spans(texts);
-        for weights in &self.weights.layers {
-            Layer { config: &self.config, weights, compute }.forward(workspace, &spans);
+        // Norm before a layer, or behind the last.
+        let norm_before = |layer: usize| match layers.get(layer) {
+            Some(weights) => weights.attention.before.as_ref(),
+            None => output_norm.as_ref(),
+        };
+        self.embed(compute, workspace, texts, norm_before(0));
+        for (index, (weights, &reach)) in layers.iter().zip(&self.config.spec.reach).enumerate() {
+            let rope = tables.as_ref().map(|tables| tables.of(reach.is_some()));
+            let next = norm_before(index + 1);
+            let layer = Layer { config: &self.config, weights, compute, reach, rope, next };
+            layer.forward(workspace, &spans);
         }
-        Ok(workspace.states())
-    }
-
-    /// The sum of the embeddings of token, type and position, normed.
-    fn embed(&self, compute: &Compute, workspace: &mut EncoderWorkspace, texts: &[EncoderText<'_>]) {
-        let Compute { kernels, pool, .. } = compute;
-        let (dim, weights) = (self.config.model_dim, &self.weights);
-        let (sums, states) = workspace.embedding_buffers();
-        let norm = weights.embedding_norm.norm();
-        let tokens = texts.iter().flat_map(|text| {
-            let tokens = text.tokens.iter().enumerate();
-            tokens.map(|(position, &token)| (position, token, usize::from(position >= text.second_type)))
-        });
-        let rows = sums.chunks_exact_mut(dim).zip(states.chunks_exact_mut(dim)).zip(tokens);
-        rows::for_each(pool, rows, |((sum, state), (position, token, kind))| {
-            weights.embedding.dequantize_row(token as usize, sum);
-            if let Some(token_type) = weights.token_types.get(kind).or(weights.token_types.first()) {
-                kernels.add_assign(sum, token_type);
-            }
-            weights.positions.dequantize_row(position, state);
-            kernels.add_assign(sum, state);
-            kernels.norm(norm, self.config.norm_eps, sum, state);
-        });
+        Ok(workspace.input.values())
     }
 }

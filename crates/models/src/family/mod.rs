@@ -5,6 +5,8 @@
 mod activation;
 mod deepseek;
 mod delta_net;
+mod encoder_spec;
+mod encoders;
 mod exaone;
 mod experts;
 mod falcon;
@@ -27,11 +29,12 @@ mod router;
 mod spec;
 mod window;
 
-use gguf_rs_lite::Metadata;
-
 pub use self::activation::Activation;
 pub use self::delta_net::DeltaNet;
 pub(crate) use self::delta_net::MAX_KEY_DIM;
+pub use self::encoder_spec::{EncoderNetwork, EncoderNorms, EncoderSpec, RotaryBases};
+pub use self::encoders::is_encoder;
+pub(crate) use self::encoders::{EncoderFamily, EncoderSizes, find_encoder};
 pub use self::experts::Experts;
 pub use self::latent::LatentAttention;
 pub(crate) use self::layers::common_kv_heads;
@@ -134,15 +137,6 @@ fn read_attention_scale(keys: &Keys<'_>, width: usize) -> Result<f32> {
 /// A soft cap: the file's, or else the usual one; 0 is none.
 fn read_soft_cap(keys: &Keys<'_>, suffix: &str, usual: Option<f32>) -> Result<Option<f32>> {
     Ok(keys.real(suffix, Real::NotNegative)?.or(usual).filter(|&cap| cap > 0.0))
-}
-
-/// Value of `general.architecture` of the encoders that can be loaded: BERT, and what has its form.
-pub(crate) const ENCODER: &str = "bert";
-
-/// True if the metadata describe an [`Encoder`](crate::Encoder), which computes embeddings and
-/// generates no text.
-pub fn is_encoder(metadata: &Metadata) -> bool {
-    matches!(metadata.get_str("general.architecture"), Ok(Some(ENCODER)))
 }
 
 /// The family of an architecture name.

@@ -77,6 +77,7 @@ impl Hyperparameters {
         let has_head_norms = self.has_head_norms;
         let parts = groups.iter().chain(attention).chain(networks).chain(input).copied().flatten();
         let parts = parts.filter(move |part| has_head_norms || part.shape != Shape::HeadNorm);
+        let parts = parts.filter(move |part| layer > 0 || part.shape != Shape::LaterNorm);
         let has_norm = self.sizes.recurrent.has_norm;
         let parts = parts.filter(move |part| has_norm || part.shape != Shape::MambaNorm);
         parts.filter(move |part| self.kinds.as_ref().is_none_or(|kinds| kinds.has(layer, part)))
@@ -209,7 +210,7 @@ impl Config {
         if let (Some(experts), Some(expert_sizes)) = (&decoder.experts, &sizes.experts) {
             experts.write(&config, expert_sizes, &mut keys)?;
         }
-        write_caps(&config, decoder.soft_caps, &sizes, &mut keys)?;
+        write_caps(&config, decoder, &sizes, &mut keys)?;
         if decoder.has_factors {
             write_factors(&config, &mut keys)?;
         }
@@ -275,7 +276,7 @@ fn read_scheme(config: &Fields<'_>, family: &Family) -> Result<Option<Scheme>> {
 }
 
 fn check_activation(config: &Fields<'_>, family: &Family) -> Result<()> {
-    for key in ["mlp_hidden_act", "hidden_activation", "hidden_act", "activation"] {
+    for key in ["mlp_hidden_act", "hidden_activation", "hidden_act", "activation", "activation_function"] {
         if let Some(name) = config.text(key)? {
             // Of several fields the first is the one that counts.
             return match family.activations.contains(&name) {
@@ -441,10 +442,10 @@ fn write_sizes(config: &Fields<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut
 }
 
 /// Soft caps, and the scale of scores where it is not that of the head.
-fn write_caps(config: &Fields<'_>, soft_caps: SoftCaps, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
+fn write_caps(config: &Fields<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
     const ATTENTION: &str = "attn_logit_softcapping";
     const LOGITS: &str = "final_logit_softcapping";
-    match soft_caps {
+    match decoder.soft_caps {
         SoftCaps::None => return Ok(()),
         SoftCaps::Both { scores, logits } => {
             for (key, usual) in [(ATTENTION, scores), (LOGITS, logits)] {
@@ -464,7 +465,7 @@ fn write_caps(config: &Fields<'_>, soft_caps: SoftCaps, sizes: &Sizes, keys: &mu
                 return Err(config.invalid(ATTENTION, "null: Gemma 3 has norms instead"));
             }
             const BOTH_WAYS: &str = "use_bidirectional_attention";
-            if config.flag(BOTH_WAYS)? == Some(true) {
+            if config.flag(BOTH_WAYS)? == Some(true) && !decoder.is_encoder {
                 return Err(
                     config.invalid(BOTH_WAYS, "false: only models that write from left to right can be run")
                 );

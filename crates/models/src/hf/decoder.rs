@@ -48,6 +48,7 @@ const USUAL: Decoder = Decoder {
     partial_rotary: 1.0,
     rotary_sections: None,
     adjusts_ffn_dim: false,
+    is_encoder: false,
 };
 
 const QWEN35_DECODER: Decoder = Decoder {
@@ -127,6 +128,22 @@ const DEEPSEEK: Decoder = Decoder {
 const GEMMA1: Decoder = Decoder { head_dim: Some(256), is_tied: Some(true), ..USUAL };
 
 const GEMMA_WINDOW: Window = Window { is_chosen: true, is_always_written: true, ..Window::EVERY_LAYER };
+
+/// Files leave out what is as in the smallest model of the class.
+pub(super) const GEMMA3: Decoder = Decoder {
+    n_heads: Some(8),
+    n_kv_heads: Some(4),
+    context: Some(131_072),
+    rope_base: Some(1_000_000.0),
+    window_rope_base: Some(10_000.0),
+    soft_caps: SoftCaps::Logits,
+    window: Some(Window {
+        layers: Rule::ButEvery(6),
+        number: &["sliding_window_pattern", "_sliding_window_pattern"],
+        ..GEMMA_WINDOW
+    }),
+    ..GEMMA1
+};
 
 /// Granite 3 and 4.
 const GRANITE: Decoder = Decoder { has_factors: true, ..LLAMA_LIKE };
@@ -477,21 +494,7 @@ pub(super) const FAMILIES: &[Family] = &[
         classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
         model_types: &["gemma3_text", "gemma3"],
         architecture: "gemma3",
-        // Files leave out what is as in the smallest model of the class.
-        form: Form::Decoder(Decoder {
-            n_heads: Some(8),
-            n_kv_heads: Some(4),
-            context: Some(131_072),
-            rope_base: Some(1_000_000.0),
-            window_rope_base: Some(10_000.0),
-            soft_caps: SoftCaps::Logits,
-            window: Some(Window {
-                layers: Rule::ButEvery(6),
-                number: &["sliding_window_pattern", "_sliding_window_pattern"],
-                ..GEMMA_WINDOW
-            }),
-            ..GEMMA1
-        }),
+        form: Form::Decoder(GEMMA3),
         layer: parts::GEMMA3,
         ..GEMMA_FAMILY
     },
@@ -554,7 +557,7 @@ const OLMO2_FAMILY: Family = Family {
     ..QWEN2_FAMILY
 };
 
-const GEMMA_FAMILY: Family = Family {
+pub(super) const GEMMA_FAMILY: Family = Family {
     classes: &["GemmaForCausalLM"],
     model_types: &["gemma"],
     architecture: "gemma",

@@ -1,10 +1,12 @@
-//! Encoders of the BERT family: what their tensors are called, and their hyperparameters under the
-//! keys of GGUF.
+//! Encoders: what their tensors are called, and their hyperparameters under the keys of GGUF.
 
-use super::family::{Bias, Encoder, Family, Form, Names, Part, Shape, part};
+use super::decoder::{GEMMA_FAMILY, GEMMA3};
+use super::family::{Bias, Decoder, Encoder, Family, Form, Names, Part, Shape, part};
 use super::fields::Fields;
 use super::heads::RecurrentSizes;
 use super::keys::Keys;
+use super::parts;
+use super::rotary::{self, Rotary, Windows};
 use super::sizes::{MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Multipliers, Sizes};
 use crate::error::Result;
 use crate::pooling::RANKS;
@@ -75,6 +77,44 @@ const ROBERTA_RANKING_NAMES: Names = Names {
 const DISTILBERT_NAMES: Names =
     Names { layers: "transformer.layer.", outside: &[WORDS, POSITIONS, EMBEDDING_NORM], ..BERT_NAMES };
 
+/// The norm before the first layer's attention is that of the embeddings.
+const MODERNBERT_LAYER: &[Part] = &[
+    part("attn_norm", "attn_norm", Shape::LaterNorm, Bias::Maybe),
+    part("attn.Wqkv", "attn_qkv", Shape::QueryKeyValue, Bias::Maybe),
+    part("attn.Wo", "attn_output", Shape::AttentionOutput, Bias::Maybe),
+    part("mlp_norm", "ffn_norm", Shape::ModelNorm, Bias::Maybe),
+    part("mlp.Wi", "ffn_up", Shape::GateUp, Bias::Maybe),
+    part("mlp.Wo", "ffn_down", Shape::Down, Bias::Maybe),
+];
+
+const NOMIC_LAYER: &[Part] = &[
+    part("attn.Wqkv", "attn_qkv", Shape::QueryKeyValue, Bias::Never),
+    part("attn.out_proj", "attn_output", Shape::AttentionOutput, Bias::Never),
+    part("norm1", "attn_output_norm", Shape::ModelNorm, Bias::Always),
+    part("mlp.fc11", "ffn_up", Shape::Up, Bias::Never),
+    part("mlp.fc12", "ffn_gate", Shape::Up, Bias::Never),
+    part("mlp.fc2", "ffn_down", Shape::Down, Bias::Never),
+    part("norm2", "layer_output_norm", Shape::ModelNorm, Bias::Always),
+];
+
+/// Heads that guess left-out words are left out.
+const MODERNBERT_NAMES: Names = Names {
+    shown_prefix: "",
+    layers: "layers.",
+    outside: &[
+        part("embeddings.tok_embeddings", "token_embd", Shape::Embedding, Bias::Never),
+        part("embeddings.norm", "token_embd_norm", Shape::ModelNorm, Bias::Maybe),
+        part("final_norm", "output_norm", Shape::ModelNorm, Bias::Maybe),
+    ],
+    unused: &["head.", "decoder."],
+};
+
+const NOMIC_NAMES: Names = Names {
+    layers: "encoder.layers.",
+    outside: &[WORDS, TYPES, part("emb_ln", "token_embd_norm", Shape::ModelNorm, Bias::Always)],
+    ..BERT_NAMES
+};
+
 /// Fields of BERT itself, `MiniLM` and others that its authors' code runs.
 const BERT_FIELDS: Encoder = Encoder {
     model_dim: "hidden_size",
@@ -82,8 +122,11 @@ const BERT_FIELDS: Encoder = Encoder {
     n_layers: "num_hidden_layers",
     n_heads: "num_attention_heads",
     norm_eps: Some("layer_norm_eps"),
+    usual_norm_eps: 1e-12,
+    context: "max_position_embeddings",
     n_token_types: Some("type_vocab_size"),
     padding: None,
+    rotary: None,
     ranks: false,
 };
 
@@ -146,14 +189,99 @@ pub(super) const FAMILIES: &[Family] = &[
             n_heads: "n_heads",
             norm_eps: None,
             n_token_types: None,
-            padding: None,
-            ranks: false,
+            ..BERT_FIELDS
         }),
         names: &DISTILBERT_NAMES,
         layer: &[DISTILBERT_LAYER],
         ..BERT
     },
+    Family {
+        classes: &["ModernBertModel", "ModernBertForMaskedLM"],
+        model_types: &["modernbert"],
+        architecture: "modern-bert",
+        form: Form::Encoder(Encoder {
+            norm_eps: Some("norm_eps"),
+            usual_norm_eps: 1e-5,
+            n_token_types: None,
+            rotary: Some(MODERNBERT_ROTARY),
+            ..BERT_FIELDS
+        }),
+        names: &MODERNBERT_NAMES,
+        layer: &[MODERNBERT_LAYER],
+        ..BERT
+    },
+    // As published.
+    Family {
+        applies: |config| config.get("n_embd").is_some(),
+        form: Form::Encoder(Encoder {
+            model_dim: "n_embd",
+            ffn_dim: "n_inner",
+            n_layers: "n_layer",
+            n_heads: "n_head",
+            norm_eps: Some("layer_norm_epsilon"),
+            context: "n_positions",
+            rotary: Some(NOMIC_ROTARY),
+            ..BERT_FIELDS
+        }),
+        activations: &["swiglu"],
+        ..NOMIC
+    },
+    // As transformers 5 writes it, but for the names of tensors.
+    Family { applies: |config| config.get("n_embd").is_none(), ..NOMIC },
+    // Written like a decoder.
+    Family {
+        classes: &["Gemma3TextModel"],
+        model_types: &[],
+        architecture: "gemma-embedding",
+        applies: |config| matches!(config.flag("use_bidirectional_attention"), Ok(Some(true))),
+        form: Form::Decoder(Decoder { is_encoder: true, ..GEMMA3 }),
+        layer: parts::GEMMA3,
+        ..GEMMA_FAMILY
+    },
 ];
+
+const NOMIC: Family = Family {
+    classes: &["NomicBertModel", "NomicBertForMaskedLM", "NomicBertForPreTraining"],
+    model_types: &["nomic_bert"],
+    architecture: "nomic-bert",
+    form: Form::Encoder(Encoder {
+        rotary: Some(Rotary { base: ("rope_theta", 1000.0), ..ROTARY }),
+        ..BERT_FIELDS
+    }),
+    names: &NOMIC_NAMES,
+    layer: &[NOMIC_LAYER],
+    activations: &["silu"],
+    ..BERT
+};
+
+const ROTARY: Rotary = Rotary {
+    base: ("rope_theta", 10_000.0),
+    trained: None,
+    windows: None,
+    never: &[],
+    expert_period: None,
+    share: None,
+};
+
+const MODERNBERT_ROTARY: Rotary = Rotary {
+    base: ("global_rope_theta", 160_000.0),
+    windows: Some(Windows {
+        base: ("local_rope_theta", 10_000.0),
+        length: ("local_attention", 128),
+        period: ("global_attn_every_n_layers", 3),
+    }),
+    ..ROTARY
+};
+
+/// Files may name another scaling of long texts than GGUF has, for which the model was not trained.
+const NOMIC_ROTARY: Rotary = Rotary {
+    base: ("rotary_emb_base", 10_000.0),
+    trained: Some(("max_trained_positions", 2048)),
+    never: &["causal", "prenorm", "parallel_block", "rotary_emb_interleaved", "use_rms_norm"],
+    expert_period: Some("moe_every_n_layers"),
+    share: Some("rotary_emb_fraction"),
+    ..ROTARY
+};
 
 /// Reads and checks the sizes, and writes the keys.
 pub(super) fn write(config: &Fields<'_>, names: &Encoder, keys: &mut Keys) -> Result<Sizes> {
@@ -176,8 +304,14 @@ pub(super) fn write(config: &Fields<'_>, names: &Encoder, keys: &mut Keys) -> Re
     keys.count("embedding_length", sizes.model_dim);
     keys.count("feed_forward_length", sizes.ffn_dim);
     keys.count("attention.head_count", sizes.n_heads);
-    keys.real("attention.layer_norm_epsilon", norm_eps.unwrap_or(1e-12));
+    keys.real("attention.layer_norm_epsilon", norm_eps.unwrap_or(names.usual_norm_eps));
     keys.flag("attention.causal", false);
+    if let Some(rotary) = &names.rotary {
+        if let Some(vocab_size) = sizes.vocab_size {
+            keys.count("vocab_size", vocab_size);
+        }
+        rotary::write(config, rotary, &sizes, keys)?;
+    }
     if names.ranks {
         check_labels(config)?;
         keys.count("pooling_type", RANKS as usize);
@@ -210,7 +344,10 @@ fn read_sizes(config: &Fields<'_>, names: &Encoder) -> Result<Sizes> {
         Some(key) => config.count(key, 0..=MAX_VOCAB)?.unwrap_or(1) + 1,
         None => 0,
     };
-    let positions = config.require_count("max_position_embeddings", first_position + 1..=MAX_POSITIONS)?;
+    let mut positions = config.require_count(names.context, first_position + 1..=MAX_POSITIONS)?;
+    if let Some((field, usual)) = names.rotary.as_ref().and_then(|rotary| rotary.trained) {
+        positions = positions.min(config.count(field, 1..=MAX_POSITIONS)?.unwrap_or(usual));
+    }
     let n_token_types = match names.n_token_types {
         Some(key) => config.count(key, 1..=MAX_TOKEN_TYPES)?.unwrap_or(2),
         None => 0,

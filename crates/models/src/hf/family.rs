@@ -5,6 +5,7 @@
 use super::experts::Experts;
 use super::fields::Fields;
 use super::recurrent::Recurrent;
+use super::rotary::Rotary;
 use super::window::Window;
 
 /// One family.
@@ -31,6 +32,13 @@ pub(super) struct Family {
     pub(super) norms_plus_one: bool,
     /// Values of `hidden_act` or `hidden_activation`.
     pub(super) activations: &'static [&'static str],
+}
+
+impl Family {
+    /// True if matrices may follow behind the pooling of states.
+    pub(super) fn may_project(&self) -> bool {
+        matches!(self.form, Form::Decoder(Decoder { is_encoder: true, .. }))
+    }
 }
 
 /// Decoder or encoder, with its hyperparameters.
@@ -116,6 +124,8 @@ pub(super) struct Decoder {
     pub(super) rotary_sections: Option<[i32; 4]>,
     /// The width of the feed-forward network is computed from the field.
     pub(super) adjusts_ffn_dim: bool,
+    /// Attends to both sides, and gives vectors of texts alone: the form of a decoder's file.
+    pub(super) is_encoder: bool,
 }
 
 /// Soft caps that a family may have.
@@ -142,11 +152,17 @@ pub(super) struct Encoder {
     pub(super) n_heads: &'static str,
     /// `None`: the usual one.
     pub(super) norm_eps: Option<&'static str>,
+    /// Where the file does not name one.
+    pub(super) usual_norm_eps: f64,
+    /// Number of positions.
+    pub(super) context: &'static str,
     /// `None`: there are no token types.
     pub(super) n_token_types: Option<&'static str>,
     /// The id whose row is the last one before the first position; `None`: positions begin at
     /// row 0.
     pub(super) padding: Option<&'static str>,
+    /// `None`: an embedding of positions.
+    pub(super) rotary: Option<Rotary>,
     /// Has a head that scores pairs of texts.
     pub(super) ranks: bool,
 }
@@ -203,6 +219,8 @@ pub(super) enum Shape {
     HeadOutput,
     /// A norm over the residual stream.
     ModelNorm,
+    /// The same, which the first layer lacks.
+    LaterNorm,
     /// The same; in GGUF its name has no suffix.
     BareNorm,
     /// A norm over one head.

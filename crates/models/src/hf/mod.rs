@@ -15,6 +15,7 @@ mod change;
 mod chat_template;
 mod config;
 mod decoder;
+mod dense;
 mod encoder;
 mod expert_rows;
 mod experts;
@@ -35,6 +36,7 @@ mod recurrent;
 mod rerank;
 mod roles;
 mod rope;
+mod rotary;
 mod row_parts;
 mod sentence;
 mod shards;
@@ -125,19 +127,23 @@ impl HfFolder {
         let path = path.as_ref();
         let config = Config::read(path)?;
         let model = config.hyperparameters(&model_name(path, &config))?;
-        let (shards, mut stored) = Shards::open(path, memory)?;
+        let (mut shards, mut stored) = Shards::open(path, memory)?;
         if let Some(scheme) = &model.scheme {
             stored = packed::collect(scheme, stored, &shards)?;
         }
-        let tensors = tensors::list(&model, config.is_multimodal, stored)?;
+        let mut tensors = tensors::list(&model, config.is_multimodal, stored)?;
         let mut metadata = model.metadata;
+        let modules = sentence::write(path, model.family, &mut metadata)?;
+        let (width, architecture) = (model.sizes.model_dim, model.family.architecture);
+        for module in dense::open(path, modules.dense(), width, (&mut shards, memory))? {
+            module.add(architecture, &mut metadata, &mut tensors)?;
+        }
         metadata.insert("general.file_type", file_type(&tensors));
         metadata.insert("general.quantization_version", 2_u32);
         chat_template::write(path, &mut metadata)?;
-        let modules = sentence::write(path, model.family.architecture, &mut metadata)?;
         let by_name = tensors.iter().enumerate().map(|(i, tensor)| (tensor.info.name.clone(), i)).collect();
         let mut folder = Self { path: path.to_owned(), config, metadata, tensors, by_name, shards };
-        rerank::complete(&mut folder, modules)?;
+        rerank::complete(&mut folder, &modules)?;
         Ok(folder)
     }
 

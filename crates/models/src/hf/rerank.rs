@@ -37,11 +37,11 @@ const CARD_BYTES: u64 = 1 << 16;
 /// # Errors
 /// [`Error::NoAnswerToken`]; [`Error::InvalidField`] for answers beyond the vocabulary, and other
 /// answers than `yes` and `no` without a template that asks for them.
-pub(super) fn complete(folder: &mut HfFolder, modules: Modules) -> Result<()> {
+pub(super) fn complete(folder: &mut HfFolder, modules: &Modules) -> Result<()> {
     let (answers, template) = match modules {
-        Modules::Score(answers) => (answers, template_for(folder, answers)?),
+        &Modules::Score(answers) => (answers, template_for(folder, answers)?),
         Modules::None if is_named_reranker(folder) => (usual_answers(folder)?, RERANK_TEMPLATE.to_owned()),
-        Modules::None | Modules::Embedding => return Ok(()),
+        Modules::None | Modules::Embedding { .. } => return Ok(()),
     };
     let rows = folder.vocab_size();
     if let Some(&id) = [answers.yes, answers.no].iter().find(|&&id| id as usize >= rows) {

@@ -11,8 +11,8 @@ use super::family::Decoder;
 use super::fields::Fields;
 use super::keys::Keys;
 use super::sizes::Sizes;
-use crate::config::keys::{Limits, short};
-use crate::config::rope::{DIVISORS, FACTORS, FREQUENCY_DIVISORS, MAGNITUDES, MAX_BASE, TURNS};
+use crate::config::keys::{Limits, MAX_BASE, short};
+use crate::config::rope::{DIVISORS, FACTORS, FREQUENCY_DIVISORS, MAGNITUDES, TURNS};
 use crate::error::Result;
 use crate::family::YARN_TRUNCATE;
 

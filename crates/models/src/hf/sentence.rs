@@ -7,6 +7,8 @@ use gguf_rs_lite::Metadata;
 use ruvllm_text::TokenId;
 use serde_json::{Map, Value};
 
+use super::dense::MAX_DENSE;
+use super::family::Family;
 use super::fields::{CONFIG_BYTES, Fields, read_json, read_object};
 use crate::error::{Error, Result};
 use crate::pooling::{MAX_TOKENS, NORMALIZE, Pooling};
@@ -35,22 +37,35 @@ pub(super) struct Answers {
 }
 
 /// Result of a folder's steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Modules {
     /// The folder lists no steps.
     None,
-    /// A vector.
-    Embedding,
+    /// A vector, behind the matrices in these subfolders.
+    Embedding {
+        /// In the order in which they are applied.
+        dense: Vec<String>,
+    },
     /// The logits of two answers, compared.
     Score(Answers),
 }
 
-/// Adds what a folder says to the metadata of a model of `architecture`.
+impl Modules {
+    /// Subfolders of the matrices behind the pooling.
+    pub(super) fn dense(&self) -> &[String] {
+        match self {
+            Self::Embedding { dense } => dense,
+            Self::None | Self::Score(_) => &[],
+        }
+    }
+}
+
+/// Adds what a folder says to the metadata of a model.
 ///
 /// # Errors
 /// [`Error::InvalidField`] for steps that are not implemented: leaving one out would give other
 /// vectors or scores.
-pub(super) fn write(folder: &Path, architecture: &str, metadata: &mut Metadata) -> Result<Modules> {
+pub(super) fn write(folder: &Path, family: &Family, metadata: &mut Metadata) -> Result<Modules> {
     let path = folder.join(MODULES);
     let Some(bytes) = read_json(&path, CONFIG_BYTES)? else { return Ok(Modules::None) };
     let modules: Value =
@@ -58,26 +73,31 @@ pub(super) fn write(folder: &Path, architecture: &str, metadata: &mut Metadata) 
     let map = Map::from_iter([("modules".to_owned(), modules)]);
     let fields = Fields::new(MODULES, &map);
     let invalid = || fields.invalid("modules", "a list of modules, each with a `type` and a `path`");
-    let (mut normalizes, mut answers) = (false, None);
-    let subfolder = |module: &Value| {
-        let path = module["path"].as_str().filter(|path| is_name(path));
-        path.map(|path| format!("{path}/config.json")).ok_or_else(invalid)
-    };
+    let (mut normalizes, mut dense, mut answers) = (false, Vec::new(), None);
+    let file = |module| subfolder(module).map(|path| format!("{path}/config.json")).ok_or_else(invalid);
     for module in fields.list("modules")?.ok_or_else(invalid)? {
         let kind = module["type"].as_str().ok_or_else(invalid)?;
         match kind.rsplit('.').next().unwrap_or_default() {
             "Transformer" => {}
             "Pooling" => {
-                let pooling = read_pooling(folder, &subfolder(module)?)?;
-                metadata.insert(format!("{architecture}.pooling_type"), pooling.number());
+                let pooling = read_pooling(folder, &file(module)?)?;
+                metadata.insert(format!("{}.pooling_type", family.architecture), pooling.number());
+            }
+            "Dense" if family.may_project() && !normalizes && dense.len() < MAX_DENSE => {
+                dense.push(subfolder(module).ok_or_else(invalid)?.to_owned());
             }
             "Normalize" => normalizes = true,
-            "LogitScore" if architecture == ANSWERS_OF => {
-                answers = Some(read_answers(folder, &subfolder(module)?)?);
+            "LogitScore" if family.architecture == ANSWERS_OF => {
+                answers = Some(read_answers(folder, &file(module)?)?);
             }
             _ => {
-                let expected = "Transformer, Pooling, Normalize, or LogitScore of a Qwen 3: other modules are \
-                                not supported";
+                let expected = match family.may_project() {
+                    true => "Transformer, Pooling, up to two of Dense, Normalize, in this order",
+                    false => {
+                        "Transformer, Pooling, Normalize, or LogitScore of a Qwen 3: other modules are not \
+                         supported"
+                    }
+                };
                 let (field, found) = (format!("{MODULES}: `type`"), kind.to_owned());
                 return Err(Error::InvalidField { field, found, expected: expected.to_owned() });
             }
@@ -91,7 +111,12 @@ pub(super) fn write(folder: &Path, architecture: &str, metadata: &mut Metadata) 
     {
         metadata.insert(MAX_TOKENS, u32::try_from(tokens).unwrap_or(u32::MAX));
     }
-    Ok(answers.map_or(Modules::Embedding, Modules::Score))
+    Ok(answers.map_or(Modules::Embedding { dense }, Modules::Score))
+}
+
+/// The subfolder of a module.
+fn subfolder(module: &Value) -> Option<&str> {
+    module["path"].as_str().filter(|path| is_name(path))
 }
 
 /// The two answers that a module's configuration names.

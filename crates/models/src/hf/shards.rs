@@ -16,7 +16,7 @@ use super::fields::{self, Fields};
 use crate::checkpoint::TensorBytes;
 use crate::error::{Error, Result};
 
-const SINGLE: &str = "model.safetensors";
+pub(super) const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// A tensor as its file describes it, or a quantized matrix that several tensors hold.
@@ -95,12 +95,18 @@ impl Shards {
                     false => Error::MissingShard { index: index_path, file: file.clone() },
                 });
             }
-            let bytes = TensorData::load_file(&path, memory)?;
-            tensors.extend(read_header(&path, bytes.as_bytes(), shards.files.len())?);
-            shards.files.push(bytes);
+            tensors.extend(shards.add(&path, memory)?);
         }
         check_names(&files, &tensors, &index, &index_path)?;
         Ok((shards, tensors))
+    }
+
+    /// Maps or reads one more file, and lists its tensors in the order of their data.
+    pub(super) fn add(&mut self, path: &Path, memory: FileMemory) -> Result<Vec<Stored>> {
+        let bytes = TensorData::load_file(path, memory)?;
+        let tensors = read_header(path, bytes.as_bytes(), self.files.len())?;
+        self.files.push(bytes);
+        Ok(tensors)
     }
 
     /// The bytes of a tensor: those in the mapped file, or those that a quantized matrix is made

@@ -337,7 +337,9 @@ fn dims(shape: Shape, sizes: &Sizes) -> Vec<u64> {
         Shape::LayerInputProjection => [width, inputs],
         Shape::LayerInputGate => [width, input],
         Shape::LayerInputOutput => [input, width],
-        Shape::ModelNorm | Shape::BareNorm | Shape::RouterScale => return vec![width as u64],
+        Shape::ModelNorm | Shape::LaterNorm | Shape::BareNorm | Shape::RouterScale => {
+            return vec![width as u64];
+        }
         Shape::HeadNorm => return vec![sizes.head_dim as u64],
         Shape::QueryNorm => return vec![query as u64],
         Shape::KeyNorm => return vec![key as u64],

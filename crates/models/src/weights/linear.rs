@@ -12,13 +12,13 @@ pub(super) fn linear(source: &mut TensorSource<'_>, name: &str, rows: usize, col
 }
 
 /// Several projections of one input in one tensor, the outputs of one below those of the other.
-pub(super) struct Joint {
+pub(crate) struct Joint {
     weights: MatrixRows,
     bias: Option<Vec<f32>>,
 }
 
 impl Joint {
-    pub(super) fn load(source: &mut TensorSource<'_>, name: &str, rows: usize, cols: usize) -> Result<Self> {
+    pub(crate) fn load(source: &mut TensorSource<'_>, name: &str, rows: usize, cols: usize) -> Result<Self> {
         Ok(Self {
             weights: source.matrix_rows(&format!("{name}.weight"), rows, cols)?,
             bias: source.optional_vector(&format!("{name}.bias"), rows)?,
@@ -26,7 +26,7 @@ impl Joint {
     }
 
     /// The projection to the next `rows` outputs.
-    pub(super) fn next(&mut self, rows: usize) -> Result<Linear> {
+    pub(crate) fn next(&mut self, rows: usize) -> Result<Linear> {
         let bias = self.bias.as_mut().map(|bias| bias.drain(..rows).collect());
         Ok(Linear { weights: self.weights.next(rows)?, bias })
     }

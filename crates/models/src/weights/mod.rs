@@ -11,6 +11,7 @@ mod source;
 
 use ruvllm_kernels::quant::PackedMatrix;
 
+pub(crate) use self::linear::Joint;
 pub use self::mixer::{
     AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Mamba2Weights, Mixer,
     ParallelWeights, SharedAttentionWeights,

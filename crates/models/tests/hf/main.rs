@@ -16,5 +16,6 @@ mod mixtures;
 mod quantized;
 mod refused;
 mod rerankers;
+mod rotary_encoders;
 mod styles;
 mod support;

@@ -3,7 +3,7 @@
 use ruvllm_models::{LogitsRows, Pooling, Segment, Workspace};
 use ruvllm_text::TokenId;
 
-use super::pool::Pool;
+use super::pool::{Pool, finish};
 use super::{Embedding, EmbeddingRequest, Embeddings, Encoded, RerankError, Settings, encode, groups};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -52,7 +52,7 @@ impl Engine {
         self.final_states(workspace, &mut sessions, &tokens, of_all, &mut |text, states| {
             pools[text].push(states);
         })?;
-        Ok(pools.into_iter().zip(texts).map(|(pool, text)| pool.finish(text, settings)).collect())
+        Ok(pools.into_iter().zip(texts).map(|(pool, text)| finish(pool.state(), text, settings)).collect())
     }
 
     /// Appends `texts` to their sessions, in passes of `prefill_chunk` tokens of each, and gives

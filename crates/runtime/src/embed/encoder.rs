@@ -8,7 +8,7 @@ use ruvllm_text::TokenId;
 use ruvllm_text::tokenizer::Tokenizer;
 
 use super::passes::{Batch, Passes};
-use super::pool::Pool;
+use super::pool::{Pool, finish};
 use super::{Embedding, EmbeddingRequest, Embeddings, Encoded, Input, RerankError, Settings, encode};
 use crate::codec::read_tokenizer;
 use crate::engine::Start;
@@ -74,7 +74,7 @@ impl EncoderEngine {
         let inputs = &request.inputs();
         let embeddings = self.passes.run(&Texts { engine: self, inputs, settings })?;
         let Settings { pooling, normalize: normalized, .. } = settings;
-        Ok(Embeddings { embeddings, dim: config.model_dim, pooling, normalized })
+        Ok(Embeddings { embeddings, dim: config.embedding_dim(), pooling, normalized })
     }
 }
 
@@ -101,17 +101,25 @@ impl Batch for Texts<'_> {
         workspace: &mut EncoderWorkspace,
         pass: &[(usize, Encoded)],
     ) -> ruvllm_models::Result<Vec<Embedding>> {
-        let dim = self.engine.encoder.config().model_dim;
+        let encoder = &self.engine.encoder;
+        let dim = encoder.config().model_dim;
         let tokens: Vec<&[TokenId]> = pass.iter().map(|(_, text)| text.tokens.as_slice()).collect();
-        let mut rest = self.engine.encoder.forward(compute, workspace, &tokens)?;
-        let mut embeddings = Vec::with_capacity(pass.len());
+        let mut rest = encoder.forward(compute, workspace, &tokens)?;
+        let mut pooled: Vec<Vec<f64>> = Vec::with_capacity(pass.len());
         for (_, text) in pass {
             let (states, later) = rest.split_at(text.tokens.len() * dim);
             let mut pool = Pool::new(self.settings.pooling, dim);
             pool.push(states);
-            embeddings.push(pool.finish(text, &self.settings));
+            pooled.push(pool.state());
             rest = later;
         }
-        Ok(embeddings)
+        if encoder.has_projection() {
+            let states = pooled.iter().flatten().map(|&value| value as f32).collect();
+            let vectors = encoder.project(compute, states);
+            let widened = |vector: &[f32]| vector.iter().map(|&value| f64::from(value)).collect();
+            pooled = vectors.chunks_exact(encoder.config().embedding_dim()).map(widened).collect();
+        }
+        let finished = pooled.into_iter().zip(pass);
+        Ok(finished.map(|(values, (_, text))| finish(values, text, &self.settings)).collect())
     }
 }

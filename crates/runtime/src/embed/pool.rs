@@ -31,23 +31,27 @@ impl Pool {
         }
     }
 
-    /// Finishes the embedding of `text`.
-    pub(super) fn finish(self, text: &Encoded, settings: &Settings) -> Embedding {
+    /// The pooled state.
+    pub(super) fn state(self) -> Vec<f64> {
         let divisor = match self.pooling {
             Pooling::Mean => self.states.max(1) as f64,
             _ => 1.0,
         };
-        let mut values: Vec<f64> = self.sum.into_iter().map(|sum| sum / divisor).collect();
-        if settings.normalize {
-            let length = values.iter().map(|value| value * value).sum::<f64>().sqrt();
-            // A zero vector cannot be normalized.
-            if length != 0.0 {
-                values.iter_mut().for_each(|value| *value /= length);
-            }
-        }
-        let vector = values.into_iter().map(|value| value as f32).collect();
-        Embedding { vector, tokens: text.tokens.len(), truncated: text.truncated }
+        self.sum.into_iter().map(|sum| sum / divisor).collect()
     }
+}
+
+/// Finishes the embedding of `text` with these values.
+pub(super) fn finish(mut values: Vec<f64>, text: &Encoded, settings: &Settings) -> Embedding {
+    if settings.normalize {
+        let length = values.iter().map(|value| value * value).sum::<f64>().sqrt();
+        // A zero vector cannot be normalized.
+        if length != 0.0 {
+            values.iter_mut().for_each(|value| *value /= length);
+        }
+    }
+    let vector = values.into_iter().map(|value| value as f32).collect();
+    Embedding { vector, tokens: text.tokens.len(), truncated: text.truncated }
 }
 
 #[cfg(test)]
@@ -58,7 +62,7 @@ mod tests {
         let mut pool = Pool::new(pooling, 2);
         pushes.iter().for_each(|states| pool.push(states));
         let text = Encoded { tokens: vec![0; 3], truncated: true };
-        let embedding = pool.finish(&text, &Settings { pooling, normalize, max_tokens: 3 });
+        let embedding = finish(pool.state(), &text, &Settings { pooling, normalize, max_tokens: 3 });
         assert_eq!((embedding.tokens, embedding.truncated), (3, true));
         embedding.vector
     }

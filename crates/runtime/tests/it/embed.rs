@@ -228,6 +228,38 @@ fn last_states_of_a_decoder_are_the_vectors_of_transformers() {
 }
 
 #[test]
+fn vectors_of_rotary_encoders_are_those_of_transformers() {
+    for (name, pooling) in [("modernbert", Pooling::Cls), ("gemma", Pooling::Mean), ("nomic", Pooling::Mean)]
+    {
+        let folder = model_data(format!("embed/{name}"));
+        let bytes = std::fs::read(folder.join("expected.json")).expect("the file");
+        let cases: Value = serde_json::from_slice(&bytes).expect("JSON");
+        let cases = cases.as_array().expect("cases");
+        let texts: Vec<&str> = cases.iter().map(|case| case["text"].as_str().expect("a text")).collect();
+        let embed = |source: PathBuf, threads: usize| {
+            let options = tiny_options().with_threads(threads);
+            let embedder =
+                Embedder::load(&ModelSource::Path(source), &options, &mut |_| ()).expect("it loads");
+            embedder.embed(&EmbeddingRequest::new(texts.clone())).expect("vectors")
+        };
+        let found = embed(folder.clone(), 1);
+        assert_eq!((found.pooling, found.normalized), (pooling, true), "{name}");
+        for (found, case) in found.embeddings.iter().zip(cases) {
+            assert_eq!(found.tokens, case["ids"].as_array().expect("ids").len());
+            let expected = case["vector"].as_array().expect("a vector");
+            assert_eq!(found.vector.len(), expected.len());
+            for (found, expected) in found.vector.iter().zip(expected) {
+                let error = (f64::from(*found) - expected.as_f64().expect("a number")).abs();
+                assert!(error < 2e-6, "{name} {error}: {}", case["text"]);
+            }
+        }
+        // A file has the same values, and no key that says that vectors are one long.
+        let of_file = embed(folder.join("converted.gguf"), 3);
+        assert!(of_file.normalized && vectors(&of_file.embeddings) == vectors(&found.embeddings), "{name}");
+    }
+}
+
+#[test]
 fn what_cannot_be_embedded_is_refused() {
     // This model adds no special tokens.
     let error = base().embed(&EmbeddingRequest::new(["a", ""])).expect_err("no tokens");
