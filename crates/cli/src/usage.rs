@@ -111,7 +111,7 @@ mod tests {
         );
         check(
             &["generate", "--kv", "tired"],
-            "invalid value 'tired' for '--kv <POLICY>': unknown key/value policy \"tired\": use f32, f16, bf16, q8, q4, kivi4, nuq3, kivi2, two of them as in q8+q4 or k4v2, or tiered (see `ruvllm generate --help`)",
+            "invalid value 'tired' for '--kv <POLICY>': unknown key/value policy \"tired\": use f32, f16, bf16, q8, q4, kivi4, nuq3, turbo3, kivi2, two of them as in q8+q4 or k4v2, or tiered (see `ruvllm generate --help`)",
         );
         check(
             &["--color", "never", "-q", "eval", "passkey", "--trials", "0"],

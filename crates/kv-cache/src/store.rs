@@ -148,7 +148,7 @@ impl KvStore {
         }
         let rotates = |head_dim: usize| head_dim.is_power_of_two() && (16..=256).contains(&head_dim);
         let unrotated = shape.groups().map(|group| group.head_dim).find(|&head_dim| !rotates(head_dim));
-        if let (true, Some(head_dim)) = (policy.rotated, unrotated) {
+        if let (true, Some(head_dim)) = (policy.rotates(), unrotated) {
             let reason =
                 format!("rotation needs heads of 16, 32, 64, 128 or 256 values, these have {head_dim}");
             return Err(Error::PolicyConflict { policy: policy.to_string(), reason });
@@ -264,7 +264,7 @@ impl KvStore {
     /// `true` if queries, keys and values, and the output of attention, must be Hadamard-rotated
     /// per head ([`Kernels::hadamard`](ruvllm_kernels::Kernels::hadamard)).
     pub fn rotated(&self) -> bool {
-        self.policy().rotated
+        self.policy().rotates()
     }
 
     /// Calibration of the model, if a tier needs it.

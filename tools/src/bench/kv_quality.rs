@@ -24,7 +24,7 @@ const BASELINE: &str = "f16";
 
 /// Policies measured without `--kv`. With `hot=0` all tokens but the sinks and the last block are
 /// in the named format, which isolates the format; the others are practical settings.
-const POLICIES: [&str; 23] = [
+const POLICIES: [&str; 25] = [
     "f16",
     "q8",
     "q4",
@@ -39,6 +39,8 @@ const POLICIES: [&str; 23] = [
     "tiered:hot=0,warm=k4v2,cold=off,squat=on",
     "tiered:hot=0,warm=nuq3,cold=off",
     "tiered:hot=256,warm=nuq3,cold=off",
+    "tiered:hot=0,warm=turbo3,cold=off",
+    "tiered:hot=256,warm=turbo3,cold=off",
     "tiered:hot=0,sink=0,warm=kivi2,cold=off",
     "tiered:hot=0,warm=kivi2,cold=off",
     "tiered:hot=0,warm=kivi2,cold=off,squat=on",

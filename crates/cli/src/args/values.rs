@@ -213,7 +213,8 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Help text of `--kv`.
-pub(crate) const KV_HELP: &str = "KV-cache type: f32, f16, bf16, q8, q4, kivi4, nuq3, kivi2, k4v2, tiered";
+pub(crate) const KV_HELP: &str =
+    "KV-cache type: f32, f16, bf16, q8, q4, kivi4, nuq3, turbo3, kivi2, k4v2, tiered";
 
 /// Parses the KV-cache policy.
 pub(crate) fn kv_policy(text: &str) -> Result<KvPolicy, String> {

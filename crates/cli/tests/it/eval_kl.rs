@@ -52,6 +52,16 @@ fn documents_have_the_documented_fields() {
     assert_eq!((&document["positions"], &document["complete"]), (&(2 * 127).into(), &true.into()));
 }
 
+/// Without a calibration: the levels are those of rotated values.
+#[test]
+fn three_bits_of_the_normal_distribution_diverge_less_than_two() {
+    let [turbo3, kivi2] = ["turbo3", "kivi2"].map(|format| {
+        let policy = format!("tiered:hot=0,sink=0,warm={format},cold=off");
+        number(&compare(&["--kv", &policy])["kl"]["mean"])
+    });
+    assert!(turbo3 > 0.0 && turbo3 < 0.4 * kivi2, "{turbo3} nats, {kivi2} with kivi2");
+}
+
 #[test]
 fn equal_runs_do_not_diverge() {
     let document = compare(&["--kv", "f16"]);

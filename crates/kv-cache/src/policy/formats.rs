@@ -42,6 +42,17 @@ impl KvFormats {
         self.keys.needs_calibration() || self.values.needs_calibration()
     }
 
+    /// `true` if keys and values must be rotated before they are stored.
+    pub fn need_rotation(self) -> bool {
+        self.keys.needs_rotation() || self.values.needs_rotation()
+    }
+
+    /// `true` if rotated keys and values lose no more than others.
+    pub(crate) fn take_rotation(self) -> bool {
+        (self.keys.needs_rotation() || self.keys.keys_are_appendable())
+            && (self.values.needs_rotation() || self.values.values_are_appendable())
+    }
+
     /// Bytes of the keys and values of `block_tokens` tokens in all layers, scales and minima
     /// included; saturates.
     ///

@@ -25,9 +25,10 @@ pub use target::ErrorTarget;
 ///
 /// # Text
 /// A format stores everything in that format: `f32`, `f16`, `bf16`, `q8`, `q4`, `kivi4`, `nuq3`,
-/// `kivi2`; `q8+q4` stores keys in one and values in another, and `k4v2` is short for `kivi4+kivi2`
-/// (16 stands for `f16`, 8 for `q8`). A format that cannot take single tokens keeps the last group
-/// of them in half precision. `nuq3` needs a calibration of the model.
+/// `turbo3`, `kivi2`; `q8+q4` stores keys in one and values in another, and `k4v2` is short for
+/// `kivi4+kivi2` (16 stands for `f16`, 8 for `q8`). A format that cannot take single tokens keeps
+/// the last group of them in half precision. `nuq3` needs a calibration of the model; `turbo3`
+/// rotates all tiers.
 ///
 /// `tiered` lowers precision with age. Options follow a colon, separated by commas:
 ///
@@ -75,7 +76,8 @@ pub struct KvPolicy {
     pub cold: ColdTier,
     /// `true` to Hadamard-rotate queries, keys and values, and the output of attention: outliers
     /// spread over all channels, so that quantization per token loses less (`QuaRot`, arXiv
-    /// 2404.00456). The caller rotates if [`KvStore::rotated`](crate::KvStore::rotated).
+    /// 2404.00456). Formats that [need a rotation](KvFormat::needs_rotation) are rotated in any
+    /// case. The caller rotates if [`KvStore::rotated`](crate::KvStore::rotated).
     pub rotated: bool,
     /// `true` to correct keys that share a scale per channel so that their errors affect the
     /// sequence's queries little (`SQuat`, arXiv 2503.24358): at the same size, for a few
@@ -161,6 +163,11 @@ impl KvPolicy {
         self.tiers().any(KvFormats::need_calibration)
     }
 
+    /// `true` if queries, keys and values are rotated: on request, or because a tier needs it.
+    pub fn rotates(&self) -> bool {
+        self.rotated || self.tiers().any(KvFormats::need_rotation)
+    }
+
     /// Tokens of the smallest block that holds every tier: a group of keys lies in one block.
     pub fn block_tokens(&self) -> usize {
         self.tiers().map(KvFormats::group).max().unwrap_or(MIN_BLOCK_TOKENS)
@@ -194,12 +201,16 @@ impl KvPolicy {
                 ));
             }
         }
-        if self.rotated
-            && let Some(formats) = tiers.iter().find(|formats| !formats.is_appendable())
+        if self.rotates()
+            && let Some(formats) = tiers.iter().find(|formats| !formats.take_rotation())
         {
-            return conflict(format!(
-                "rotation destroys the channels by which {formats} knows keys or values; use rotate=off or q4"
-            ));
+            let reason = format!("rotation destroys the channels by which {formats} knows keys or values");
+            return conflict(match tiers.iter().find(|formats| formats.need_rotation()) {
+                Some(rotated) => {
+                    format!("{reason}, and {rotated} rotates all tiers; use q8, q4 or floats beside it")
+                }
+                None => format!("{reason}; use rotate=off, q4 or turbo3"),
+            });
         }
         let per_channel = |formats: &KvFormats| matches!(formats.keys, KvFormat::Kivi { .. });
         if self.squat && !tiers.iter().any(per_channel) {

@@ -19,9 +19,14 @@ fn a_format_stores_everything_in_it() {
 
 #[test]
 fn a_format_without_single_tokens_keeps_one_group_in_half_precision() {
-    for (name, group) in
-        [("kivi4", 32), ("kivi2-g128", 128), ("kivi4+kivi2", 32), ("nuq3", 32), ("q8+nuq3", 32)]
-    {
+    for (name, group) in [
+        ("kivi4", 32),
+        ("kivi2-g128", 128),
+        ("kivi4+kivi2", 32),
+        ("nuq3", 32),
+        ("q8+nuq3", 32),
+        ("turbo3", 32),
+    ] {
         let policy = parse(name);
         assert_eq!((policy.hot, policy.hot_tokens), (KvFormat::F16.into(), group));
         assert_eq!((policy.sink_tokens, policy.block_tokens()), (0, group));
@@ -57,6 +62,22 @@ fn options_are_read() {
     assert_eq!(policy.warm, Some("k4v2".parse().expect("a name")));
     assert!(parse("q4:rotate=on").rotated);
     assert!(parse("kivi2:squat=on").squat && !parse("tiered:squat=on,squat=off").squat);
+}
+
+#[test]
+fn a_format_of_rotated_values_rotates_every_tier() {
+    for text in [
+        "turbo3",
+        "turbo3+kivi2",
+        "q4+turbo3",
+        "tiered:warm=turbo3",
+        "tiered:warm=q4,cold=turbo3",
+        "q4:rotate=on",
+    ] {
+        assert!(parse(text).rotates(), "{text}");
+        assert_eq!(parse(text).to_string(), text);
+    }
+    assert!(!parse("q4").rotates() && !parse("tiered").rotates());
 }
 
 #[test]
@@ -116,6 +137,9 @@ fn contradictions_are_refused() {
     assert!(reason("kivi4:rotate=on").contains("channels"));
     assert!(reason("q4+nuq3:rotate=on").contains("channels"));
     assert!("tiered:warm=q4,rotate=on".parse::<KvPolicy>().is_ok());
+    assert!(reason("tiered:cold=turbo3").contains("turbo3 rotates all tiers"), "kivi4 is the warm tier");
+    assert!(reason("kivi2+turbo3").contains("kivi2+turbo3 rotates all tiers"));
+    assert!(reason("tiered:warm=nuq3,cold=turbo3").contains("channels"));
     assert!(reason("tiered:warm=q4,squat=on").contains("no tier has such"));
     assert!(reason("tiered:warm=q4+kivi4,squat=on").contains("no tier has such"), "values do not count");
     assert!(reason("f16:squat=on").contains("no tier has such"));

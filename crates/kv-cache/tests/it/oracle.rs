@@ -87,6 +87,9 @@ pub(crate) fn error_of(format: KvFormat) -> f32 {
         // Half the distance of two levels, times half the range of keys; both numbers of a pair
         // count when they are turned.
         KvFormat::Nuq3 => 0.135 * 1.5 * 2f32.sqrt() + 1e-2,
+        // Half the widest gap between levels, 0.4 deviations of numbers that may be 0.8, and the
+        // reach of the outermost level with the mean beside it.
+        KvFormat::Turbo3 => 0.45,
         _ => 1.0 / 15.0 + 5e-3,
     }
 }

@@ -208,6 +208,9 @@ fn shapes_and_policies_must_fit() {
     let make = |shape, policy: &str| KvStore::new(shape, &policy.parse().expect(policy), &pool);
     assert!(matches!(make(odd, "q4"), Err(Error::Kernels(_))));
     assert!(matches!(make(odd, "f16:rotate=on"), Err(Error::PolicyConflict { .. })));
+    let odd = KvShape { head_dim: 96, ..SHAPE };
+    assert!(matches!(make(odd, "q8+turbo3"), Err(Error::PolicyConflict { .. })), "it rotates");
+    assert!(make(SHAPE, "q8+turbo3").expect("32 values").rotated());
     let policy = "kivi2-g64".parse().expect("a policy");
     let error = KvStore::with_block_tokens(SHAPE, &policy, &pool, 32).expect_err("half a group");
     assert_eq!(error.to_string(), "blocks of 32 tokens: use a multiple of 64");

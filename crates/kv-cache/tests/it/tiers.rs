@@ -289,14 +289,34 @@ fn shrinking_leaves_the_first_and_the_last_tokens() {
     checked.check();
 }
 
+#[test]
+fn three_bits_without_a_calibration_follow_q4_and_are_shared_and_copied() {
+    let pool = pool(16);
+    let store = store("tiered:hot=32,sink=0,warm=q4,warm_tokens=32,cold=turbo3", &pool);
+    let mut checked = Checked::new(&store, 1000);
+    for step in 0..5 {
+        checked.append(&ids(32, 100 * step)).expect("room");
+        checked.sequence.migrate(&kernels(), &ThreadPool::single(), usize::MAX);
+        checked.check();
+    }
+    assert_eq!(formats(&checked.sequence), ["turbo3", "turbo3", "turbo3", "q4", "f16"]);
+    let mut fork = checked.fork();
+    // Into a block of 3 bits, which is copied before it is written.
+    fork.truncate(70);
+    fork.append(&ids(40, 700)).expect("room");
+    fork.check();
+    checked.check();
+}
+
 /// Policies with one, two and three tiers, blocks of 32 and more tokens, sinks and none.
 fn policies() -> impl Strategy<Value = String> {
     let tiered = (0usize..200, 0usize..100, 0usize..200).prop_flat_map(|(hot, sink, warm_tokens)| {
         let options = format!("hot={hot},sink={sink},warm_tokens={warm_tokens}");
-        let tiers = ["warm=q8,cold=off", "warm=kivi4,cold=kivi2", "warm=q8,cold=kivi4-g64"];
+        let tiers =
+            ["warm=q8,cold=off", "warm=kivi4,cold=kivi2", "warm=q8,cold=kivi4-g64", "warm=q8,cold=turbo3"];
         prop::sample::select(tiers.map(|tiers| format!("tiered:{options},{tiers}")).to_vec())
     });
-    let uniform = ["f32", "f16", "q8", "q4", "kivi4", "k4v2"].map(str::to_owned).to_vec();
+    let uniform = ["f32", "f16", "q8", "q4", "kivi4", "turbo3", "k4v2"].map(str::to_owned).to_vec();
     prop_oneof![tiered, prop::sample::select(uniform)]
 }
 

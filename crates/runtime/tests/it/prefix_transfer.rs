@@ -116,7 +116,7 @@ fn output_after_a_transfer_is_that_of_one_engine_bit_for_bit() {
 /// higher one while it was computed.
 #[test]
 fn tiers_by_age_give_the_output_of_a_prefix_hit() {
-    for policy in ["tiered:hot=64,warm=q8,cold=q4", "q8+kivi4"] {
+    for policy in ["tiered:hot=64,warm=q8,cold=q4", "tiered:hot=64,warm=turbo3", "q8+kivi4"] {
         let tokens = tokens(2, 416);
         let (source, target) = (wide(policy), wide(policy));
         // Blocks move between the steps of a sequence.

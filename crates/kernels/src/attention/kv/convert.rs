@@ -10,7 +10,7 @@ use super::nuq::{self, Outlier};
 use super::row::HeadRow;
 use super::{
     KEY_TILE, KiviBits, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvTile, Line, as_lines_len, floats,
-    kivi, per_token, q4, q8, squat, widen_keys, widen_values,
+    kivi, per_token, q4, q8, squat, turbo, widen_keys, widen_values,
 };
 use crate::Kernels;
 use crate::lanes::{LANES, WideLanes};
@@ -190,6 +190,8 @@ pub(crate) fn convert<L: WideLanes>(l: L, from: &KvPlane<'_>, to: KvPlaneMut<'_>
             (KvFormat::Kivi { bits: KiviBits::Two, .. }, KvRole::Values) => {
                 per_token::store::<L, TwoBits>(l, floats(tiles), dim, 0, group, numbers, scales);
             }
+            (KvFormat::Turbo3, KvRole::Keys) => turbo::store_keys(l, tiles, dim, numbers, scales),
+            (KvFormat::Turbo3, KvRole::Values) => turbo::store_values(l, tiles, dim, numbers, scales),
             (KvFormat::Nuq3, role) => {
                 let nuq = nuq.expect("`convert_kv` checks that the context is there");
                 let nuq = nuq.tile(index / tiles_of_head, index % tiles_of_head * KEY_TILE);

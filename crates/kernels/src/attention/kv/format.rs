@@ -55,6 +55,13 @@ pub enum KvFormat {
     /// Planes need a [`NuqContext`](crate::attention::NuqContext) to be written and read, and are
     /// written whole, by [`Kernels::convert_kv`](crate::Kernels::convert_kv).
     Nuq3,
+    /// `TurboQuant` (arXiv 2504.19874) in 3 bits, without a calibration: `x = mean + scale *
+    /// level[code]`, with the levels of the normal distribution, a scale per position and a mean
+    /// per dimension of 32 positions. The caller rotates queries, keys, values and the output of
+    /// attention: [`KvFormat::needs_rotation`].
+    ///
+    /// Planes are written whole, by [`Kernels::convert_kv`](crate::Kernels::convert_kv).
+    Turbo3,
 }
 
 /// Bits per quant of [`KvFormat::Kivi`].
@@ -116,7 +123,7 @@ const fn kivi(bits: KiviBits, group: KiviGroup) -> KvFormat {
 
 impl KvFormat {
     /// All formats, from the largest to the smallest.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -126,6 +133,7 @@ impl KvFormat {
         kivi(KiviBits::Four, KiviGroup::Of64),
         kivi(KiviBits::Four, KiviGroup::Of128),
         Self::Nuq3,
+        Self::Turbo3,
         kivi(KiviBits::Two, KiviGroup::Of32),
         kivi(KiviBits::Two, KiviGroup::Of64),
         kivi(KiviBits::Two, KiviGroup::Of128),
@@ -143,6 +151,7 @@ impl KvFormat {
             Self::Kivi { bits: KiviBits::Four, group: KiviGroup::Of64 } => "kivi4-g64",
             Self::Kivi { bits: KiviBits::Four, group: KiviGroup::Of128 } => "kivi4-g128",
             Self::Nuq3 => "nuq3",
+            Self::Turbo3 => "turbo3",
             Self::Kivi { bits: KiviBits::Two, group: KiviGroup::Of32 } => "kivi2",
             Self::Kivi { bits: KiviBits::Two, group: KiviGroup::Of64 } => "kivi2-g64",
             Self::Kivi { bits: KiviBits::Two, group: KiviGroup::Of128 } => "kivi2-g128",
@@ -153,7 +162,7 @@ impl KvFormat {
     pub fn head_dim_multiple(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q8 | Self::Q4 | Self::Nuq3 => GROUP,
+            Self::Q8 | Self::Q4 | Self::Nuq3 | Self::Turbo3 => GROUP,
             Self::Kivi { group, .. } => group.get(),
         }
     }
@@ -166,20 +175,27 @@ impl KvFormat {
         }
     }
 
-    /// True if keys can be stored position by position (no scales over several positions).
+    /// True if keys can be stored position by position (nothing is shared by several positions).
     pub fn keys_are_appendable(self) -> bool {
-        !matches!(self, Self::Kivi { .. } | Self::Nuq3)
+        !matches!(self, Self::Kivi { .. } | Self::Nuq3 | Self::Turbo3)
     }
 
     /// True if values can be stored position by position.
     pub fn values_are_appendable(self) -> bool {
-        !self.needs_calibration()
+        !matches!(self, Self::Nuq3 | Self::Turbo3)
     }
 
     /// True if planes need a calibration of the model: see
     /// [`NuqContext`](crate::attention::NuqContext).
     pub fn needs_calibration(self) -> bool {
         self == Self::Nuq3
+    }
+
+    /// True if keys and values must be Hadamard-rotated
+    /// ([`Kernels::hadamard`](crate::Kernels::hadamard)) before they are stored: their levels are
+    /// those of a normal distribution.
+    pub fn needs_rotation(self) -> bool {
+        self == Self::Turbo3
     }
 
     /// True for float formats, which have no scales.

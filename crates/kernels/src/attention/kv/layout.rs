@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::nuq::{NuqTile, n_halves};
-use super::{GROUP, KEY_TILE, KiviBits, KvFormat, KvRole};
+use super::{GROUP, KEY_TILE, KiviBits, KvFormat, KvRole, turbo};
 use crate::{Error, Result};
 
 /// Format and sizes of the planes of a block.
@@ -81,7 +81,7 @@ pub(super) struct TileRun {
     /// Bytes of the quants or floats of one tile.
     pub(super) tile_bytes: usize,
     /// Half-precision numbers after the tiles: scales, then minima if the format has them; ranges
-    /// and outliers of `nuq3`.
+    /// and outliers of `nuq3`; scales of `turbo3`, then its means in bytes.
     pub(super) scales: usize,
 }
 
@@ -94,7 +94,7 @@ impl TileRun {
             KvFormat::F16 | KvFormat::BF16 => 16,
             KvFormat::Q8 => 8,
             KvFormat::Q4 | KvFormat::Kivi { bits: KiviBits::Four, .. } => 4,
-            KvFormat::Nuq3 => 3,
+            KvFormat::Nuq3 | KvFormat::Turbo3 => 3,
             KvFormat::Kivi { bits: KiviBits::Two, .. } => 2,
         };
         // Number of groups of dimensions at 32 positions.
@@ -108,6 +108,7 @@ impl TileRun {
             }
             (KvFormat::Kivi { group, .. }, KvRole::Values) => (1, groups(group.get()).saturating_mul(2)),
             (KvFormat::Nuq3, _) => (1, n_halves(head_dim)),
+            (KvFormat::Turbo3, _) => (1, turbo::n_halves(head_dim)),
         };
         Self { tiles, tile_bytes: head_dim.saturating_mul(KEY_TILE / 8 * bits), scales }
     }
@@ -142,7 +143,8 @@ pub(in crate::attention) struct KvTile<'a> {
     pub(in crate::attention) format: KvFormat,
     /// Floats or quants.
     pub(in crate::attention) numbers: &'a [u8],
-    /// Scales, then minima if the format has them; ranges and outliers of `nuq3`.
+    /// Scales, then minima if the format has them; ranges and outliers of `nuq3`; scales and means
+    /// of `turbo3`.
     pub(in crate::attention) scales: &'a [f16],
     /// Context of a `nuq3` tile; `None` in other formats.
     pub(in crate::attention) nuq: Option<NuqTile<'a>>,

@@ -15,6 +15,8 @@
 //! 3, 2.5, 2.25 |
 //! | `nuq3` | 32 x `head_dim` 3-bit codes | ranges and outliers: see `nuq` | 3.75 for heads of 64,
 //! 3.625 for 128 |
+//! | `turbo3` | 32 x `head_dim` 3-bit codes | scales and means: see `turbo` | 3.5 for heads of 64,
+//! 3.375 for 128 |
 //!
 //! Keys are stored transposed, `[head_dim, 32]`: 32 positions of one dimension are contiguous. The
 //! scores of 16 positions are then one wide vector from the first product to the last sum, without
@@ -41,6 +43,8 @@
 //! | `squat.rs` | keys with scales per dimension, quantized with query-aware corrections |
 //! | `per_token.rs` | low-bit values |
 //! | `nuq/` | 3 bits with a calibrated codebook and outliers |
+//! | `turbo.rs` | 3 bits with the codebook of the normal distribution |
+//! | `three_bits.rs` | codes of 3 bits |
 //! | `codes.rs` | low-bit quants and their quantization |
 //! | `store.rs` | writing rows |
 //! | `convert.rs` | conversion of planes, reading of rows |
@@ -61,6 +65,8 @@ mod q8;
 mod row;
 mod squat;
 mod store;
+mod three_bits;
+mod turbo;
 mod view;
 
 use half::{bf16, f16};
@@ -85,6 +91,7 @@ use q4::Q4Keys;
 use q8::{Q8Keys, Q8Values};
 pub use squat::SquatCorrection;
 pub(crate) use store::store;
+use turbo::{TurboKeys, TurboValues};
 pub use view::{KvBlock, KvView};
 
 /// Values of a wide vector.
@@ -167,6 +174,7 @@ pub(super) fn with_keys<L: WideLanes>(
         KvFormat::Kivi { bits: KiviBits::Two, .. } => {
             l.apart(Visit(visitor, ChannelKeys::<TwoBits>::new(quants(l, tile, scales))));
         }
+        KvFormat::Turbo3 => l.apart(Visit(visitor, TurboKeys::new(l, (numbers, tile.scales), scales))),
         KvFormat::Nuq3 => unreachable!("tiles of nuq3 are widened as a whole"),
     }
 }
@@ -193,6 +201,9 @@ pub(super) fn with_values<L: WideLanes>(
         }
         KvFormat::Kivi { bits: KiviBits::Two, .. } => {
             l.apart(Visit(visitor, TokenValues::<TwoBits>::new(quants(l, tile, scales), columns, group)));
+        }
+        KvFormat::Turbo3 => {
+            l.apart(Visit(visitor, TurboValues::new(l, (numbers, tile.scales), columns, scales)));
         }
         KvFormat::Nuq3 => unreachable!("tiles of nuq3 are widened as a whole"),
     }
@@ -255,7 +266,7 @@ pub(super) fn pad_values<L: WideLanes>(l: L, tile: KvTile<'_>, dim: usize, to: &
         KvFormat::F32 => float::pad::<L, f32>(l, bytemuck::cast_slice(tile.numbers), dim, to),
         KvFormat::F16 => float::pad::<L, f16>(l, bytemuck::cast_slice(tile.numbers), dim, to),
         KvFormat::BF16 => float::pad::<L, bf16>(l, bytemuck::cast_slice(tile.numbers), dim, to),
-        KvFormat::Q8 | KvFormat::Q4 | KvFormat::Kivi { .. } | KvFormat::Nuq3 => {
+        KvFormat::Q8 | KvFormat::Q4 | KvFormat::Kivi { .. } | KvFormat::Nuq3 | KvFormat::Turbo3 => {
             unreachable!("quantized rows are multiples of 32, as `check` ensures")
         }
     }

@@ -90,7 +90,7 @@ pub(super) fn store_row<L: Lanes>(l: L, format: KvFormat, run: &TileRun, row: He
         (KvFormat::Kivi { bits: KiviBits::Two, .. }, KvRole::Values) => {
             per_token::store::<L, TwoBits>(l, row.values, row.values.len(), row.slot, group, numbers, scales);
         }
-        (KvFormat::Kivi { .. }, KvRole::Keys) | (KvFormat::Nuq3, _) => {
+        (KvFormat::Kivi { .. }, KvRole::Keys) | (KvFormat::Nuq3 | KvFormat::Turbo3, _) => {
             unreachable!("such rows are refused, or stored as a run")
         }
     }

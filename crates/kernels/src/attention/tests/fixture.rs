@@ -4,6 +4,7 @@ use half::{bf16, f16};
 
 use super::super::*;
 pub(super) use super::nuq::Nuq;
+use super::turbo::decode_tile;
 use crate::Isa;
 use crate::attention::KvBuffer;
 use crate::lanes::Fused;
@@ -326,6 +327,7 @@ pub(super) fn decode_at(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usiz
         KvFormat::Q8 => f32::from(run[index] as i8) * half(32 * head_dim + 2 * group),
         KvFormat::Q4 => scaled(4),
         KvFormat::Kivi { bits, .. } => scaled(bits.get()),
+        KvFormat::Turbo3 => decode_tile(role, run, head_dim, [slot, dimension]),
         KvFormat::Nuq3 => Nuq::of(layout).decode(role, run, (start + position) / 32, [slot, head, dimension]),
     }
 }

@@ -9,6 +9,7 @@ mod nuq;
 mod property;
 mod sinks;
 mod squat;
+mod turbo;
 
 use fixture::{Random, Sequence, assert_close, assert_same_bits, best, scalar};
 

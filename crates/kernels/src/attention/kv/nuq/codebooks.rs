@@ -1,9 +1,10 @@
 //! Codebooks: `nuq3` calibration of one layer.
 
+use super::super::three_bits::LEVELS;
 use crate::{Error, Result};
 
 /// Number of levels of a codebook.
-pub const NUQ_LEVELS: usize = 8;
+pub const NUQ_LEVELS: usize = LEVELS;
 
 /// Calibration of one layer: levels of keys and values, and key ranges per dimension before RoPE.
 ///

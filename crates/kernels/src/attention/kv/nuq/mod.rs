@@ -21,8 +21,7 @@
 //! keys with a non-finite value has only empty entries, with a NaN as the first value, and is read
 //! as NaN. A position of values with a non-finite value has the half NaN.
 //!
-//! Of 32 codes, eight bytes hold the two lower bits in the layout of the two-bit formats. Four
-//! bytes hold the upper bits: that of code `8 k + j` is bit `2 k + j / 4` of byte `j % 4`.
+//! Codes are packed as in `three_bits.rs`.
 //!
 //! # Source
 //! Hooper et al., "`KVQuant`: towards 10 million context length LLM inference with KV cache
@@ -41,7 +40,6 @@ mod write;
 mod tests;
 
 use super::{GROUP, KEY_TILE};
-use crate::lanes::LANES;
 
 pub use codebooks::{NUQ_LEVELS, NuqCodebooks};
 pub use context::NuqContext;
@@ -52,39 +50,8 @@ pub(in crate::attention) use read::{widen_keys, widen_values};
 pub use train::NuqTraining;
 pub(super) use write::{store_keys, store_values};
 
-/// Bytes per 32 codes.
-const CODE_BYTES: usize = 12;
-
 /// Middle and half-width of a range.
 #[inline(always)]
 fn middle_and_half([low, high]: [f32; 2]) -> [f32; 2] {
     [0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low]
-}
-
-/// Unpacks 32 codes, eight at a time.
-#[inline(always)]
-fn unpack(packed: &[u8; CODE_BYTES]) -> [[u8; LANES]; GROUP / LANES] {
-    let [a, b, c, d, e, f, g, h, high @ ..] = *packed;
-    let low = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-    let high = u64::from(u32::from_le_bytes(high));
-    // A byte of upper bits serves two lanes, the second from the next bit.
-    let high = high | high >> 1 << 32;
-    let mut codes = [[0; LANES]; GROUP / LANES];
-    for (eight, codes) in codes.iter_mut().enumerate() {
-        let low = low >> (2 * eight) & 0x0303_0303_0303_0303;
-        let high = high >> (2 * eight) & 0x0101_0101_0101_0101;
-        *codes = (low | high << 2).to_le_bytes();
-    }
-    codes
-}
-
-/// Packs 32 codes.
-fn pack(codes: &[u8; GROUP]) -> [u8; CODE_BYTES] {
-    let mut packed = [0; CODE_BYTES];
-    for (i, code) in codes.iter().enumerate() {
-        let (eight, lane) = (i / LANES, i % LANES);
-        packed[lane] |= (code & 3) << (2 * eight);
-        packed[LANES + lane % 4] |= (code >> 2) << (2 * eight + lane / 4);
-    }
-    packed
 }

@@ -2,9 +2,10 @@
 
 use half::f16;
 
+use super::super::three_bits::{CODE_BYTES, unpack};
 use super::super::{KEY_TILE, KvTile, Line, WIDE, floats_mut};
 use super::outliers::{NO_PLACE, split_outliers};
-use super::{CODE_BYTES, GROUP, NuqTile, middle_and_half, unpack};
+use super::{GROUP, NuqTile, middle_and_half};
 use crate::lanes::{Groups, LANES, Vectors, WideLanes};
 
 /// Lines per 32 values.

@@ -1,19 +1,14 @@
-//! Unit tests: packing, selection of outliers, levels.
+//! Unit tests: selection of outliers, levels.
 
 use proptest::prelude::*;
 
 use super::super::KvRole;
+use super::super::three_bits::CODE_BYTES;
 use super::outliers::{Trimmed, n_outliers};
 use super::train::Histogram;
 use super::*;
 
 proptest! {
-    #[test]
-    fn codes_come_back(codes in prop::array::uniform32(0u8..8)) {
-        let found = unpack(&pack(&codes));
-        prop_assert_eq!(found.as_flattened(), &codes);
-    }
-
     /// Removing outliers shortens ranges, never below the remaining values, and loses no value.
     #[test]
     fn ranges_hold_what_was_not_taken_off(

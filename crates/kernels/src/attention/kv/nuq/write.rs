@@ -2,10 +2,11 @@
 
 use half::f16;
 
-use super::super::codes::{count, inverse};
+use super::super::codes::inverse;
+use super::super::three_bits::{CODE_BYTES, nearest, pack, thresholds};
 use super::super::{KEY_TILE, KvRole, Line, floats};
 use super::outliers::{Outlier, Trimmed, keep, n_outliers};
-use super::{CODE_BYTES, GROUP, NUQ_LEVELS, NuqTile, middle_and_half, pack};
+use super::{GROUP, NuqTile, middle_and_half};
 use crate::lanes::{LANES, Lanes, WideLanes};
 
 /// Stores a tile of keys; applies the inverse RoPE in place.
@@ -100,19 +101,4 @@ fn rounded_range(range: Option<[f32; 2]>) -> [f16; 2] {
         Some([middle, half]) if middle.is_finite() && half.is_finite() => [middle, half],
         _ => [f16::ZERO, f16::NAN],
     }
-}
-
-/// Decision thresholds: midpoints of neighbouring levels.
-fn thresholds(levels: &[f32; NUQ_LEVELS]) -> [f32; NUQ_LEVELS - 1] {
-    std::array::from_fn(|i| 0.5 * levels[i] + 0.5 * levels[i + 1])
-}
-
-/// Codes of the levels nearest to eight values: the number of thresholds below each.
-#[inline(always)]
-fn nearest<L: Lanes>(l: L, thresholds: &[f32; NUQ_LEVELS - 1], x: L::V) -> [u8; LANES] {
-    let mut code = l.zero();
-    for threshold in thresholds {
-        code = l.add(code, l.select_lt(l.splat(*threshold), x, l.splat(1.0), l.zero()));
-    }
-    count(l, code, [0.0, (NUQ_LEVELS - 1) as f32])
 }
