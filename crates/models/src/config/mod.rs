@@ -170,6 +170,11 @@ impl ModelConfig {
         self.decoder.layers.ffn_dims.get(layer).copied().unwrap_or(self.ffn_dim)
     }
 
+    /// True if a layer rotates queries and keys.
+    pub(crate) fn rotates(&self, layer: usize) -> bool {
+        !self.local_rope.as_ref().is_some_and(|local| local.rope.is_none() && local.layers[layer])
+    }
+
     /// Values of a sequence's state, of all layers that keep one.
     pub fn state_values(&self) -> usize {
         let values = |recurrent: &Recurrent| recurrent.index_of(self.n_layers) * recurrent.layer_values();

@@ -63,6 +63,12 @@ pub(crate) fn read_rope(
     } else {
         read_scaling(keys, context_length, decoder)?
     };
+    if decoder.unit_head_norms && !matches!(scaling, RopeScaling::None | RopeScaling::Linear { .. }) {
+        // Its factor of cosines and sines would be undone by norms behind RoPE.
+        let found = keys.text("rope.scaling.type")?.unwrap_or("longrope");
+        let expected = "`none` or `linear` for heads that are normed behind RoPE";
+        return Err(keys.invalid("rope.scaling.type", format!("`{found}`"), expected));
+    }
     Ok(RopeConfig { base: base.into(), rotary_dim, scaling, frequency_divisors })
 }
 

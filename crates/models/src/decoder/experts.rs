@@ -198,6 +198,9 @@ impl Layer<'_> {
         input.update(pool, &|rows, out| {
             for (origin, out) in sorted[rows].iter().zip(out.chunks_exact_mut(dim)) {
                 out.copy_from_slice(&inputs[origin.token as usize * dim..][..dim]);
+                if spec.weighs_inputs {
+                    out.iter_mut().for_each(|value| *value *= origin.input_scale);
+                }
             }
         });
         observe(ExpertProduct::Input, input, sorted);

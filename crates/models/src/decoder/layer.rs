@@ -3,12 +3,13 @@
 //! family's switches are read here.
 
 use ruvllm_adapters::Site;
-use ruvllm_kernels::attention::{AttentionCall, AttentionShape, Mask};
+use ruvllm_kernels::attention::{AttentionCall, AttentionShape, KvView, Mask};
 use ruvllm_kernels::matmul::Activations;
 use ruvllm_kernels::rope::RopeTable;
 use ruvllm_kv_cache::Sequence;
 
 use super::adapt::{Product, project_adapted};
+use super::chunks::{Piece, pieces};
 use super::rope::RopeTables;
 use crate::batch::{Segment, Span, count};
 use crate::compute::Compute;
@@ -245,7 +246,8 @@ impl Layer<'_> {
     /// RoPE, attention temperature and Hadamard rotation of one row of queries.
     pub(super) fn place_query(&self, query: &mut [f32], position: usize, cache: &Sequence) {
         self.apply_rope(query, position, self.rope(cache));
-        if let Some(temperature) = &self.config.decoder.attention_temperature {
+        let temperature = self.config.decoder.attention_temperature.as_ref();
+        if let Some(temperature) = temperature.filter(|it| !it.unrotated_layers || !self.rotates()) {
             let factor = temperature.factor(position);
             query.iter_mut().for_each(|x| *x *= factor);
         }
@@ -264,6 +266,11 @@ impl Layer<'_> {
                 slot[..width].copy_from_slice(&queries[span.range(width)][(span.len - 1) * width..]);
             }
         }
+    }
+
+    /// True if the layer rotates queries and keys.
+    fn rotates(&self) -> bool {
+        self.config.rotates(self.index)
     }
 
     /// RoPE table of this layer for a sequence.
@@ -335,13 +342,18 @@ impl Layer<'_> {
         let width = heads.query_dim();
         let out = attended.resize(n_rows, width);
         let (mut calls, mut blocks) = list.take(wanted.len());
-        calls.extend(wanted.iter().zip(&mut blocks).map(|(span, blocks)| {
+        let chunk = self.config.decoder.window.chunk_of_layer(self.index);
+        for (span, blocks) in wanted.iter().zip(&mut blocks) {
             let step = &segments[span.segment].step;
-            let start = span.position - step.sequence().dropped_tokens();
-            let shape = self.attention_shape(start, span.len);
-            let kv = step.view(self.cache_index, blocks).with_len(start + span.len);
-            AttentionCall { shape, kv, sinks }
-        }));
+            let view = step.view(self.cache_index, blocks);
+            let memory = (step.sequence().dropped_tokens(), step.sequence().store().block_tokens());
+            let pieces = pieces(span.position..span.position + span.len, chunk, memory);
+            calls.extend(pieces.map(|piece| {
+                let shape = self.attention_shape(&piece);
+                let kv = KvView::new(&view.blocks()[piece.skipped_blocks..], piece.start + piece.len);
+                AttentionCall { shape, kv, sinks }
+            }));
+        }
         compute.kernels.attention_batch(&compute.pool, &calls, &queries[..n_rows * width], out, scratch);
         list.put_calls(calls);
         list.put_blocks(blocks);
@@ -356,18 +368,22 @@ impl Layer<'_> {
         }
     }
 
-    /// Shape of the attention of `n_queries` queries, the first of which has `query_start` keys
-    /// before its own in the view.
-    fn attention_shape(&self, query_start: usize, n_queries: usize) -> AttentionShape {
+    /// Shape of the attention of the queries of a call.
+    fn attention_shape(&self, piece: &Piece) -> AttentionShape {
         let Layer { config, heads, .. } = self;
+        let span = &config.decoder.window;
+        let window = match span.chunk_of_layer(self.index) {
+            Some(_) => piece.window,
+            None => span.of_layer(self.index),
+        };
         AttentionShape {
             n_heads: heads.n_heads,
             n_kv_heads: heads.n_kv_heads,
             head_dim: heads.head_dim,
-            query_start,
-            n_queries,
+            query_start: piece.start,
+            n_queries: piece.len,
             scale: config.decoder.attention_scale,
-            mask: Mask::Causal { window: config.decoder.window.of_layer(self.index) },
+            mask: Mask::Causal { window },
             soft_cap: config.decoder.attention_soft_cap,
             alibi: None,
         }

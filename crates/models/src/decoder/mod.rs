@@ -2,6 +2,7 @@
 //! The inside of a layer is in `layer`.
 
 mod adapt;
+mod chunks;
 mod experts;
 mod gates;
 mod latent;
@@ -39,6 +40,7 @@ use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
+use crate::family::DecoderSpec;
 use crate::rows;
 use crate::weights::{LoadProgress, RankHead, WeightBytes, Weights};
 use crate::workspace::{Buffers, Workspace, resize};
@@ -379,8 +381,8 @@ impl Model {
         }
         latent::prepare(&mut buffers.latent, config, n_tokens)?;
         per_layer::prepare(&mut buffers.per_layer, config, n_tokens)?;
-        let has_norms = config.decoder.head_norms || config.decoder.row_norms;
-        let head_norms = if has_norms { query_dim } else { 0 };
+        let DecoderSpec { head_norms, row_norms, unit_head_norms, .. } = config.decoder;
+        let head_norms = if head_norms || row_norms || unit_head_norms { query_dim } else { 0 };
         let post_norms = if config.decoder.post_norms { config.model_dim } else { 0 };
         resize(&mut buffers.unnormed, rows(head_norms.max(post_norms)), "norms")?;
         if let Some(experts) = &config.decoder.experts {

@@ -41,7 +41,7 @@ impl Routing<'_> {
         match self.router.scoring {
             Scoring::Softmax => kernels.softmax(logits),
             Scoring::Sigmoid => logits.iter_mut().for_each(|logit| *logit = sigmoid(*logit)),
-            Scoring::SoftmaxOfSelected => {}
+            Scoring::SoftmaxOfSelected | Scoring::SigmoidOfSelected => {}
         }
         selection.copy_from_slice(logits);
         if let Some(bias) = self.bias {
@@ -96,6 +96,9 @@ impl Routing<'_> {
 
     /// From scores to weights.
     fn weigh(&self, choices: &mut [Choice]) {
+        if self.router.scoring == Scoring::SigmoidOfSelected {
+            choices.iter_mut().for_each(|choice| choice.weight = sigmoid(choice.weight));
+        }
         if self.router.scoring == Scoring::SoftmaxOfSelected {
             let largest = choices.iter().fold(f32::NEG_INFINITY, |most, choice| most.max(choice.weight));
             for choice in &mut *choices {
@@ -175,6 +178,17 @@ mod tests {
         let sum = (sigmoid(2.0) + sigmoid(-1.0)) / 2.0;
         let expected = expected.map(|(expert, weight)| (expert, weight / sum));
         assert_close(choose(&renormalized, Some(&bias), &LOGITS, 2), &expected);
+    }
+
+    #[test]
+    fn sigmoids_of_selected_experts_select_by_logits() {
+        let sigmoids = router(Scoring::SigmoidOfSelected, false);
+        assert_close(choose(&sigmoids, None, &[30.0, 20.0, 40.0], 1), &[(2, 1.0)]);
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        assert_close(
+            choose(&sigmoids, None, &[-1.0, 0.5, -2.0], 2),
+            &[(0, sigmoid(-1.0)), (1, sigmoid(0.5))],
+        );
     }
 
     #[test]

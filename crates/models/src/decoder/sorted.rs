@@ -37,6 +37,8 @@ pub(crate) struct ExpertBuffers {
 pub(super) struct SortedRow {
     pub(super) token: u32,
     pub(super) expert: u32,
+    /// Factor of the input; another than 1 where weights multiply inputs.
+    pub(super) input_scale: f32,
 }
 
 impl ExpertBuffers {
@@ -58,7 +60,9 @@ impl ExpertBuffers {
             for choice in choices {
                 let place = &mut places[choice.expert as usize];
                 choice.row = *place as u32;
-                sorted[*place] = SortedRow { token: token as u32, expert: choice.expert };
+                let input_scale =
+                    if experts.weighs_inputs { std::mem::replace(&mut choice.weight, 1.0) } else { 1.0 };
+                sorted[*place] = SortedRow { token: token as u32, expert: choice.expert, input_scale };
                 *place += 1;
             }
         }

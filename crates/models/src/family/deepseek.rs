@@ -5,7 +5,7 @@ use ruvllm_kernels::rope::RopeLayout;
 
 use super::experts::{Experts, Shared, Usual};
 use super::latent::LatentAttention;
-use super::llama::read_temperature;
+use super::temperature::read_temperature;
 use super::{DecoderSpec, Family, LocalRopes, Sizes};
 use crate::config::keys::Keys;
 use crate::error::Result;

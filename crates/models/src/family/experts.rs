@@ -33,6 +33,8 @@ pub struct Experts {
     /// True if the network of every token stands beside the experts: router and experts have inputs
     /// of their own from the residual stream, and both outputs are normed.
     pub is_beside: bool,
+    /// True if weights multiply the inputs of experts in the place of their outputs.
+    pub weighs_inputs: bool,
     /// Activation of the experts; the shared ones have that of the decoder.
     pub activation: Activation,
     /// Choice of experts and of their weights.
@@ -94,6 +96,7 @@ impl Experts {
             shared_dim,
             shared_gate,
             is_beside,
+            weighs_inputs: false,
             activation,
             router,
         })
@@ -102,9 +105,16 @@ impl Experts {
 
 /// The layers with experts, and the width of the feed-forward network of the others.
 fn read_layers(keys: &Keys<'_>, n_layers: usize) -> Result<(Vec<bool>, usize)> {
+    const STEP: &str = "interleave_moe_layer_step";
     let leading = keys.count("leading_dense_block_count", 0..=n_layers.saturating_sub(1))?.unwrap_or(0);
-    let layers = (0..n_layers).map(|layer| layer >= leading).collect();
-    let dense_dim = (leading > 0).then(|| keys.require_count("feed_forward_length", 1..=MAX_WIDTH));
+    // The last of every so many has experts.
+    let step = keys.count(STEP, 1..=n_layers)?.unwrap_or(1);
+    let has_experts = |layer: usize| layer >= leading && (layer + 1).is_multiple_of(step);
+    let layers: Vec<bool> = (0..n_layers).map(has_experts).collect();
+    if !layers.contains(&true) {
+        return Err(keys.invalid(STEP, step, "a step to layers behind the leading ones without experts"));
+    }
+    let dense_dim = layers.contains(&false).then(|| keys.require_count("feed_forward_length", 1..=MAX_WIDTH));
     Ok((layers, dense_dim.transpose()?.unwrap_or(0)))
 }
 

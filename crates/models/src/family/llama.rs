@@ -4,8 +4,9 @@
 use ruvllm_kernels::rope::RopeLayout;
 
 use super::experts::{Experts, Usual};
-use super::{AttentionTemperature, DecoderSpec, Family, LocalRopes, Sizes};
-use crate::config::keys::{Keys, Limits, Real};
+use super::temperature::read_temperature;
+use super::{DecoderSpec, Family, LocalRopes, Sizes};
+use crate::config::keys::Keys;
 use crate::error::Result;
 
 pub(super) const LLAMA: Family = Family {
@@ -41,19 +42,4 @@ fn common(keys: &Keys<'_>, sizes: &Sizes) -> Result<DecoderSpec> {
         reordered_heads: true,
         ..DecoderSpec::usual(keys, sizes)?
     })
-}
-
-/// Slopes of the attention temperature; published models have 0.1, and 0 is none.
-const TEMPERATURE_SCALES: Limits = Limits { least: 0.0, most: 1e3 };
-
-/// The steps are as long as the file says, or as the context before it was scaled.
-pub(super) fn read_temperature(keys: &Keys<'_>) -> Result<Option<AttentionTemperature>> {
-    let scale = keys.real("attention.temperature_scale", Real::Within(TEMPERATURE_SCALES))?;
-    let Some(scale) = scale.filter(|&scale| scale > 0.0) else { return Ok(None) };
-    let steps = 1..=u32::MAX as usize;
-    let every = match keys.count("attention.temperature_length", steps.clone())? {
-        Some(every) => every,
-        None => keys.require_count("rope.scaling.original_context_length", steps)?,
-    };
-    Ok(Some(AttentionTemperature { scale, every }))
 }

@@ -19,6 +19,7 @@ mod layers;
 mod lfm;
 mod listed;
 mod llama;
+pub(crate) mod llama4;
 mod mamba;
 mod nemotron;
 mod olmo;
@@ -27,6 +28,7 @@ mod qwen;
 mod recurrent;
 mod router;
 mod spec;
+mod temperature;
 mod window;
 
 pub use self::activation::Activation;
@@ -43,7 +45,8 @@ pub(crate) use self::listed::listed;
 pub use self::mamba::Mamba2;
 pub use self::recurrent::{Recurrent, RecurrentMixer, ShortConvolution};
 pub use self::router::{ExpertGroups, Router, Scoring};
-pub use self::spec::{AttentionTemperature, DecoderSpec, Projections};
+pub use self::spec::{DecoderSpec, Projections};
+pub use self::temperature::AttentionTemperature;
 pub use self::window::Window;
 use crate::config::keys::{Keys, Real};
 use crate::error::{Error, Result};
@@ -57,6 +60,7 @@ const FAMILIES: &[Family] = &[
     llama::LLAMA,
     llama::MISTRAL3,
     llama::SMOLLM3,
+    llama4::LLAMA4,
     qwen::QWEN2,
     qwen::QWEN3,
     qwen::QWEN2_MOE,

@@ -31,6 +31,9 @@ pub enum Scoring {
     Sigmoid,
     /// Softmax over the selected experts; the selection is by logits.
     SoftmaxOfSelected,
+    /// Sigmoid of the logit of each selected expert; the selection is by logits, which differ where
+    /// sigmoids are rounded to 1.
+    SigmoidOfSelected,
 }
 
 /// Groups of consecutive experts: a token's experts are of its best groups. A group has the score

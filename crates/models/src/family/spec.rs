@@ -7,6 +7,7 @@ use super::experts::Experts;
 use super::latent::LatentAttention;
 use super::layers::{LayerKinds, LayerParts};
 use super::recurrent::Recurrent;
+use super::temperature::AttentionTemperature;
 use super::window::{self, Window};
 use super::{Sizes, YARN_TRUNCATE, read_attention_scale};
 use crate::config::keys::Keys;
@@ -56,6 +57,9 @@ pub struct DecoderSpec {
     pub head_norms: bool,
     /// True if the norms of heads may be absent: files that lack them are models without.
     pub optional_head_norms: bool,
+    /// True if each head of the queries and keys is normed without weights in layers that rotate
+    /// them. Models do so behind RoPE, which leaves the length of a head as it is.
+    pub unit_head_norms: bool,
     /// True if queries and keys are normed before RoPE, all heads of a token together.
     pub row_norms: bool,
     /// True if the inputs of attention and of the feed-forward network are normed.
@@ -95,6 +99,8 @@ impl DecoderSpec {
             (!self.activation.is_gated(), "feed-forward networks without a gate"),
             (!self.input_norms, "no norms before attention and the feed-forward network"),
             (self.row_norms, "norms over all heads of a query or key together"),
+            (self.unit_head_norms, "norms of heads without weights"),
+            (self.window.is_chunked(), "attention within chunks"),
             (self.residual_scale != 1.0, "a factor of what layers add to the residual stream"),
         ];
         features.into_iter().find_map(|(is_there, name)| is_there.then(|| name.to_owned()))
@@ -142,6 +148,7 @@ impl DecoderSpec {
             projections: Projections::Separate,
             head_norms: false,
             optional_head_norms: false,
+            unit_head_norms: false,
             row_norms: false,
             input_norms: true,
             ffn_norm_name: "ffn_norm.weight",
@@ -152,25 +159,6 @@ impl DecoderSpec {
             logits_scale: 1.0,
             logits_soft_cap: None,
         })
-    }
-}
-
-/// Position-dependent attention temperature: queries are multiplied by `1 + scale * ln(1 +
-/// floor(position / every))`, so that attention stays as sharp with more keys. Source: Llama 4.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub struct AttentionTemperature {
-    /// Growth of the factor.
-    pub scale: f32,
-    /// Positions from one step to the next; there is no effect before the first.
-    pub every: usize,
-}
-
-impl AttentionTemperature {
-    /// The factor of a query.
-    pub fn factor(&self, position: usize) -> f32 {
-        let steps = (position / self.every.max(1)) as f64;
-        (1.0 + f64::from(self.scale) * steps.ln_1p()) as f32
     }
 }
 

@@ -1,4 +1,4 @@
-//! Attention span of the layers: full or sliding window.
+//! Attention span of the layers: full, sliding window or chunks.
 
 use crate::config::keys::Keys;
 use crate::error::Result;
@@ -21,6 +21,14 @@ pub enum Window {
         /// True for layers with the window, `[n_layers]`.
         windowed: Vec<bool>,
     },
+    /// Chunked attention: a query sees itself and the tokens before it in its own chunk, in some
+    /// layers; in the others to the first token. Source: Llama 4.
+    Chunked {
+        /// Tokens of a chunk; the first begins at position 0.
+        tokens: usize,
+        /// True for layers with chunks, `[n_layers]`.
+        chunked: Vec<bool>,
+    },
 }
 
 /// Defaults for files without the keys.
@@ -37,12 +45,36 @@ impl Usual {
 }
 
 impl Window {
-    /// Sliding-window size of `layer` in tokens; `None` for full attention.
+    /// Sliding-window size of `layer` in tokens, or the length of its chunks, beyond which no query
+    /// sees either; `None` for full attention.
     pub fn of_layer(&self, layer: usize) -> Option<usize> {
         match self {
             Self::Full => None,
             Self::Sliding(tokens) => Some(*tokens),
             Self::Mixed { tokens, windowed } => windowed.get(layer)?.then_some(*tokens),
+            Self::Chunked { .. } => self.chunk_of_layer(layer),
+        }
+    }
+
+    /// Length in tokens of the chunks of `layer`; `None` without.
+    pub fn chunk_of_layer(&self, layer: usize) -> Option<usize> {
+        match self {
+            Self::Chunked { tokens, chunked } => chunked.get(layer)?.then_some(*tokens),
+            _ => None,
+        }
+    }
+
+    /// True if some layer has chunked attention.
+    pub fn is_chunked(&self) -> bool {
+        matches!(self, Self::Chunked { .. })
+    }
+
+    /// Chunks in the place of windows, in the same layers of `n_layers`.
+    pub(super) fn into_chunks(self, n_layers: usize) -> Self {
+        match self {
+            Self::Sliding(tokens) => Self::Chunked { tokens, chunked: vec![true; n_layers] },
+            Self::Mixed { tokens, windowed } => Self::Chunked { tokens, chunked: windowed },
+            other => other,
         }
     }
 

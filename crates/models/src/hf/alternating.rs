@@ -1,12 +1,12 @@
-//! Tensors of all experts in which gate and up alternate, as gpt-oss has them, until those of all
-//! layers are there.
+//! Tensors of all experts in which gate and up alternate (gpt-oss) or are one beside the other
+//! (Llama 4), until those of all layers are there.
 
 use std::collections::BTreeMap;
 
 use gguf_rs_lite::{TensorInfo, TensorType};
 
 use super::expert_rows::{BLOCK, BLOCK_BYTES, ExpertRows, RowForm};
-use super::experts::STACKS;
+use super::experts::{Experts, STACKS, StackForm};
 use super::origin::{Origin, Tensor};
 use super::shards::Stored;
 use super::sizes::ExpertSizes;
@@ -25,8 +25,9 @@ const SCALES: &str = "_scales";
 #[derive(Default)]
 pub(super) struct Alternating(BTreeMap<(usize, &'static str, &'static str), Stored>);
 
-/// Rows of all experts, of which stacks have every `stacks.len()`-th.
-struct Rows {
+/// Rows of all experts, of which stacks have every `stacks.len()`-th, or as many in turn.
+struct Rows<'a> {
+    form: &'a Experts,
     layer: usize,
     name: &'static str,
     stacks: &'static [&'static str],
@@ -64,16 +65,20 @@ impl Alternating {
     /// A tensor that is missing, or of another shape or type.
     pub(super) fn layer(
         &mut self,
+        form: &Experts,
         layer: usize,
         (model_dim, sizes): (usize, &ExpertSizes),
     ) -> Result<Vec<Tensor>> {
         let (width, inner, experts) = (model_dim as u64, sizes.ffn_dim as u64, sizes.count as u64);
         let gate_up =
-            Rows { layer, name: GATE_UP, stacks: &STACKS[..2], rows: inner, columns: width, experts };
-        let down = Rows { layer, name: DOWN, stacks: &STACKS[2..], rows: width, columns: inner, experts };
+            Rows { form, layer, name: GATE_UP, stacks: &STACKS[..2], rows: inner, columns: width, experts };
+        let down = Rows { name: DOWN, stacks: &STACKS[2..], rows: width, columns: inner, ..gate_up };
         let mut tensors = Vec::with_capacity(2 * STACKS.len());
         for rows in [gate_up, down] {
             self.weights(&rows, &mut tensors)?;
+            if form.form == StackForm::Halves {
+                continue;
+            }
             let stored = self.require(&rows, BIAS)?;
             stored.supported_type()?;
             check_dims(&stored, &[rows.stored_rows(), experts])?;
@@ -88,10 +93,11 @@ impl Alternating {
         self.0.into_values().next()
     }
 
-    fn weights(&mut self, rows: &Rows, tensors: &mut Vec<Tensor>) -> Result<()> {
+    fn weights(&mut self, rows: &Rows<'_>, tensors: &mut Vec<Tensor>) -> Result<()> {
         let Rows { columns, experts, .. } = *rows;
         let dims = [columns, rows.rows, experts];
-        if !self.0.contains_key(&(rows.layer, rows.name, BLOCKS)) {
+        let is_halved = rows.form.form == StackForm::Halves;
+        if is_halved || !self.0.contains_key(&(rows.layer, rows.name, BLOCKS)) {
             let stored = self.require(rows, FLOATS)?;
             let tensor_type = stored.supported_type()?;
             check_dims(&stored, &[rows.stored_rows(), columns, experts])?;
@@ -111,15 +117,15 @@ impl Alternating {
         rows.push(&blocks, form, ("weight", &dims, TensorType::MXFP4), tensors)
     }
 
-    fn require(&mut self, rows: &Rows, end: &'static str) -> Result<Stored> {
-        let Rows { layer, name, .. } = *rows;
+    fn require(&mut self, rows: &Rows<'_>, end: &'static str) -> Result<Stored> {
+        let Rows { form, layer, name, .. } = *rows;
         self.0.remove(&(layer, name, end)).ok_or_else(|| Error::MissingTensor {
-            name: format!("model.layers.{layer}.mlp.experts.{name}{end}"),
+            name: format!("model.layers.{layer}.{}experts.{name}{end}", form.prefix()),
         })
     }
 }
 
-impl Rows {
+impl Rows<'_> {
     /// Rows of an expert in the folder.
     fn stored_rows(&self) -> u64 {
         self.rows * self.stacks.len() as u64
@@ -133,10 +139,15 @@ impl Rows {
         (suffix, dims, tensor_type): (&str, &[u64], TensorType),
         tensors: &mut Vec<Tensor>,
     ) -> Result<()> {
-        for (first, stack) in self.stacks.iter().enumerate() {
+        let (n_stacks, own) = (self.stacks.len(), self.rows as usize);
+        for (index, stack) in self.stacks.iter().enumerate() {
+            let (first, step) = match self.form.form {
+                StackForm::Halves => (index * own, 1),
+                _ => (index, n_stacks),
+            };
             let name = format!("blk.{}.{stack}.{suffix}", self.layer);
             let info = TensorInfo::new(name, dims, tensor_type)?;
-            let rows = ExpertRows { stored: stored.clone(), form: form(), first, step: self.stacks.len() };
+            let rows = ExpertRows { stored: stored.clone(), form: form(), first, step, rows: own };
             tensors.push(Tensor { info, origin: Origin::Experts(rows) });
         }
         Ok(())

@@ -17,7 +17,7 @@ use super::recurrent::Recurrent;
 use super::roles::Role;
 use super::rope::{self, Generated};
 use super::sizes::{MAX_HEAD_DIM, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Multipliers, Sizes};
-use super::{decoder, encoder, parts, window};
+use super::{chunked, decoder, encoder, parts, window};
 use crate::error::{Error, Result};
 use crate::family::{LatentAttention, listed};
 
@@ -201,7 +201,7 @@ impl Config {
         let kinds = LayerKinds::convert(decoder, &config, &mut sizes, &mut keys)?;
         let mut roles = Vec::new();
         match decoder.recurrent {
-            None => window::write(&config, decoder.window.as_ref(), &sizes, &mut keys)?,
+            None => write_spans(&config, decoder, &sizes, &mut keys)?,
             Some(recurrent) => {
                 (sizes.recurrent, roles) = recurrent.read(&config, sizes.n_layers)?;
                 recurrent.write(&sizes, &roles, &mut keys);
@@ -293,7 +293,9 @@ fn read_sizes(config: &Fields<'_>, decoder: &Decoder) -> Result<Sizes> {
     let attention = read_attention(config, decoder, model_dim)?;
     let mut ffn_dim = read_ffn_dim(config, decoder)?;
     let experts = decoder.experts.map(|experts| experts.read(config, ffn_dim)).transpose()?.flatten();
-    if let (None, Some(field)) = (&experts, decoder.experts.and_then(|experts| experts.shared_dim)) {
+    // Without experts, the network of some families is that of the shared ones.
+    let shared = decoder.experts.filter(|_| !decoder.networks[1].is_empty());
+    if let (None, Some(field)) = (&experts, shared.and_then(|experts| experts.shared_dim)) {
         ffn_dim = config.require_count(field, 1..=MAX_WIDTH)?;
     }
     Ok(Sizes {
@@ -379,18 +381,18 @@ fn read_attention(config: &Fields<'_>, decoder: &Decoder, model_dim: usize) -> R
 
 /// Width of the feed-forward network; of a mixture that names none, that of an expert.
 fn read_ffn_dim(config: &Fields<'_>, decoder: &Decoder) -> Result<usize> {
-    const FIELD: &str = "intermediate_size";
+    let field = decoder.ffn_dim;
     let of_experts = decoder.experts.and_then(|experts| experts.ffn_dim);
     if !decoder.adjusts_ffn_dim {
-        return match (config.count(FIELD, 1..=MAX_WIDTH)?, of_experts) {
+        return match (config.count(field, 1..=MAX_WIDTH)?, of_experts) {
             (Some(ffn_dim), _) => Ok(ffn_dim),
-            (None, Some(field)) => config.require_count(field, 1..=MAX_WIDTH),
-            (None, None) => config.require_count(FIELD, 1..=MAX_WIDTH),
+            (None, Some(of_experts)) => config.require_count(of_experts, 1..=MAX_WIDTH),
+            (None, None) => config.require_count(field, 1..=MAX_WIDTH),
         };
     }
     let named = match config.count("block_ff_dim", 1..=MAX_WIDTH)? {
         Some(named) => named,
-        None => config.require_count(FIELD, 1..=MAX_WIDTH)?,
+        None => config.require_count(field, 1..=MAX_WIDTH)?,
     };
     if config.flag("block_auto_adjust_ff_dim")? == Some(false) {
         return Ok(named);
@@ -439,6 +441,14 @@ fn write_sizes(config: &Fields<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut
         keys.count("vocab_size", vocab_size);
     }
     Ok(())
+}
+
+/// Attention spans of the layers.
+fn write_spans(config: &Fields<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
+    match decoder.is_chunked {
+        true => chunked::write(config, sizes, keys),
+        false => window::write(config, decoder.window.as_ref(), sizes, keys),
+    }
 }
 
 /// Soft caps, and the scale of scores where it is not that of the head.

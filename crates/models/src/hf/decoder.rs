@@ -1,5 +1,6 @@
 //! The families of decoders.
 
+use super::bases::{GELU_TANH, LLAMA_FAMILY, LLAMA_LIKE, QWEN, QWEN2_FAMILY, USUAL};
 use super::family::{Decoder, Family, Form, SoftCaps};
 use super::mixtures;
 use super::names;
@@ -7,49 +8,6 @@ use super::parts;
 use super::recurrent::Recurrent;
 use super::roles;
 use super::window::{Rule, Window};
-
-const SILU: &[&str] = &["silu", "swish"];
-/// Early Gemma files say `gelu` and mean the form with tanh.
-const GELU_TANH: &[&str] = &["gelu_pytorch_tanh", "gelu"];
-
-/// Defaults that most decoders share.
-const USUAL: Decoder = Decoder {
-    n_heads: None,
-    n_kv_heads: None,
-    head_dim: None,
-    context: None,
-    norm_eps: 1e-6,
-    is_tied: None,
-    writes_vocab_size: false,
-    writes_head_dim: true,
-    writes_rotary_dim: false,
-    rope_base: None,
-    window_rope_base: None,
-    yarn_truncate: true,
-    needs_scaling: false,
-    has_long_rope: false,
-    is_mistral3: false,
-    still_every: None,
-    rotation_switch: None,
-    has_factors: false,
-    has_multipliers: false,
-    soft_caps: SoftCaps::None,
-    has_layer_kinds: false,
-    window: None,
-    experts: None,
-    is_latent: false,
-    recurrent: None,
-    recurrent_layer: &[],
-    dense_layer: &[],
-    expert_layer: &[],
-    networks: [&[], &[]],
-    head_norm_switch: None,
-    prediction_layers: None,
-    partial_rotary: 1.0,
-    rotary_sections: None,
-    adjusts_ffn_dim: false,
-    is_encoder: false,
-};
 
 const QWEN35_DECODER: Decoder = Decoder {
     n_kv_heads: Some(4),
@@ -99,19 +57,6 @@ const NEMOTRON_FAMILY: Family = Family {
     layer: parts::NEMOTRON_ATTENTION,
     activations: &["relu2"],
     ..LLAMA_FAMILY
-};
-
-const LLAMA_LIKE: Decoder = Decoder { writes_vocab_size: true, writes_rotary_dim: true, ..USUAL };
-
-const QWEN: Decoder = Decoder {
-    window: Some(Window {
-        switch: Some("use_sliding_window"),
-        layers: Rule::From(28),
-        number: &["max_window_layers"],
-        is_chosen: true,
-        ..Window::EVERY_LAYER
-    }),
-    ..USUAL
 };
 
 const DEEPSEEK: Decoder = Decoder {
@@ -253,6 +198,27 @@ pub(super) const FAMILIES: &[Family] = &[
             still_every: Some(4),
             ..LLAMA_LIKE
         }),
+        ..LLAMA_FAMILY
+    },
+    Family {
+        classes: &["Llama4ForCausalLM", "Llama4ForConditionalGeneration"],
+        model_types: &["llama4_text", "llama4"],
+        architecture: "llama4",
+        form: Form::Decoder(Decoder {
+            n_kv_heads: Some(8),
+            head_dim: Some(128),
+            context: Some(131_072),
+            norm_eps: 1e-5,
+            is_tied: Some(false),
+            rope_base: Some(500_000.0),
+            is_chunked: true,
+            experts: Some(&mixtures::LLAMA4),
+            dense_layer: parts::LLAMA4_DENSE,
+            ffn_dim: "intermediate_size_mlp",
+            ..LLAMA_LIKE
+        }),
+        layer: parts::LLAMA4,
+        interleaves_heads: false,
         ..LLAMA_FAMILY
     },
     Family {
@@ -522,29 +488,6 @@ pub(super) const FAMILIES: &[Family] = &[
         ..GEMMA_FAMILY
     },
 ];
-
-const LLAMA_FAMILY: Family = Family {
-    classes: &["LlamaForCausalLM"],
-    model_types: &["llama"],
-    architecture: "llama",
-    applies: |_| true,
-    form: Form::Decoder(LLAMA_LIKE),
-    names: &names::DECODER,
-    layer: parts::LLAMA,
-    interleaves_heads: true,
-    norms_plus_one: false,
-    activations: SILU,
-};
-
-const QWEN2_FAMILY: Family = Family {
-    classes: &["Qwen2ForCausalLM"],
-    model_types: &["qwen2"],
-    architecture: "qwen2",
-    form: Form::Decoder(QWEN),
-    layer: parts::QWEN2,
-    interleaves_heads: false,
-    ..LLAMA_FAMILY
-};
 
 const OLMO: Decoder = Decoder { norm_eps: 1e-5, ..USUAL };
 

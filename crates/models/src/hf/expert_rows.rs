@@ -1,5 +1,5 @@
-//! Rows of the matrices and biases of experts where gate and up alternate: from the tensors of
-//! gpt-oss to those of GGUF.
+//! Rows of the matrices and biases of experts in tensors of gate and up together: from those of
+//! gpt-oss and Llama 4 to those of GGUF.
 //!
 //! Source: `GptOssExperts` and the MXFP4 integration of transformers; blocks as llama.cpp's
 //! converter.
@@ -16,13 +16,14 @@ pub(super) const BLOCK: usize = 32;
 /// Bytes of the quants of a block.
 pub(super) const BLOCK_BYTES: usize = BLOCK / 2;
 
-/// Every `step`-th row from `first` on of the matrices of all experts.
+/// Rows of the matrices of all experts: `rows` of each, every `step`-th from `first` on.
 #[derive(Debug)]
 pub(super) struct ExpertRows {
     pub(super) stored: Stored,
     pub(super) form: RowForm,
     pub(super) first: usize,
     pub(super) step: usize,
+    pub(super) rows: usize,
 }
 
 /// Storage of the rows of all experts.
@@ -68,9 +69,9 @@ impl ExpertRows {
 
     /// The own rows of matrices with `rows` rows, of values of `N` bytes.
     fn transposed<const N: usize>(&self, bytes: &[u8], (rows, columns): (usize, usize)) -> Vec<u8> {
-        let own_rows = rows / self.step;
-        let mut out = vec![0; bytes.len() / self.step];
+        let own_rows = self.rows;
         let experts = bytes.as_chunks::<N>().0.chunks_exact((rows * columns).max(1));
+        let mut out = vec![0; experts.len() * own_rows * columns * N];
         let outs = out.as_chunks_mut::<N>().0.chunks_exact_mut((own_rows * columns).max(1));
         for (values, out) in experts.zip(outs) {
             transpose(values, rows, (self.first, self.step), out, columns);
@@ -118,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    fn rows(form: RowForm, dims: &[u64], first: usize, step: usize) -> ExpertRows {
+    fn rows(form: RowForm, dims: &[u64], (first, step, rows): (usize, usize, usize)) -> ExpertRows {
         let stored = Stored {
             name: "mlp.experts".into(),
             shard: 0,
@@ -128,7 +129,7 @@ mod tests {
             dims: dims.to_vec(),
             packed: None,
         };
-        ExpertRows { stored, form, first, step }
+        ExpertRows { stored, form, first, step, rows }
     }
 
     /// Twice the values of quants (OCP microscaling, E2M1).
@@ -145,7 +146,7 @@ mod tests {
             (first, step) in prop_oneof![Just((0, 1)), Just((0, 2)), Just((1, 2))],
         ) {
             // Two experts with two rows of three blocks.
-            let own = rows(RowForm::Bias, &[], first, step).repacked(&quants.concat(), &exponents, 3);
+            let own = rows(RowForm::Bias, &[], (first, step, 2 / step)).repacked(&quants.concat(), &exponents, 3);
             let mut found = vec![0.0; own.len() / 17 * 32];
             WeightFormat::MXFP4.dequantize(&own, &mut found);
             let rows = quants.chunks(3).zip(exponents.chunks(3)).skip(first).step_by(step);
@@ -164,9 +165,12 @@ mod tests {
         #[test]
         fn matrices_are_transposed(
             (experts, own_rows, columns) in (1_usize..3, 1_usize..70, 1_usize..70),
-            (first, step) in prop_oneof![Just((0, 1)), Just((0, 2)), Just((1, 2))],
+            (first, step, is_second) in
+                prop_oneof![Just((0, 1, false)), Just((0, 2, false)), Just((1, 2, false)), Just((0, 1, true))],
         ) {
-            let n_rows = own_rows * step;
+            // Every row or every other one, or the second half of the rows.
+            let n_rows = own_rows * if is_second { 2 } else { step };
+            let first = if is_second { own_rows } else { first };
             let value = |expert: usize, column: usize, row: usize| {
                 (((expert * columns + column) * n_rows + row) as u16).to_le_bytes()
             };
@@ -180,7 +184,7 @@ mod tests {
                     (0..columns).for_each(|column| expected.extend(value(expert, column, row * step + first)));
                 }
             }
-            let own = rows(RowForm::Transposed, &[], first, step);
+            let own = rows(RowForm::Transposed, &[], (first, step, own_rows));
             prop_assert_eq!(own.transposed::<2>(&stored, (n_rows, columns)), expected);
         }
     }

@@ -37,6 +37,9 @@ pub(super) struct Experts {
     /// Field with the number of leading layers without experts, and its default; `None`: experts
     /// in every layer.
     pub(super) leading_dense: Option<(&'static str, usize)>,
+    /// Field with the distance of layers with experts, the last of every so many, unless
+    /// `moe_layers` lists them; `None`: experts in every layer behind the leading ones.
+    pub(super) step: Option<&'static str>,
     /// Number of the function from logits to scores in GGUF; `None`: readers have a default.
     pub(super) scoring: Option<usize>,
     /// Field that says if a token's weights are divided by their sum, and its default; `None`: they
@@ -72,6 +75,8 @@ pub(super) enum StackForm {
     /// All experts in one tensor in which gate and up alternate, with biases: transposed, or in
     /// MXFP4.
     Alternating,
+    /// All experts in one tensor, transposed, the columns of gate before those of up.
+    Halves,
 }
 
 impl Experts {
@@ -125,7 +130,9 @@ impl Experts {
             }
             None => 0,
         };
-        Ok(Some(ExpertSizes { count, ffn_dim, shared_dim, leading_dense }))
+        let step = self.step.map_or(Ok(1), |field| read_step(config, field))?;
+        let sizes = ExpertSizes { count, ffn_dim, shared_dim, leading_dense, step };
+        Ok(Some(sizes).filter(|_| step > 0))
     }
 
     /// Writes the keys of the mixture.
@@ -142,6 +149,9 @@ impl Experts {
         }
         if self.leading_dense.is_some() {
             keys.count("leading_dense_block_count", sizes.leading_dense);
+        }
+        if self.step.is_some() {
+            keys.count("interleave_moe_layer_step", sizes.step);
         }
         if let Some(scoring) = self.scoring {
             keys.count("expert_gating_func", scoring);
@@ -188,6 +198,23 @@ impl Experts {
     pub(super) fn prefix(&self) -> &'static str {
         self.beginning.or(self.alias).unwrap_or("mlp.")
     }
+}
+
+/// Distance of the layers with experts, of which files have the first as the last of so many; 0: no
+/// layer has any.
+fn read_step(config: &Fields<'_>, field: &str) -> Result<usize> {
+    const LAYERS: &str = "moe_layers";
+    let n_layers = config.require_count("num_hidden_layers", 1..=MAX_LAYERS)?;
+    let Some(listed) = config.list(LAYERS)? else {
+        return Ok(config.count(field, 0..=n_layers)?.unwrap_or(1));
+    };
+    let layers: Option<Vec<usize>> =
+        listed.iter().map(|layer| layer.as_u64().and_then(|layer| usize::try_from(layer).ok())).collect();
+    let expected = || format!("layers of {n_layers} at equal distances, as far from one before the first");
+    let layers = layers.ok_or_else(|| config.invalid(LAYERS, expected()))?;
+    let Some(step) = layers.first().map(|first| first.saturating_add(1)) else { return Ok(0) };
+    let is_regular = layers.iter().copied().eq((step - 1..n_layers).step_by(step));
+    if is_regular { Ok(step) } else { Err(config.invalid(LAYERS, expected())) }
 }
 
 /// Groups of experts, of which a token's are of the best; one group is none.

@@ -96,6 +96,8 @@ pub(super) struct Decoder {
     pub(super) has_layer_kinds: bool,
     /// `None`: every layer sees the whole context.
     pub(super) window: Option<Window>,
+    /// Most layers see the tokens of their chunk, and the others do not rotate.
+    pub(super) is_chunked: bool,
     /// `None`: no mixture of experts.
     pub(super) experts: Option<&'static Experts>,
     /// Every layer has latent attention, whose tensors come behind those of the layer.
@@ -122,6 +124,8 @@ pub(super) struct Decoder {
     pub(super) partial_rotary: f64,
     /// Rotary positions of images have three parts, whose numbers of pairs other readers want.
     pub(super) rotary_sections: Option<[i32; 4]>,
+    /// Field with the width of the feed-forward network.
+    pub(super) ffn_dim: &'static str,
     /// The width of the feed-forward network is computed from the field.
     pub(super) adjusts_ffn_dim: bool,
     /// Attends to both sides, and gives vectors of texts alone: the form of a decoder's file.

@@ -12,6 +12,7 @@ pub(super) const USUAL: Experts = Experts {
     shared_dim: None,
     shared_count: None,
     leading_dense: None,
+    step: None,
     scoring: None,
     renormalize: Some(("norm_topk_prob", false)),
     scale: None,
@@ -77,6 +78,18 @@ pub(super) const GLM4: Experts = Experts {
     shared_count: Some(("n_shared_experts", 1)),
     leading_dense: Some(("first_k_dense_replace", 1)),
     ..DEEPSEEK
+};
+
+pub(super) const LLAMA4: Experts = Experts {
+    count: &["num_local_experts"],
+    may_be_dense: true,
+    ffn_dim: Some("intermediate_size"),
+    shared_dim: Some("intermediate_size"),
+    step: Some("interleave_moe_layer_step"),
+    renormalize: None,
+    beginning: Some("feed_forward."),
+    form: StackForm::Halves,
+    ..USUAL
 };
 
 pub(super) const GRANITE: Experts = Experts {

@@ -11,8 +11,10 @@
 //! converter.
 
 mod alternating;
+mod bases;
 mod change;
 mod chat_template;
+mod chunked;
 mod config;
 mod decoder;
 mod dense;

@@ -193,6 +193,29 @@ pub(super) const DEEPSEEK_DENSE: Parts = &[&[INPUT_NORM, FFN_NORM], NETWORK];
 pub(super) const MIXTRAL: Parts =
     &[&[INPUT_NORM, query(Bias::Never), key(Bias::Never), value(Bias::Never), OUTPUT, FFN_NORM, ROUTER]];
 
+pub(super) const LLAMA4: Parts = &[
+    &[INPUT_NORM],
+    ATTENTION,
+    &[
+        FFN_NORM,
+        plain("feed_forward.router", "ffn_gate_inp", Shape::Router),
+        plain("feed_forward.shared_expert.gate_proj", "ffn_gate_shexp", Shape::SharedUp),
+        plain("feed_forward.shared_expert.up_proj", "ffn_up_shexp", Shape::SharedUp),
+        plain("feed_forward.shared_expert.down_proj", "ffn_down_shexp", Shape::SharedDown),
+    ],
+];
+
+pub(super) const LLAMA4_DENSE: Parts = &[
+    &[INPUT_NORM],
+    ATTENTION,
+    &[
+        FFN_NORM,
+        plain("feed_forward.gate_proj", "ffn_gate", Shape::Up),
+        plain("feed_forward.up_proj", "ffn_up", Shape::Up),
+        plain("feed_forward.down_proj", "ffn_down", Shape::Down),
+    ],
+];
+
 /// Biases of queries, keys and values as `qkv_bias` says; the weights tell too.
 pub(super) const QWEN2_MOE: Parts = &[&[INPUT_NORM], ATTENTION, &[FFN_NORM, ROUTER], SHARED_EXPERTS];
 

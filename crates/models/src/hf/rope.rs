@@ -293,8 +293,8 @@ fn llama3_divisors(rope: &Rope<'_>, base: f32, rotary_dim: usize) -> Result<Vec<
     };
     let factor = real("factor", FACTORS, 8.0)?;
     let (low, high) = (real("low_freq_factor", TURNS, 1.0)?, real("high_freq_factor", TURNS, 4.0)?);
-    if low >= high {
-        return Err(fields.invalid("low_freq_factor", "a number below high_freq_factor"));
+    if low > high {
+        return Err(fields.invalid("low_freq_factor", "a number up to high_freq_factor"));
     }
     let original = rope.original_context.unwrap_or(8192) as f32;
     let divisor = |pair: usize| {
@@ -302,7 +302,8 @@ fn llama3_divisors(rope: &Rope<'_>, base: f32, rotary_dim: usize) -> Result<Vec<
         let wavelength = 2.0 * PI / frequency;
         if wavelength < original / high {
             1.0
-        } else if wavelength > original / low {
+        } else if wavelength > original / low || low == high {
+            // Llama 4 has no blend.
             factor
         } else {
             let smooth = (original / wavelength - low) / (high - low);

@@ -86,11 +86,13 @@ pub(super) struct ExpertSizes {
     pub(super) shared_dim: usize,
     /// Layers before the first with experts.
     pub(super) leading_dense: usize,
+    /// Of the layers behind these, the last of every so many has experts.
+    pub(super) step: usize,
 }
 
 impl ExpertSizes {
     /// True for a layer with experts.
     pub(super) fn are_in(&self, layer: usize) -> bool {
-        layer >= self.leading_dense
+        layer >= self.leading_dense && (layer + 1).is_multiple_of(self.step)
     }
 }

@@ -38,7 +38,7 @@ impl Stacks {
         let Some(rest) = name.strip_prefix("mlp.experts.") else { return Ok(Some(stored)) };
         let stored_name = stored.name.clone();
         let replaced = match rest {
-            _ if experts.form == StackForm::Alternating => match self.alternating.take(layer, rest, stored) {
+            _ if experts.form != StackForm::Usual => match self.alternating.take(layer, rest, stored) {
                 Ok(replaced) => replaced,
                 Err(stored) => return Ok(Some(stored)),
             },
@@ -79,8 +79,8 @@ impl Stacks {
         let (width, inner, count) = (model_dim as u64, sizes.ffn_dim as u64, sizes.count as u64);
         let mut tensors = Vec::with_capacity(STACKS.len() * layers.len());
         for &layer in layers {
-            if experts.form == StackForm::Alternating {
-                tensors.extend(self.alternating.layer(layer, (model_dim, sizes))?);
+            if experts.form != StackForm::Usual {
+                tensors.extend(self.alternating.layer(experts, layer, (model_dim, sizes))?);
                 continue;
             }
             if let Some(stored) = self.joint.remove(&(layer, 0)) {

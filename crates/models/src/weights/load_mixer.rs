@@ -75,7 +75,11 @@ fn load_attention(
     let is_absent = decoder.optional_head_norms && !source.has(&name("attn_q_norm.weight"));
     let has_norms = (decoder.head_norms || decoder.row_norms) && !is_absent;
     let norm_dims = if decoder.row_norms { [query_dim, kv_dim] } else { [heads.head_dim; 2] };
-    let mut norm = |part: &str, len| has_norms.then(|| source.vector(&name(part), len)).transpose();
+    let has_unit_norms = decoder.unit_head_norms && config.rotates(layer);
+    let mut norm = |part: &str, len| match has_norms {
+        true => source.vector(&name(part), len).map(Some),
+        false => Ok(has_unit_norms.then(|| vec![1.0; len])),
+    };
     Ok(AttentionWeights {
         query,
         key,

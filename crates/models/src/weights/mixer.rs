@@ -37,9 +37,9 @@ pub struct AttentionWeights {
     pub key: Linear,
     /// `[n_kv_heads * head_dim, model_dim]`; `None`: values are keys before their norm.
     pub value: Option<Linear>,
-    /// `[head_dim]`.
+    /// `[head_dim]`; ones for norms without weights.
     pub query_norm: Option<Vec<f32>>,
-    /// `[head_dim]`.
+    /// `[head_dim]`; ones for norms without weights.
     pub key_norm: Option<Vec<f32>>,
     /// Ones, `[head_dim]`.
     pub value_norm: Option<Vec<f32>>,

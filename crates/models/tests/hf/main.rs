@@ -3,6 +3,7 @@
 
 mod answers;
 mod chat_template;
+mod chunked;
 mod convert;
 mod encoders;
 mod forms;

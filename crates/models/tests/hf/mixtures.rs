@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::support::Copy;
 
-const MIXTURES: [&str; 18] = [
+const MIXTURES: [&str; 19] = [
     "qwen3moe",
     "qwen3moe_fused",
     "mixtral",
@@ -36,6 +36,7 @@ const MIXTURES: [&str; 18] = [
     "gemma4_moe",
     "qwen3next",
     "nemotron_h_moe",
+    "llama4",
 ];
 
 pub(crate) fn form(name: &str) -> PathBuf {
@@ -206,11 +207,19 @@ fn experts_are_quantized_by_their_own_importance() {
     assert!(without > 0, "every expert was chosen");
 }
 
-/// A copy of a form as GGUF with metadata and tensors changed.
+/// A copy of a form as GGUF with metadata and tensors changed, loaded.
 pub(crate) fn changed(
     name: &str,
     change: impl FnOnce(&mut Metadata, &mut Vec<(TensorInfo, Vec<u8>)>),
 ) -> Result<Model, String> {
+    Model::load(&changed_file(name, change), &mut |_| ()).map_err(|error| error.to_string())
+}
+
+/// A copy of a form as GGUF with metadata and tensors changed.
+pub(crate) fn changed_file(
+    name: &str,
+    change: impl FnOnce(&mut Metadata, &mut Vec<(TensorInfo, Vec<u8>)>),
+) -> Gguf {
     let folder = folder(name);
     let mut metadata = folder.metadata().clone();
     let data = |info: &TensorInfo| folder.data(info).expect("data").as_ref().to_vec();
@@ -222,8 +231,7 @@ pub(crate) fn changed(
     for (info, data) in &tensors {
         writer.write_tensor(info, data).expect("its size");
     }
-    let gguf = Gguf::from_owner(writer.finish().expect("complete")).expect("a valid file");
-    Model::load(&gguf, &mut |_| ()).map_err(|error| error.to_string())
+    Gguf::from_owner(writer.finish().expect("complete")).expect("a valid file")
 }
 
 #[test]
@@ -288,6 +296,7 @@ const KEYS: &[&str] = &[
     "expert_feed_forward_length",
     "expert_shared_count",
     "leading_dense_block_count",
+    "interleave_moe_layer_step",
     "nextn_predict_layers",
     "expert_shared_feed_forward_length",
     "expert_gating_func",

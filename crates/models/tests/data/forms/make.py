@@ -1,10 +1,10 @@
 """Makes a folder for each form of a family that published models have but `tiny/` has not, and what transformers computes.
 
-    python3 make.py [gemma4 | hybrids | latents | leading | mamba | mixtures | sinks | states | switches]
+    python3 make.py [chunks | gemma4 | hybrids | latents | leading | mamba | mixtures | sinks | states | switches]
     python3 make.py convert LLAMA_CPP
 
 Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`, 5.24 for mixtures of
-experts, gpt-oss (`sinks`), Gemma 4 (`gemma4`), layers with a state (`hybrids`, `mamba`, `states`), latent attention (`latents`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
+experts, gpt-oss (`sinks`), Gemma 4 (`gemma4`), Llama 4 (`chunks`), layers with a state (`hybrids`, `mamba`, `states`), latent attention (`latents`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
 softmax, tables of rotary positions).
 
 The second form writes `converted.gguf` beside the folders of `CONVERTED` with the converter of a llama.cpp checkout, without a vocabulary.
@@ -24,7 +24,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file, save_file as save_torch_file
 
 HERE = Path(__file__).parent
-TOKENS, EVERY = 40, 5
+TOKENS, EVERY, CONTINUED = 40, 5, 24
 
 COMMON = dict(hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
               vocab_size=72, max_position_embeddings=256, rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=True,
@@ -248,6 +248,20 @@ STATES = {
         tie_word_embeddings=True, embedding_multiplier=2.0, lm_head_multiplier=0.25)),
 }
 
+# Attention within chunks, and layers between them that see all tokens, do not rotate and scale their queries; the second sees
+# all tokens and rotates in every layer, and has no experts.
+CHUNKS = {
+    "llama4": ("Llama4ForCausalLM", dict(
+        num_hidden_layers=5, intermediate_size=16, intermediate_size_mlp=40, num_local_experts=4, num_experts_per_tok=1,
+        interleave_moe_layer_step=2, attention_chunk_size=12, attn_scale=0.3, floor_scale=8, tie_word_embeddings=False,
+        rope_theta=None, rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=4.0, low_freq_factor=1.0,
+                                              high_freq_factor=1.0, original_max_position_embeddings=64))),
+    "llama4_dense": ("Llama4ForCausalLM", dict(
+        num_hidden_layers=2, intermediate_size_mlp=48, num_local_experts=0, num_experts_per_tok=0, moe_layers=[],
+        interleave_moe_layer_step=0, no_rope_layers=[1, 1], layer_types=["full_attention"] * 2, attention_chunk_size=32,
+        attn_temperature_tuning=False, rope_theta=None, rope_parameters=dict(rope_type="default", rope_theta=10000.0))),
+}
+
 # Values of the quants of MXFP4.
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 
@@ -370,6 +384,13 @@ def convert(llama_cpp, name):
         converter(folder, gguf.LlamaFileType.MOSTLY_F16, HERE / name / "converted.gguf", **given).write()
 
 
+def continuation(model, ids):
+    """The likeliest next tokens, each behind those before it."""
+    for _ in range(CONTINUED):
+        ids = torch.cat([ids, model(ids, use_cache=False).logits[:, -1:].argmax(-1)], dim=1)
+    return ids[0, -CONTINUED:].numpy().astype(np.int32)
+
+
 def main():
     if sys.argv[1:2] == ["convert"]:
         for name in CONVERTED:
@@ -378,6 +399,8 @@ def main():
     forms = FORMS if transformers.__version__ < "5" else FORMS_5
     if sys.argv[1:] == ["mixtures"]:
         forms = MIXTURES
+    elif sys.argv[1:] == ["chunks"]:
+        forms = CHUNKS
     elif sys.argv[1:] == ["switches"]:
         forms = SWITCHES
     elif sys.argv[1:] == ["hybrids"]:
@@ -407,6 +430,7 @@ def main():
         ids = torch.randint(4, COMMON["vocab_size"], (1, TOKENS), generator=generator)
         with torch.no_grad():
             logits = model.double()(ids, use_cache=False).logits[0, ::EVERY]
+            greedy = dict(greedy=continuation(model, ids)) if forms is CHUNKS else {}
         folder = HERE / name
         shutil.rmtree(folder, ignore_errors=True)
         # Last, since tables of rotary positions lose their precision too.
@@ -415,7 +439,7 @@ def main():
             replace_experts(folder, packed)
         (folder / "generation_config.json").unlink(missing_ok=True)
         expected = {"ids": ids[0].numpy().astype(np.int32), "logits": logits.numpy().astype(np.float64)}
-        save_file(expected, folder / "expected.safetensors")
+        save_file(expected | greedy, folder / "expected.safetensors")
         print(f"{name}: logits of deviation {logits.std():.1f}")
 
 
