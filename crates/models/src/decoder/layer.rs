@@ -6,6 +6,7 @@ use ruvllm_adapters::Site;
 use ruvllm_kernels::attention::{AttentionCall, AttentionShape, KvView, Mask};
 use ruvllm_kernels::matmul::Activations;
 use ruvllm_kernels::rope::RopeTable;
+use ruvllm_kernels::rows::Norm;
 use ruvllm_kv_cache::Sequence;
 
 use super::adapt::{Product, project_adapted};
@@ -184,7 +185,8 @@ impl Layer<'_> {
         } = buffers;
         let q8 = read_q8([&attention.query, &attention.key])
             || attention.value.as_ref().is_some_and(|value| read_q8([value]));
-        normalize(compute, config, hidden, weights.attention_norm.as_deref(), normed, n_rows, q8);
+        let norm = (weights.attention_norm.as_deref(), weights.attention_norm_bias.as_deref());
+        normalize_biased(compute, config, hidden, norm, normed, n_rows, q8);
         let is_gated = config.decoder.gated_attention;
         let projected = if is_gated { &mut *gated_queries } else { &mut *queries };
         let query_rows = n_rows * heads.query_dim() * config.decoder.query_parts();
@@ -404,7 +406,8 @@ impl Layer<'_> {
             read_q8([&network.up]) || network.gate.as_ref().is_some_and(|gate| read_q8([gate]))
         });
         let Buffers { hidden, normed, update, .. } = &mut *buffers;
-        normalize(compute, config, hidden, weights.ffn_norm.as_deref(), normed, n_rows, q8);
+        let norm = (weights.ffn_norm.as_deref(), weights.ffn_norm_bias.as_deref());
+        normalize_biased(compute, config, hidden, norm, normed, n_rows, q8);
         match network {
             Some(network) => self.project_feed_forward(network, buffers, (segments, wanted)),
             None => update[..n_rows * config.model_dim].fill(0.0),
@@ -502,13 +505,29 @@ pub(super) fn normalize(
     n_rows: usize,
     q8: bool,
 ) {
+    normalize_biased(compute, config, hidden, (weight, None), normed, n_rows, q8);
+}
+
+/// As [`normalize`], by a layer norm if there is a bias.
+pub(super) fn normalize_biased(
+    compute: &Compute,
+    config: &ModelConfig,
+    hidden: &[f32],
+    norm: (Option<&[f32]>, Option<&[f32]>),
+    normed: &mut Activations,
+    n_rows: usize,
+    q8: bool,
+) {
     let dim = config.model_dim;
     normed.resize(n_rows, dim);
     finish(compute, normed, q8, &|rows, normed| {
         let hidden = &hidden[rows.start * dim..rows.end * dim];
-        match weight {
-            Some(weight) => compute.rms_norm(hidden, weight, config.norm_eps, normed),
-            None => normed.copy_from_slice(hidden),
+        match norm {
+            (Some(weight), None) => compute.rms_norm(hidden, weight, config.norm_eps, normed),
+            (Some(weight), bias) => {
+                compute.kernels.norm(Norm::Layer { weight, bias }, config.norm_eps, hidden, normed);
+            }
+            (None, _) => normed.copy_from_slice(hidden),
         }
     });
 }

@@ -30,7 +30,7 @@ use ruvllm_memory::{PagePool, Request};
 use self::adapt::{Product, adapt_in_place, project_adapted};
 pub(crate) use self::gates::Gates;
 pub(crate) use self::latent_buffers::LatentBuffers;
-use self::layer::{Layer, normalize};
+use self::layer::{Layer, normalize_biased};
 pub(crate) use self::per_layer_buffers::PerLayerBuffers;
 use self::rope::Ropes;
 pub(crate) use self::sorted::ExpertBuffers;
@@ -414,8 +414,8 @@ impl Model {
         q8: bool,
     ) {
         let Buffers { hidden, normed, update, adapted, .. } = buffers;
-        let norm = Some(self.weights.output_norm.as_slice());
-        normalize(compute, &self.config, hidden, norm, normed, batch.n_wanted(), q8);
+        let norm = (Some(self.weights.output_norm.as_slice()), self.weights.output_norm_bias.as_deref());
+        normalize_biased(compute, &self.config, hidden, norm, normed, batch.n_wanted(), q8);
         let rows = (segments, self.last_rows(batch));
         adapt_in_place(compute, adapted, rows, (0, Site::FinalHidden), normed, update);
     }

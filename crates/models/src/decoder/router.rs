@@ -8,6 +8,10 @@ use ruvllm_kernels::Kernels;
 
 use crate::family::{Router, Scoring};
 
+/// Distance from the largest logit, relative to the larger magnitude, up to which experts share its
+/// weight in `SparseMixer`: twice the jitter.
+const SPARSE_MIXER_RANGE: f32 = 0.02;
+
 /// An expert of a token.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Choice {
@@ -41,7 +45,7 @@ impl Routing<'_> {
         match self.router.scoring {
             Scoring::Softmax => kernels.softmax(logits),
             Scoring::Sigmoid => logits.iter_mut().for_each(|logit| *logit = sigmoid(*logit)),
-            Scoring::SoftmaxOfSelected | Scoring::SigmoidOfSelected => {}
+            Scoring::SoftmaxOfSelected | Scoring::SigmoidOfSelected | Scoring::SparseMixer => {}
         }
         selection.copy_from_slice(logits);
         if let Some(bias) = self.bias {
@@ -50,7 +54,11 @@ impl Routing<'_> {
         self.keep_groups(selection);
         for choice in &mut *choices {
             let Some(best) = kernels.argmax(selection) else { return false };
-            *choice = Choice { expert: best as u32, weight: logits[best], row: 0 };
+            let weight = match self.router.scoring {
+                Scoring::SparseMixer => masked_softmax(logits, selection, best),
+                _ => logits[best],
+            };
+            *choice = Choice { expert: best as u32, weight, row: 0 };
             selection[best] = f32::NEG_INFINITY;
         }
         choices.sort_unstable_by_key(|choice| choice.expert);
@@ -114,6 +122,17 @@ impl Routing<'_> {
         }
         choices.iter_mut().for_each(|choice| choice.weight *= self.router.scale);
     }
+}
+
+/// Softmax at `best`, the largest of the logits that are left in `selection`, over those of them
+/// that are within [`SPARSE_MIXER_RANGE`] of it. In f64, as [`sigmoid`].
+fn masked_softmax(logits: &[f32], selection: &[f32], best: usize) -> f32 {
+    let most = logits[best];
+    let is_masked = |logit: f32| (most - logit) / logit.abs().max(most) > SPARSE_MIXER_RANGE;
+    let left = logits.iter().zip(selection).filter(|(_, left)| left.is_finite()).map(|(&logit, _)| logit);
+    let near = left.filter(|&logit| !is_masked(logit));
+    let sum: f64 = near.map(|logit| f64::from(logit - most).exp()).sum();
+    (1.0 / sum) as f32
 }
 
 /// `1 / (1 + e^-x)`. In f64, so that what is left after rounding does not depend on the machine's
@@ -189,6 +208,23 @@ mod tests {
             choose(&sigmoids, None, &[-1.0, 0.5, -2.0], 2),
             &[(0, sigmoid(-1.0)), (1, sigmoid(0.5))],
         );
+    }
+
+    #[test]
+    fn sparse_mixer_shares_weights_of_near_logits() {
+        let mixer = router(Scoring::SparseMixer, false);
+        let softmax = |own: f64, others: &[f64]| 1.0 / others.iter().map(|x| (x - own).exp()).sum::<f64>();
+        let first = softmax(5.0, &[5.0, 4.95]);
+        assert_close(choose(&mixer, None, &[4.8, 5.0, 4.95, -5.0], 2), &[(1, first), (2, 1.0)]);
+        // 4.88 is within 2 % of 4.95, but not of 5.
+        let second = softmax(4.95, &[4.95, 4.88]);
+        assert_close(choose(&mixer, None, &[4.88, 5.0, 4.95, -5.0], 2), &[(1, first), (2, second)]);
+        // Below zero, distances are relative to the magnitude of the smaller logit.
+        assert_close(
+            choose(&mixer, None, &[-1.0, -1.01, -2.0], 2),
+            &[(0, softmax(-1.0, &[-1.0, -1.01])), (1, 1.0)],
+        );
+        assert_close(choose(&mixer, None, &[0.0, 0.0, -1.0], 2), &[(0, 0.5), (1, 1.0)]);
     }
 
     #[test]

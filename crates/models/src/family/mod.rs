@@ -72,6 +72,7 @@ const FAMILIES: &[Family] = &[
     olmo::OLMOE,
     gpt_oss::GPT_OSS,
     phi::PHI3,
+    phi::PHIMOE,
     gemma::GEMMA,
     gemma::GEMMA2,
     gemma::GEMMA3,

@@ -64,6 +64,8 @@ pub struct DecoderSpec {
     pub row_norms: bool,
     /// True if the inputs of attention and of the feed-forward network are normed.
     pub input_norms: bool,
+    /// True if norms of the residual stream are layer norms with biases: the mean is subtracted.
+    pub layer_norms: bool,
     /// Name of the norm before the feed-forward network, behind that of the layer.
     pub ffn_norm_name: &'static str,
     /// Name of the norm before the logits, before `.weight`.
@@ -100,6 +102,7 @@ impl DecoderSpec {
             (!self.input_norms, "no norms before attention and the feed-forward network"),
             (self.row_norms, "norms over all heads of a query or key together"),
             (self.unit_head_norms, "norms of heads without weights"),
+            (self.layer_norms, "layer norms"),
             (self.window.is_chunked(), "attention within chunks"),
             (self.residual_scale != 1.0, "a factor of what layers add to the residual stream"),
         ];
@@ -151,6 +154,7 @@ impl DecoderSpec {
             unit_head_norms: false,
             row_norms: false,
             input_norms: true,
+            layer_norms: false,
             ffn_norm_name: "ffn_norm.weight",
             output_norm_name: "output_norm",
             post_norms: false,

@@ -25,6 +25,7 @@ pub(super) const USUAL: Decoder = Decoder {
     yarn_truncate: true,
     needs_scaling: false,
     has_long_rope: false,
+    has_long_rope_scales: false,
     is_mistral3: false,
     still_every: None,
     rotation_switch: None,

@@ -318,6 +318,29 @@ pub(super) const FAMILIES: &[Family] = &[
         ..QWEN2_FAMILY
     },
     Family {
+        // Published folders have the first.
+        classes: &["PhiMoEForCausalLM", "PhimoeForCausalLM"],
+        model_types: &["phimoe"],
+        architecture: "phimoe",
+        form: Form::Decoder(Decoder {
+            n_kv_heads: Some(8),
+            context: Some(131_072),
+            norm_eps: 1e-5,
+            is_tied: Some(false),
+            writes_head_dim: false,
+            writes_rotary_dim: true,
+            rope_base: Some(1_000_000.0),
+            has_long_rope: true,
+            has_long_rope_scales: true,
+            window: Some(Window { length: None, is_always_written: true, ..Window::EVERY_LAYER }),
+            experts: Some(&mixtures::PHIMOE),
+            ..USUAL
+        }),
+        names: &names::PHIMOE,
+        layer: parts::PHIMOE,
+        ..QWEN2_FAMILY
+    },
+    Family {
         classes: &["MixtralForCausalLM"],
         model_types: &["mixtral"],
         form: Form::Decoder(Decoder {

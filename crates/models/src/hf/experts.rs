@@ -62,8 +62,8 @@ pub(super) struct Experts {
     pub(super) is_gated: bool,
     /// Storage of the matrices.
     pub(super) form: StackForm,
-    /// Fields of the clamped activation and the values that they must have, for which there are no
-    /// keys.
+    /// Fields of the clamped activation or the router, and the values that they must have, for
+    /// which there are no keys.
     pub(super) clamp: &'static [(&'static str, f64)],
 }
 

@@ -81,6 +81,8 @@ pub(super) struct Decoder {
     pub(super) needs_scaling: bool,
     /// Scales long contexts by `LongRoPE`, and not by `YaRN`.
     pub(super) has_long_rope: bool,
+    /// `LongRoPE` has factors of cosines and sines by name (`short_mscale`, `long_mscale`).
+    pub(super) has_long_rope_scales: bool,
     /// May scale queries by their position, and has a key for `YaRN`'s `mscale_all_dim`.
     pub(super) is_mistral3: bool,
     /// The last of every so many layers does not rotate queries and keys (`NoPE`).

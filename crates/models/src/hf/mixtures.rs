@@ -35,6 +35,9 @@ pub(super) const MIXTRAL: Experts = Experts {
     ..USUAL
 };
 
+/// The jitter masks experts without training too.
+pub(super) const PHIMOE: Experts = Experts { clamp: &[("router_jitter_noise", 0.01)], ..MIXTRAL };
+
 pub(super) const QWEN2: Experts = Experts { shared_dim: Some("shared_expert_intermediate_size"), ..USUAL };
 
 pub(super) const QWEN35: Experts =

@@ -27,6 +27,16 @@ pub(super) const GEMMA4: Names = Names {
     ..DECODER
 };
 
+/// A layer norm, and a bias of logits.
+pub(super) const PHIMOE: Names = Names {
+    outside: &[
+        part("embed_tokens", "token_embd", Shape::Embedding, Bias::Never),
+        part("norm", "output_norm", Shape::ModelNorm, Bias::Always),
+        part("lm_head", "output", Shape::Embedding, Bias::Maybe),
+    ],
+    ..DECODER
+};
+
 pub(super) const LFM2: Names = Names {
     outside: &[
         part("embed_tokens", "token_embd", Shape::Embedding, Bias::Never),

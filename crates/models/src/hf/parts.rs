@@ -142,6 +142,12 @@ pub(super) const PHI3: Parts = &[&[
     DOWN,
 ]];
 
+pub(super) const PHIMOE: Parts = &[
+    &[part("input_layernorm", "attn_norm", Shape::ModelNorm, Bias::Always)],
+    ATTENTION,
+    &[part("post_attention_layernorm", "ffn_norm", Shape::ModelNorm, Bias::Always), ROUTER],
+];
+
 pub(super) const GEMMA2: Parts =
     &[&[INPUT_NORM], ATTENTION, &[POST_NORM, PRE_FFN_NORM], NETWORK, &[POST_FFN_NORM]];
 

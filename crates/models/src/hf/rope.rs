@@ -137,6 +137,10 @@ pub(super) fn write(
         None => {}
     }
     match rope.kind {
+        Some(kind) if decoder.has_long_rope_scales && !["default", "longrope"].contains(&kind) => {
+            let key = if rope.scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
+            Err(rope.scaling.invalid(key, "`default` or `longrope`"))
+        }
         Some(PROPORTIONAL) if decoder.has_layer_kinds => proportional_divisors(&rope, sizes.head_dim),
         // The base of `dynamic` grows with texts that are longer than the context, and none is
         // taken.
@@ -156,7 +160,7 @@ pub(super) fn write(
         }
         // The first files have other names for it.
         Some("longrope" | "su" | "yarn") if decoder.has_long_rope => {
-            write_longrope(&rope, sizes, rotary_dim, keys)
+            write_longrope(&rope, decoder, (sizes, rotary_dim), keys)
         }
         Some(_) => {
             let key = if rope.scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
@@ -313,18 +317,32 @@ fn llama3_divisors(rope: &Rope<'_>, base: f32, rotary_dim: usize) -> Result<Vec<
     Ok((0..rotary_dim / 2).map(divisor).collect())
 }
 
+/// The factor of cosines and sines that `LongRoPE` names, one for short and long sequences.
+fn read_long_rope_scale(fields: &Fields<'_>) -> Result<f64> {
+    const LONG: &str = "long_mscale";
+    let read = |key: &str| {
+        let missing = || fields.missing(key, MAGNITUDES.describe());
+        fields.within(key, MAGNITUDES)?.ok_or_else(missing)
+    };
+    let (short, long) = (read("short_mscale")?, read(LONG)?);
+    if short == long { Ok(short) } else { Err(fields.invalid(LONG, format!("{short}, the short_mscale"))) }
+}
+
 /// `LongRoPE` (arXiv 2402.13753): one list of divisors for short sequences and one for long ones.
 fn write_longrope(
     rope: &Rope<'_>,
-    sizes: &Sizes,
-    rotary_dim: usize,
+    decoder: &Decoder,
+    (sizes, rotary_dim): (&Sizes, usize),
     keys: &mut Keys,
 ) -> Result<Vec<Generated>> {
     let fields = &rope.scaling;
     let original = rope.original_context.unwrap_or(sizes.context);
     let scale = sizes.context as f64 / original as f64;
     let usual = if scale > 1.0 { (1.0 + scale.ln() / (original as f64).ln()).sqrt() } else { 1.0 };
-    let attention_factor = fields.within("attention_factor", MAGNITUDES)?.unwrap_or(usual);
+    let attention_factor = match decoder.has_long_rope_scales {
+        true => read_long_rope_scale(fields)?,
+        false => fields.within("attention_factor", MAGNITUDES)?.unwrap_or(usual),
+    };
     if !attention_factor.is_finite() {
         return Err(fields.missing("original_max_position_embeddings", "a whole number above 1"));
     }

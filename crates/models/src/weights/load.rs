@@ -43,6 +43,9 @@ impl Weights {
         let mut output_norm = source.vector(&output_norm, config.model_dim)?;
         // Products are linear: the factor of logits is one of what they multiply.
         output_norm.iter_mut().for_each(|weight| *weight *= config.decoder.logits_scale);
+        let has_bias = config.decoder.layer_norms;
+        let output_norm_bias =
+            has_bias.then(|| source.vector("output_norm.bias", config.model_dim)).transpose()?;
         let output = if source.has("output.weight") {
             Some(linear(&mut source, "output", config.vocab_size, config.model_dim)?)
         } else {
@@ -50,7 +53,7 @@ impl Weights {
         };
         let rank_head = RankHead::load(&mut source, config.model_dim)?;
         let bytes = source.finish(&config.architecture)?;
-        Ok(Self { embedding, per_layer, layers, output_norm, output, rank_head, bytes })
+        Ok(Self { embedding, per_layer, layers, output_norm, output_norm_bias, output, rank_head, bytes })
     }
 }
 
@@ -87,10 +90,12 @@ fn load_layer(source: &mut TensorSource<'_>, config: &ModelConfig, layer: usize)
     let ffn_norm = if parts == LayerParts::Network { "attn_norm.weight" } else { decoder.ffn_norm_name };
     Ok(LayerWeights {
         attention_norm: norm(has_norms(LayerParts::Network), "attn_norm.weight", model_dim)?,
+        attention_norm_bias: norm(decoder.layer_norms, "attn_norm.bias", model_dim)?,
         mixer,
         attention_post_norm: norm(decoder.post_norms, "post_attention_norm.weight", model_dim)?,
         ffn_post_norm: norm(decoder.post_norms, "post_ffw_norm.weight", model_dim)?,
         ffn_norm: norm(has_norms(LayerParts::Mixer), ffn_norm, model_dim)?,
+        ffn_norm_bias: norm(decoder.layer_norms, "ffn_norm.bias", model_dim)?,
         feed_forward,
         experts,
         input: load_layer_input(source, config, &name)?,

@@ -39,12 +39,16 @@ pub struct Linear {
 pub struct LayerWeights {
     /// `[model_dim]`; norm of the input of the mixer.
     pub attention_norm: Option<Vec<f32>>,
+    /// `[model_dim]`; of a layer norm.
+    pub attention_norm_bias: Option<Vec<f32>>,
     /// Its computation across tokens: attention, or with a state.
     pub mixer: Mixer,
     /// `[model_dim]`.
     pub attention_post_norm: Option<Vec<f32>>,
     /// `[model_dim]`; norm of the input of the feed-forward network.
     pub ffn_norm: Option<Vec<f32>>,
+    /// `[model_dim]`; of a layer norm.
+    pub ffn_norm_bias: Option<Vec<f32>>,
     /// The network of every token; of a mixture in this layer its shared experts, if it has any.
     pub feed_forward: Option<FeedForward>,
     /// The experts of a mixture, in layers that have them.
@@ -167,6 +171,8 @@ pub struct Weights {
     pub layers: Vec<LayerWeights>,
     /// `[model_dim]`.
     pub output_norm: Vec<f32>,
+    /// `[model_dim]`; of a layer norm.
+    pub output_norm_bias: Option<Vec<f32>>,
     /// `[vocab_size, model_dim]`. `None`: the embedding is the output projection too (tied).
     pub output: Option<Linear>,
     /// Head of a model that ranks documents.

@@ -10,14 +10,14 @@ use ruvllm_kernels::quant::WeightFormat;
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_models::quantize::{InSitu, QuantizeOptions, Recipe, convert, quantize};
 use ruvllm_models::{
-    Checkpoint, Compute, HfFolder, ImportanceMatrix, KvFormat, LogitsRows, Model, PagePool, Segment,
+    Checkpoint, Compute, HfFolder, ImportanceMatrix, KvFormat, LogitsRows, Model, PagePool, Scoring, Segment,
     Workspace,
 };
 use serde_json::json;
 
 use crate::support::Copy;
 
-const MIXTURES: [&str; 19] = [
+const MIXTURES: [&str; 20] = [
     "qwen3moe",
     "qwen3moe_fused",
     "mixtral",
@@ -37,6 +37,7 @@ const MIXTURES: [&str; 19] = [
     "qwen3next",
     "nemotron_h_moe",
     "llama4",
+    "phimoe",
 ];
 
 pub(crate) fn form(name: &str) -> PathBuf {
@@ -433,6 +434,72 @@ fn folders_that_are_no_whole_mixture_are_refused() {
     let copy = Copy::of_folder(&form("olmoe"));
     copy.set("clip_qkv", json!(8.0));
     assert!(copy.open().is_err_and(|error| error.to_string().contains("clip_qkv")));
+}
+
+/// Keys and tensors of llama.cpp's converter, but for the factor of cosines and sines, which it
+/// computes in the place of reading it.
+#[test]
+fn layer_norms_biases_and_masked_softmaxes_are_of_phi_moe() {
+    let folder = folder("phimoe");
+    for name in ["blk.0.attn_norm.bias", "blk.1.ffn_norm.bias", "output_norm.bias", "blk.0.attn_output.bias"]
+    {
+        assert_eq!(folder.tensor(name).map(|info| info.dims.clone()), Some(vec![32]), "{name}");
+    }
+    let dims = |name: &str| folder.tensor(name).map(|info| info.dims.clone());
+    assert_eq!(dims("output.bias"), Some(vec![72]));
+    assert_eq!(dims("rope_factors_short.weight"), Some(vec![4]));
+    let real = |key: &str| folder.metadata().get_f32(&format!("phimoe.{key}")).expect("a number");
+    assert_eq!(real("rope.scaling.attn_factor"), Some(1.2));
+    let model = Model::load(&folder, &mut |_| ()).expect("it loads");
+    let decoder = &model.config().decoder;
+    assert!(decoder.layer_norms && decoder.unusual_feature().is_some());
+    assert_eq!(decoder.experts.as_ref().map(|experts| experts.router.scoring), Some(Scoring::SparseMixer));
+    let run = |model: &Model| bits(model, &Compute::new(1).expect("kernels"), &[(&prompt(2, 30), 30)]);
+    let usual = run(&model);
+    for name in ["blk.0.attn_norm.bias", "blk.1.ffn_norm.bias", "output_norm.bias", "output.bias"] {
+        let change = |_: &mut Metadata, tensors: &mut Vec<(TensorInfo, Vec<u8>)>| {
+            let bias = tensors.iter_mut().find(|(info, _)| info.name == name).expect("a bias");
+            bias.1.fill(0);
+        };
+        assert!(run(&changed("phimoe", change).expect("it loads")) != usual, "{name}");
+    }
+    let without = changed("phimoe", |_, tensors| tensors.retain(|(info, _)| info.name != "output_norm.bias"));
+    assert_eq!(without.map(|_| ()), Err("tensor `output_norm.bias` is missing".to_owned()));
+}
+
+#[test]
+fn other_routers_and_scalings_of_phi_moe_are_refused() {
+    let refused = |change: &dyn Fn(&Copy)| {
+        let copy = Copy::of_folder(&form("phimoe"));
+        change(&copy);
+        copy.open().map(|_| ()).expect_err("refused").to_string()
+    };
+    let scaling = |key: &'static str, value: serde_json::Value| {
+        refused(&|copy| copy.edit("config.json", |config| config["rope_parameters"][key] = value.clone()))
+    };
+    assert!(refused(&|copy| copy.set("router_jitter_noise", json!(0.1))).contains("router_jitter_noise"));
+    assert!(scaling("long_mscale", json!(1.3)).contains("1.2, the short_mscale"));
+    assert!(scaling("short_mscale", json!(null)).contains("short_mscale"));
+    assert!(scaling("rope_type", json!("yarn")).contains("`default` or `longrope`"));
+    let without = |name: &str| {
+        refused(&|copy| {
+            let mut weights = copy.weights();
+            weights.retain(|weight| weight.name != name);
+            copy.write("model.safetensors", &weights);
+        })
+    };
+    for name in ["model.norm.bias", "model.layers.1.post_attention_layernorm.bias", "lm_head.weight"] {
+        assert!(without(name).contains(name), "{name}");
+    }
+    // Without its bias, logits have none.
+    let copy = Copy::of_folder(&form("phimoe"));
+    let mut weights = copy.weights();
+    weights.retain(|weight| weight.name != "lm_head.bias");
+    copy.write("model.safetensors", &weights);
+    assert!(copy.open().is_ok_and(|folder| folder.tensor("output.bias").is_none()));
+    let error = changed("phimoe", |metadata, _| drop(metadata.insert("phimoe.expert_used_count", 3_u32)));
+    let error = error.map(|_| ()).expect_err("three experts");
+    assert!(error.contains("expert_used_count") && error.contains('2'), "{error}");
 }
 
 /// Layers behind the last that predict further tokens are no layers of the model.

@@ -1,10 +1,11 @@
 """Makes a folder for each form of a family that published models have but `tiny/` has not, and what transformers computes.
 
-    python3 make.py [chunks | gemma4 | hybrids | latents | leading | mamba | mixtures | sinks | states | switches]
+    python3 make.py [chunks | gemma4 | hybrids | latents | leading | mamba | mixtures | phimoe | sinks | states |
+                     switches]
     python3 make.py convert LLAMA_CPP
 
 Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`, 5.24 for mixtures of
-experts, gpt-oss (`sinks`), Gemma 4 (`gemma4`), Llama 4 (`chunks`), layers with a state (`hybrids`, `mamba`, `states`), latent attention (`latents`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
+experts, gpt-oss (`sinks`), Gemma 4 (`gemma4`), Llama 4 (`chunks`), Phi 3.5 MoE (`phimoe`), layers with a state (`hybrids`, `mamba`, `states`), latent attention (`latents`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
 softmax, tables of rotary positions).
 
 The second form writes `converted.gguf` beside the folders of `CONVERTED` with the converter of a llama.cpp checkout, without a vocabulary.
@@ -262,6 +263,16 @@ CHUNKS = {
         attn_temperature_tuning=False, rope_theta=None, rope_parameters=dict(rope_type="default", rope_theta=10000.0))),
 }
 
+# Layer norms, biases of logits, and a router of masked softmaxes; most logits of a token are near each other.
+PHIMOE = {
+    "phimoe": ("PhimoeForCausalLM", dict(
+        num_hidden_layers=2, head_dim=None, intermediate_size=16, num_local_experts=6, num_experts_per_tok=2,
+        router_jitter_noise=0.01, attention_bias=True, lm_head_bias=True, tie_word_embeddings=False, sliding_window=30,
+        rope_theta=None, rope_parameters=dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.1, 1.4, 2.0],
+                                              long_factor=[1.5, 4.0, 9.0, 16.0], short_mscale=1.2, long_mscale=1.2,
+                                              original_max_position_embeddings=64))),
+}
+
 # Values of the quants of MXFP4.
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 
@@ -288,6 +299,8 @@ def fill(model, is_gemma, generator, norms_plus_one):
                 if "gate_up_proj" in name and parameter.dim() == 3:
                     # So that some gates and ups are beyond the limit of their activation.
                     values = values * 4.0
+                if name.endswith("mlp.router.weight") and hasattr(model.config, "lm_head_bias"):
+                    values = 6.0 * values[:1] + 0.15 * values
             elif name.endswith(("mamba.A_log", "mamba.dt_bias", "mixer.A_log", "mixer.dt_bias")):
                 # States that decay over a few tokens in some heads, and over many in others.
                 values = 1.2 * values - 1.5
@@ -401,6 +414,8 @@ def main():
         forms = MIXTURES
     elif sys.argv[1:] == ["chunks"]:
         forms = CHUNKS
+    elif sys.argv[1:] == ["phimoe"]:
+        forms = PHIMOE
     elif sys.argv[1:] == ["switches"]:
         forms = SWITCHES
     elif sys.argv[1:] == ["hybrids"]:
