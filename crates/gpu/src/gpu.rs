@@ -365,7 +365,7 @@ impl Gpu {
         self.submit(dispatches, None).map(|_| ())
     }
 
-    /// Submits dispatches and a copy of a buffer to another of its size.
+    /// Submits dispatches and a copy of a buffer's first bytes, which fill another.
     pub(crate) fn submit(
         &self,
         dispatches: &[&Dispatch],
@@ -377,7 +377,7 @@ impl Gpu {
             self.record(&mut encoder, dispatches, None)?;
         }
         if let Some((from, to)) = copy {
-            encoder.copy_buffer_to_buffer(from.raw(), 0, to.raw(), 0, Buffer::padded(from.len()));
+            encoder.copy_buffer_to_buffer(from.raw(), 0, to.raw(), 0, Buffer::padded(to.len()));
         }
         let submission = self.queue.submit([encoder.finish()]);
         self.check()?;

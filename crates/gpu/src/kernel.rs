@@ -153,6 +153,15 @@ pub struct AddKernel {
     pub period: u32,
 }
 
+/// Argmax of the first values of each row, the first among equals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ArgmaxKernel {
+    /// Values of a row.
+    pub width: u32,
+    /// Number of the first of them that are compared.
+    pub values: u32,
+}
+
 /// Activation function of [`RowOp::Gated`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
@@ -309,9 +318,8 @@ pub enum Kernel {
     Add(AddKernel),
     /// Copy of one row, of this many values.
     CopyRow(u32),
-    /// Value and index of the largest of each 1024 values of rows of this length, the first among
-    /// equals.
-    Argmax(u32),
+    /// Order and index of the largest of each 1024 values of a row.
+    Argmax(ArgmaxKernel),
     /// Read of this many 16-byte words without stores: bandwidth measurements.
     Read(u32),
     /// Index of the largest of this many candidates per row, from [`Kernel::Argmax`].
@@ -434,7 +442,7 @@ impl Kernel {
             }
             Self::Add(a) => format!("add_{}_every{}", a.values, a.period),
             Self::CopyRow(n) => format!("copy_row_{n}"),
-            Self::Argmax(n) => format!("argmax_{n}"),
+            Self::Argmax(a) => format!("argmax_{}of{}", a.values, a.width),
             Self::ArgmaxMerge(n) => format!("argmax_merge_{n}"),
             Self::Read(n) => format!("read_{n}"),
         }

@@ -58,10 +58,10 @@ pub use dispatch::Dispatch;
 pub use error::{Error, Result};
 pub use gpu::Gpu;
 pub use kernel::{
-    Activation, AddKernel, AttentionKernel, AttentionOutput, CooperativeKernel, CooperativeTile,
-    ExpandKernel, GatherKernel, GemmKernel, HeadNormKernel, KV_BLOCK_TOKENS, Kernel, MAX_BATCH,
-    MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target,
-    Tile, TiledAttentionKernel,
+    Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel,
+    CooperativeTile, ExpandKernel, GatherKernel, GemmKernel, HeadNormKernel, KV_BLOCK_TOKENS, Kernel,
+    MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel,
+    RowOp, Target, Tile, TiledAttentionKernel,
 };
 pub use matrix::{Activations, Matrix};
 pub use memory::Buffer;

@@ -58,7 +58,12 @@ impl Kernel {
                 expect_multiple("values", a.period.into(), a.values.into())
             }
             Self::Read(n) => expect_multiple("words", 1024, (*n).into()),
-            Self::Argmax(n) | Self::ArgmaxMerge(n) => expect_multiple("values", 1, (*n).into()),
+            Self::Argmax(a) if (1..=a.width).contains(&a.values) => Ok(()),
+            Self::Argmax(a) => {
+                let (expected, found) = (format!("1 to {}", a.width), a.values.into());
+                Err(Error::Shape { what: "values of an argmax", expected, found })
+            }
+            Self::ArgmaxMerge(n) => expect_multiple("values", 1, (*n).into()),
         }
     }
 }

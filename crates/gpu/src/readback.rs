@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::dispatch::Dispatch;
-use crate::error::{Error, Result, expect_size};
+use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::memory::Buffer;
 
@@ -31,15 +31,19 @@ impl Gpu {
         Ok(Readback { buffer: self.host_visible(len)? })
     }
 
-    /// Runs dispatches in order, then copies `from` to `to`, in one submission, without waiting.
+    /// Runs dispatches in order, then copies the first bytes of `from`, as many as `to` has room
+    /// for, in one submission, without waiting.
     ///
     /// More work can be submitted before the result is fetched with [`Gpu::finish`].
     ///
     /// # Errors
-    /// [`Error::Shape`] when the sizes differ, [`Error::DeviceLost`], [`Error::Driver`].
+    /// [`Error::Shape`] if `to` is larger than `from`, [`Error::DeviceLost`], [`Error::Driver`].
     pub fn run_reading(&self, dispatches: &[&Dispatch], from: &Buffer, to: Readback) -> Result<Reading> {
         let buffer = to.buffer;
-        expect_size("bytes to read back", buffer.len(), from.len())?;
+        if buffer.len() > from.len() {
+            let expected = format!("at most {}", from.len());
+            return Err(Error::Shape { what: "bytes to read back", expected, found: buffer.len() });
+        }
         let submission = self.submit(dispatches, Some((from, &buffer)))?;
         let mapped = Arc::new(OnceLock::new());
         let result = Arc::clone(&mapped);

@@ -3,7 +3,9 @@
 use crate::dispatch::Dispatch;
 use crate::error::{Error, Result, expect_multiple, expect_size};
 use crate::gpu::Gpu;
-use crate::kernel::{Activation, AddKernel, HeadNormKernel, Kernel, RopeKernel, RowKernel, RowOp};
+use crate::kernel::{
+    Activation, AddKernel, ArgmaxKernel, HeadNormKernel, Kernel, RopeKernel, RowKernel, RowOp,
+};
 use crate::memory::Buffer;
 use crate::wgsl::{ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS, grid, workgroups_per_row};
 
@@ -273,28 +275,29 @@ impl Gpu {
         self.prepare(&Kernel::Read(words), vec![x.clone(), self.zeroed(16)?], grid(words / READ_WORDS))
     }
 
-    /// Prepares argmax of each row, the first among equals: two launches, to be run in order.
+    /// Prepares argmax of the first `values` values of each row, the first among equals: two
+    /// launches, to be run in order. NaN counts as `-inf`; the index of a row without a value above
+    /// `-inf` is `u32::MAX`.
     ///
-    /// `x`: f32, `[rows, values]`; `out`: u32, `[rows]`.
+    /// `x`: f32, `[rows, width]`; `out`: u32, `[rows]`.
     ///
     /// # Errors
     /// [`Error::Shape`] for operands of another size; those of [`Gpu::zeroed`] for the candidates
     /// in between.
-    pub fn argmax(&self, x: &Buffer, out: &Buffer) -> Result<[Dispatch; 2]> {
+    pub fn argmax(&self, x: &Buffer, values: u32, out: &Buffer) -> Result<[Dispatch; 2]> {
         expect_multiple("bytes of indices", 4, out.len())?;
         let rows = out.len() / 4;
         check_groups("rows", rows)?;
         expect_multiple("bytes of the rows", rows * 4, x.len())?;
-        let values = x.len() / 4 / rows;
-        let groups = values.div_ceil(u64::from(ARGMAX_VALUES));
-        check_groups("blocks of 1024 values", groups)?;
-        let best = self.zeroed(rows * groups * 8)?;
-        let (rows, groups) = (rows as u32, groups as u32);
-        let first = Kernel::Argmax(values as u32);
+        let first = Kernel::Argmax(ArgmaxKernel { width: (x.len() / 4 / rows) as u32, values });
+        first.check(self.info())?;
+        let groups = values.div_ceil(ARGMAX_VALUES);
+        check_groups("blocks of 1024 values", groups.into())?;
+        let best = self.zeroed(rows * u64::from(groups) * 8)?;
         let merge = Kernel::ArgmaxMerge(groups);
         Ok([
-            self.prepare(&first, vec![x.clone(), best.clone()], (groups, rows))?,
-            self.prepare(&merge, vec![best, out.clone()], (1, rows))?,
+            self.prepare(&first, vec![x.clone(), best.clone()], (groups, rows as u32))?,
+            self.prepare(&merge, vec![best, out.clone()], (1, rows as u32))?,
         ])
     }
 }

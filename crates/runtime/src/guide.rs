@@ -109,6 +109,11 @@ impl Guide {
         Ok(&self.masked)
     }
 
+    /// True if the next logits pass unchanged.
+    pub(crate) fn masks_nothing(&self) -> bool {
+        self.language.is_none() && self.thinking.as_ref().and_then(Thinking::excluded).is_none()
+    }
+
     /// Number and time of the constraint's masks since the last call.
     pub(crate) fn take_mask_time(&mut self) -> (u64, Duration) {
         std::mem::take(&mut self.masks)

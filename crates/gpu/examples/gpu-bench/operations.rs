@@ -29,7 +29,7 @@ pub(crate) fn run(gpu: &Gpu, quick: bool, json: &mut Json) -> Result<()> {
         ("gated SiLU to 8 bits", vec![gpu.gated(Activation::Silu, &gate_up, 1, ffn, &wide.into())?]),
         ("rope", vec![gpu.rope(rope, &x, &angles, &position)?]),
         ("add", vec![gpu.add(&x, &delta)?]),
-        ("argmax, both launches", gpu.argmax(&ones(vocab)?, &out)?.into()),
+        ("argmax, both launches", gpu.argmax(&ones(vocab)?, vocab, &out)?.into()),
     ];
     heat(gpu, &[&lines[0].1[0]], quick)?;
     for (name, launches) in &lines {

@@ -226,7 +226,7 @@ impl Step {
         let logits = gpu.zeroed(u64::from(model.vocab) * 4)?;
         let normed = b.state.normed.clone();
         b.launches.push(output.product(gpu, &normed.into(), &logits, 1)?);
-        b.launches.extend(gpu.argmax(&logits, &token)?);
+        b.launches.extend(gpu.argmax(&logits, model.vocab, &token)?);
         Ok(Self { launches: b.launches, bytes: b.bytes, position: b.state.sequences.positions, token })
     }
 }

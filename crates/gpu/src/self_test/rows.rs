@@ -240,17 +240,28 @@ fn copy_row(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
 
 fn argmax(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     // One of four has the size of a vocabulary.
-    let longest = if random.range(0, 3) == 0 { 300_000 } else { 3000 };
-    let (rows, n) = (random.range(1, 3) as usize, random.range(1, longest) as usize);
-    // Few distinct values: the first of equals must win.
-    let x: Vec<f32> = (0..rows * n).map(|_| random.range(0, 2000) as f32 / 16.0 - 100.0).collect();
-    let first_largest =
-        |row: &[f32]| (0..n).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as u32;
-    let exact: Vec<u32> = x.chunks_exact(n).map(first_largest).collect();
-    let out = gpu.upload(&vec![u32::MAX; rows])?;
-    let [first, merge] = gpu.argmax(&gpu.upload(&x)?, &out)?;
+    let longest = if random.range(0, 3) == 0 { 150_000 } else { 3000 };
+    let (rows, n) = (random.range(1, 9) as usize, random.range(1, longest) as usize);
+    let width = n + random.range(0, 300) as usize;
+    // Few distinct values: the first of equals must win. A row of impossible values in some.
+    let mut x: Vec<f32> = (0..rows * width).map(|_| random.range(0, 2000) as f32 / 16.0 - 100.0).collect();
+    let impossible = |value: &mut f32, nan: u32| *value = [f32::NEG_INFINITY, f32::NAN][nan as usize];
+    for _ in 0..rows * width / 8 {
+        impossible(&mut x[random.range(0, (rows * width) as u32 - 1) as usize], random.range(0, 1));
+    }
+    if rows > 4 {
+        x[..n].iter_mut().for_each(|value| impossible(value, random.range(0, 1)));
+    }
+    let first_largest = |row: &[f32]| {
+        let largest = row[..n].iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let first = row[..n].iter().position(|&value| value == largest && value > f32::NEG_INFINITY);
+        first.map_or(u32::MAX, |index| index as u32)
+    };
+    let exact: Vec<u32> = x.chunks_exact(width).map(first_largest).collect();
+    let out = gpu.upload(&vec![u32::MAX - 1; rows])?;
+    let [first, merge] = gpu.argmax(&gpu.upload(&x)?, n as u32, &out)?;
     gpu.run(&[&first, &merge])?;
     let found: Vec<u32> = gpu.download(&out)?;
-    report.add_equal("argmax".to_owned(), &format!("{rows} x {n}"), found == exact);
+    report.add_equal("argmax".to_owned(), &format!("{rows} x {n} of {width}"), found == exact);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::Code;
 use super::product::GRID_X;
-use crate::kernel::{AddKernel, RopeKernel, RopeLayout};
+use crate::kernel::{AddKernel, ArgmaxKernel, RopeKernel, RopeLayout};
 
 /// Threads of a workgroup of [`rope`]; a thread per pair of values.
 pub(crate) const ROPE_THREADS: u32 = 64;
@@ -97,17 +97,32 @@ pub(super) fn read(code: &mut Code, words: u32) {
     ));
 }
 
-/// Argmax of each 1024 values of a row: value and index.
-pub(super) fn argmax(code: &mut Code, values: u32) {
-    code.binding(0, "read", "x", "f32");
+/// Order of an f32 among others, as an unsigned integer: both zeros are equal, NaN is below all.
+/// Integers, because a driver may assume that no value is NaN.
+const ORDER: &str = "fn order(bits: u32) -> u32 {
+    let magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) {
+    return 0u;
+    }
+    return select(0x80000000u + magnitude, 0x80000000u - magnitude, bits > magnitude);
+    }";
+
+/// [`ORDER`] of `-inf`.
+const ORDER_OF_IMPOSSIBLE: u32 = 0x8000_0000 - 0x7f80_0000;
+
+/// Argmax of each 1024 values of a row: order and index.
+pub(super) fn argmax(code: &mut Code, a: &ArgmaxKernel) {
+    let ArgmaxKernel { width, values } = *a;
+    code.binding(0, "read", "x", "u32");
     code.binding(1, "read_write", "best", "vec2<u32>");
+    code.line(ORDER);
     argmax_entry(code);
     code.line(format!(
         "let start = group.x * {ARGMAX_VALUES}u + thread;
-        var value = x[group.y * {values}u + min(start, {last}u)];
+        var value = order(x[group.y * {width}u + min(start, {last}u)]);
         var index = min(start, {last}u);
         for (var i = start + {ARGMAX_THREADS}u; i < min({values}u, (group.x + 1u) * {ARGMAX_VALUES}u); i += {ARGMAX_THREADS}u) {{
-        let candidate = x[group.y * {values}u + i];
+        let candidate = order(x[group.y * {width}u + i]);
         if (candidate > value) {{
         value = candidate;
         index = i;
@@ -117,7 +132,7 @@ pub(super) fn argmax(code: &mut Code, values: u32) {
     ));
     argmax_tree(code);
     code.line(format!(
-        "best[group.y * {}u + group.x] = vec2<u32>(bitcast<u32>(top[0]), at[0]);\n}}\n}}",
+        "best[group.y * {}u + group.x] = vec2<u32>(top[0], at[0]);\n}}\n}}",
         values.div_ceil(ARGMAX_VALUES)
     ));
 }
@@ -129,24 +144,24 @@ pub(super) fn argmax_merge(code: &mut Code, candidates: u32) {
     argmax_entry(code);
     code.line(format!(
         "let first = best[group.y * {candidates}u + min(thread, {last}u)];
-        var value = bitcast<f32>(first.x);
+        var value = first.x;
         var index = first.y;
         for (var i = thread + {ARGMAX_THREADS}u; i < {candidates}u; i += {ARGMAX_THREADS}u) {{
         let candidate = best[group.y * {candidates}u + i];
-        if (bitcast<f32>(candidate.x) > value) {{
-        value = bitcast<f32>(candidate.x);
+        if (candidate.x > value) {{
+        value = candidate.x;
         index = candidate.y;
         }}
         }}",
         last = candidates - 1
     ));
     argmax_tree(code);
-    code.line("out[group.y] = at[0];\n}\n}");
+    code.line(format!("out[group.y] = select(0xffffffffu, at[0], top[0] > {ORDER_OF_IMPOSSIBLE}u);\n}}\n}}"));
 }
 
 fn argmax_entry(code: &mut Code) {
     code.line(format!(
-        "var<workgroup> top: array<f32, {ARGMAX_THREADS}>;
+        "var<workgroup> top: array<u32, {ARGMAX_THREADS}>;
         var<workgroup> at: array<u32, {ARGMAX_THREADS}>;
         @compute @workgroup_size({ARGMAX_THREADS})
         fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{"

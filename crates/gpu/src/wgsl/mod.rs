@@ -54,7 +54,7 @@ impl Kernel {
             Kernel::HeadNorm(h) => heads::head_norm(&mut code, h),
             Kernel::CopyRow(n) => elementwise::copy_row(&mut code, *n),
             Kernel::Add(a) => elementwise::add(&mut code, a),
-            Kernel::Argmax(n) => elementwise::argmax(&mut code, *n),
+            Kernel::Argmax(a) => elementwise::argmax(&mut code, a),
             Kernel::Read(n) => elementwise::read(&mut code, *n),
             Kernel::ArgmaxMerge(n) => elementwise::argmax_merge(&mut code, *n),
         }

@@ -57,6 +57,45 @@ fn batches_of_sequences_have_the_bits_of_each_row_alone() {
 }
 
 #[test]
+fn argmax_is_the_first_of_equals_in_every_row_of_any_length() {
+    let Some(gpu) = gpu() else { return };
+    let (inf, nan) = (f32::INFINITY, f32::NAN);
+    for (width, values) in [(1, 1), (255, 255), (1030, 1025), (2048, 1023), (5000, 4097), (130_001, 129_999)]
+    {
+        let row = |places: &[(usize, f32)]| {
+            let mut row = vec![-2.0; width];
+            for &(at, value) in places {
+                row[at % values] = value;
+            }
+            // Values behind the compared ones are larger.
+            row[values..].fill(9.0);
+            row
+        };
+        let rows = [
+            row(&[]),
+            row(&[(values - 1, 3.5)]),
+            row(&[(values - 1, 3.5), (values / 2, 3.5), (values / 3, 3.0)]),
+            row(&[(1023, 7.0), (1024, 7.0), (2047, 7.0)]),
+            row(&[(values - 1, 0.0), (values / 2, -0.0)]),
+            row(&[(0, nan), (1, nan), (2, -inf), (values / 2, 1e-40)]),
+            row(&[(3, inf), (values - 1, f32::MAX)]),
+            vec![-inf; width],
+            vec![nan; width],
+        ];
+        let first_largest = |row: &Vec<f32>| {
+            let largest = row[..values].iter().copied().fold(-inf, f32::max);
+            let first = row[..values].iter().position(|&value| value == largest && value > -inf);
+            first.map_or(u32::MAX, |index| index as u32)
+        };
+        let expected: Vec<u32> = rows.iter().map(first_largest).collect();
+        let (x, out) = (gpu.upload(&rows.concat()).unwrap(), gpu.upload(&[7; 9]).unwrap());
+        let [first, merge] = gpu.argmax(&x, values as u32, &out).unwrap();
+        gpu.run(&[&first, &merge]).unwrap();
+        assert_eq!(gpu.download::<u32>(&out).unwrap(), expected, "{values} of {width}");
+    }
+}
+
+#[test]
 fn bits_depend_on_lanes_only() {
     let Some(gpu) = gpu() else { return };
     let (rows, cols, batch) = (37, 2048, 3);

@@ -88,13 +88,18 @@ fn wrong_sizes_are_errors() {
     let matrix = Matrix::upload(&gpu, Format::Q8_0, 2, 32, &[0; 68]).unwrap();
     let (x, y) = (Quantized::new(&gpu, 1, 32).unwrap(), gpu.zeroed(8).unwrap());
     let float = gpu.zeroed(128).unwrap();
-    is_shape(matrix.product(&gpu, &float.into(), &y, 1).unwrap_err());
+    is_shape(matrix.product(&gpu, &float.clone().into(), &y, 1).unwrap_err());
     is_shape(matrix.product(&gpu, &x.clone().into(), &gpu.zeroed(12).unwrap(), 1).unwrap_err());
     is_shape(matrix.product(&gpu, &x.clone().into(), &y, 0).unwrap_err());
     is_shape(matrix.product(&gpu, &x.clone().into(), &y, 9).unwrap_err());
     let tile = Tile { rows: 1, lanes: 48, teams: 1, unroll: 1 };
     is_shape(matrix.product_with(&gpu, &x.into(), &y, 1, tile).unwrap_err());
-    is_shape(gpu.argmax(&gpu.zeroed(10).unwrap(), &gpu.zeroed(4).unwrap()).unwrap_err());
+    is_shape(gpu.argmax(&gpu.zeroed(10).unwrap(), 1, &gpu.zeroed(4).unwrap()).unwrap_err());
+    for values in [0, 3] {
+        is_shape(gpu.argmax(&gpu.zeroed(16).unwrap(), values, &gpu.zeroed(8).unwrap()).unwrap_err());
+    }
+    let larger = gpu.run_reading(&[], &float, gpu.readback(132).unwrap());
+    is_shape(larger.unwrap_err());
     let large = gpu.info().max_binding + 16;
     let error = gpu_with(u64::MAX).unwrap().zeroed(large).unwrap_err();
     assert!(matches!(error, Error::BufferTooLarge { .. }), "{error}");

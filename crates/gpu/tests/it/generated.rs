@@ -3,10 +3,10 @@
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{
-    Activation, AddKernel, AttentionKernel, AttentionOutput, CooperativeKernel, CooperativeTile,
-    ExpandKernel, Format, GatherKernel, GemmKernel, HeadNormKernel, Kernel, MAX_BATCH, MAX_PRODUCT_ROWS,
-    MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile,
-    TiledAttentionKernel,
+    Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel,
+    CooperativeTile, ExpandKernel, Format, GatherKernel, GemmKernel, HeadNormKernel, Kernel, MAX_BATCH,
+    MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target,
+    Tile, TiledAttentionKernel,
 };
 
 const TARGETS: [Target; 7] = [
@@ -107,7 +107,7 @@ fn row_kernels() -> Vec<Kernel> {
         Kernel::Add(AddKernel { values: 4096, period: 1024 }),
         Kernel::CopyRow(4096),
         Kernel::HeadNorm(HeadNormKernel { heads: 8, kv_heads: 2, head_dim: 128, eps_bits: eps }),
-        Kernel::Argmax(128_256),
+        Kernel::Argmax(ArgmaxKernel { width: 128_256, values: 128_003 }),
         Kernel::ArgmaxMerge(126),
         Kernel::Read(4096),
     ]);

@@ -5,8 +5,38 @@ use ruvllm_text::TokenId;
 use super::sequence::BackendSession;
 use crate::error::Result;
 
-/// Takes logits: indexes of the tokens, and a row `[vocab_size]` for each, in this order.
-pub type OnLogits<'l> = dyn FnMut(&[usize], &[f32]) + 'l;
+/// Takes results of a decode step: indexes of the tokens, and a result for each, in this order.
+pub type OnDecoded<'l> = dyn FnMut(&[usize], Decoded<'_>) + 'l;
+
+/// Token to append to a sequence of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NextToken {
+    /// Number of the sequence.
+    pub sequence: usize,
+    /// Id of the token.
+    pub token: TokenId,
+    /// Result that is wanted of the step.
+    pub wanted: Wanted,
+}
+
+/// Result that a sequence wants of a decode step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// Logits.
+    Logits,
+    /// The greedy token alone. Logits are an answer too: the caller finds it in them.
+    Greedy,
+}
+
+/// Results of a decode step.
+#[derive(Debug, Clone, Copy)]
+pub enum Decoded<'l> {
+    /// Logits, a row `[vocab_size]` for each token.
+    Logits(&'l [f32]),
+    /// Greedy tokens, for those that want one: the id of the largest logit, the lowest of equals,
+    /// among the ids of the tokenizer. `None` if every one is NaN or `-inf`.
+    Greedy(&'l [Option<TokenId>]),
+}
 
 /// Sequences of a backend whose next tokens can be computed together.
 ///
@@ -25,13 +55,13 @@ pub trait BackendBatch {
     /// Releases a sequence, if there is one. Its number may be given to another.
     fn end(&mut self, number: usize);
 
-    /// Appends a token to each of these sequences, all different, as a decode step; passes the
-    /// logits to `on_logits`, once for each pass.
+    /// Appends a token to each of these sequences, all different, as a decode step; passes each
+    /// result to `on_decoded` once, those of a pass together.
     ///
     /// # Errors
     /// See [`BackendSession::forward`]. Sequences without a new token are as they were, and
-    /// their logits were not passed.
-    fn decode(&mut self, tokens: &[(usize, TokenId)], on_logits: &mut OnLogits<'_>) -> Result<()>;
+    /// their results were not passed.
+    fn decode(&mut self, tokens: &[NextToken], on_decoded: &mut OnDecoded<'_>) -> Result<()>;
 }
 
 /// Values by number; numbers are reused.
@@ -105,10 +135,10 @@ impl BackendBatch for OneByOne<'_> {
         self.sequences.remove(number);
     }
 
-    fn decode(&mut self, tokens: &[(usize, TokenId)], on_logits: &mut OnLogits<'_>) -> Result<()> {
-        for (index, &(number, token)) in tokens.iter().enumerate() {
-            if let Some(sequence) = self.sequences.get_mut(number) {
-                on_logits(&[index], sequence.forward(&[token])?);
+    fn decode(&mut self, tokens: &[NextToken], on_decoded: &mut OnDecoded<'_>) -> Result<()> {
+        for (index, next) in tokens.iter().enumerate() {
+            if let Some(sequence) = self.sequences.get_mut(next.sequence) {
+                on_decoded(&[index], Decoded::Logits(sequence.forward(&[next.token])?));
             }
         }
         Ok(())

@@ -147,6 +147,12 @@ impl Sampler {
         self.seed
     }
 
+    /// True if it takes the largest logit, the lowest id of equals, whatever the tokens before.
+    pub(crate) fn is_argmax(&self) -> bool {
+        // At temperature 0 the steps are penalties.
+        self.params.temperature == 0.0 && self.steps.is_empty() && self.params.logit_bias.is_empty()
+    }
+
     /// Kernels that it samples with.
     pub(crate) fn kernels(&self) -> Kernels {
         self.kernels

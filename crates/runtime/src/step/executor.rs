@@ -5,6 +5,7 @@ use std::ops::Range;
 use ruvllm_kv_cache::prefix::PrefixKey;
 use ruvllm_text::TokenId;
 
+use crate::backend::batch::{Decoded, Wanted};
 use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::request::{KvQuality, SequenceSize};
@@ -34,6 +35,8 @@ pub(crate) struct Part {
     pub(crate) rows: usize,
     /// True if its last tokens are a draft, some of which may be dropped after the step.
     pub(crate) has_draft: bool,
+    /// Result that is wanted of its last token, if there are rows.
+    pub(crate) wanted: Wanted,
     /// Ends a part that takes long.
     pub(crate) cancel: CancelToken,
 }
@@ -58,8 +61,15 @@ impl Step {
         let start = self.tokens.len();
         self.tokens.extend_from_slice(tokens);
         let tokens = start..self.tokens.len();
-        let cancel = cancel.clone();
-        self.parts.push(Part { sequence, tokens, is_prompt, rows, has_draft: false, cancel });
+        let (wanted, cancel) = (Wanted::Logits, cancel.clone());
+        self.parts.push(Part { sequence, tokens, is_prompt, rows, has_draft: false, wanted, cancel });
+    }
+
+    /// Asks for the greedy token behind the last part, in place of its logits.
+    pub(crate) fn want_greedy(&mut self) {
+        if let Some(part) = self.parts.last_mut() {
+            part.wanted = Wanted::Greedy;
+        }
     }
 
     /// Adds a draft of the next tokens to the last part, with a row of logits for each.
@@ -107,14 +117,15 @@ pub(crate) struct SequenceReport {
     pub(crate) dropped_tokens: usize,
 }
 
-/// A part of a step with logits.
+/// A part of a step with logits, or with a greedy token in their place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PartLogits {
     /// Index of the part in the step.
     pub(crate) part: usize,
     /// Number of its tokens that were computed: of a prompt chunk maybe fewer than it has.
     pub(crate) tokens: usize,
-    /// Rows of logits, of the last of these tokens that are among the part's [`Part::rows`].
+    /// Rows of logits, of the last of these tokens that are among the part's [`Part::rows`]; 1 for
+    /// a greedy token.
     pub(crate) rows: usize,
 }
 
@@ -125,8 +136,9 @@ impl Part {
     }
 }
 
-/// Takes the logits of the parts that have some, and for each its rows of `vocab_size`, in order.
-pub(crate) type Logits<'l> = dyn FnMut(&[PartLogits], &[f32]) + 'l;
+/// Takes the logits of the parts that have some, for each its rows of `vocab_size`, in order; or
+/// greedy tokens of parts that want them.
+pub(crate) type Logits<'l> = dyn FnMut(&[PartLogits], Decoded<'_>) + 'l;
 
 /// Owns weights and sequences and computes steps. Nothing outside of it reads keys and values, so
 /// they may be on another device.
@@ -150,7 +162,8 @@ pub(crate) trait Executor {
     fn fork(&mut self, id: SequenceId, new_id: SequenceId) -> bool;
 
     /// Computes a step. Fills `outcomes` with one for each part, and passes the logits of those
-    /// tokens that were computed and whose logits are wanted.
+    /// tokens that were computed and whose logits are wanted. For a part that wants a greedy token
+    /// it may pass that in place of the logits.
     fn step(&mut self, step: &Step, outcomes: &mut Vec<Outcome>, logits: &mut Logits<'_>);
 
     /// Drops the tokens of a sequence from position `len` on: drafts that were rejected.

@@ -8,6 +8,7 @@ use ruvllm_models::{LogitsRows, Segment, Workspace};
 use ruvllm_text::TokenId;
 
 use super::executor::{Executor, Logits, Outcome, Part, PartLogits, SequenceId, SequenceReport, Step};
+use crate::backend::batch::Decoded;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::request::SequenceSize;
@@ -98,7 +99,7 @@ impl<'c> NativeExecutor<'c> {
             }
         }
         if !self.scratch.with_logits.is_empty() {
-            logits(&self.scratch.with_logits, self.workspace.logits());
+            logits(&self.scratch.with_logits, Decoded::Logits(self.workspace.logits()));
         }
         Ok(())
     }

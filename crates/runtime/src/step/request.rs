@@ -309,8 +309,24 @@ impl<'c> Request<'c> {
         Ok(Sampled { end, tokens: appended, kept, is_first: start == self.prompt_tokens })
     }
 
-    /// Samples the next token, and appends those that the guide then forces: they are computed in
-    /// one pass. The reason if the output has ended.
+    /// True if the next token is the largest logit, and nothing else of the logits is of use.
+    pub(super) fn is_greedy(&self) -> bool {
+        let reads_logits = self.top_logprobs.is_some() || self.scores_prompt();
+        self.sampler.is_argmax() && self.guide.masks_nothing() && !reads_logits
+    }
+
+    /// Appends the greedy token, as [`sample`](Self::sample) does that finds it in the logits.
+    ///
+    /// # Errors
+    /// Errors of [`sample`](Self::sample).
+    pub(super) fn take_greedy(&mut self, token: Option<TokenId>) -> Result<Sampled> {
+        let start = self.tokens.len();
+        let end = self.take_sampled(token.ok_or(Error::NoCandidate)?)?;
+        let tokens = self.tokens.len() - start;
+        Ok(Sampled { end, tokens, kept: 0, is_first: start == self.prompt_tokens })
+    }
+
+    /// Samples the next token. The reason if the output has ended.
     fn sample_row(&mut self, logits: &[f32]) -> Result<Option<FinishReason>> {
         let position = self.tokens.len();
         let logits = &logits[..self.codec.sampled_ids()];
@@ -322,18 +338,25 @@ impl<'c> Request<'c> {
         if let Some(top_n) = self.top_logprobs {
             self.logprobs.push(self.sampler.logprobs(logits, token, top_n)?);
         }
+        if forced.is_some() { self.take(token) } else { self.take_sampled(token) }
+    }
+
+    /// Appends a sampled token and those that the guide then forces, which are computed in one
+    /// pass. The reason if the output has ended.
+    fn take_sampled(&mut self, token: TokenId) -> Result<Option<FinishReason>> {
         let mut end = self.take(token)?;
-        if end.is_none() && forced.is_none() {
-            let forced = self.guide.forced();
-            if self.top_logprobs.is_some() {
-                self.forced.extend(forced);
-            } else {
-                for token in forced {
-                    end = self.take(token)?;
-                    if end.is_some() {
-                        break;
-                    }
-                }
+        if end.is_some() {
+            return Ok(end);
+        }
+        let forced = self.guide.forced();
+        if self.top_logprobs.is_some() {
+            self.forced.extend(forced);
+            return Ok(None);
+        }
+        for token in forced {
+            end = self.take(token)?;
+            if end.is_some() {
+                break;
             }
         }
         Ok(end)

@@ -7,7 +7,7 @@ use ruvllm_kv_cache::prefix::PrefixKey;
 use ruvllm_text::TokenId;
 
 use super::executor::{Executor, Logits, Outcome, Part, PartLogits, SequenceId, SequenceReport, Step};
-use crate::backend::batch::BackendBatch;
+use crate::backend::batch::{BackendBatch, Decoded, NextToken};
 use crate::backend::sequence::{BackendSession, common_prefix_len};
 use crate::error::{Error, Result};
 use crate::request::SequenceSize;
@@ -34,9 +34,9 @@ struct Held {
 /// Lists of a step, kept for their memory.
 #[derive(Default)]
 struct Scratch {
-    /// Parts with a single token, and number and token of each.
+    /// Parts with a single token, and that of each.
     parts: Vec<usize>,
-    tokens: Vec<(usize, TokenId)>,
+    tokens: Vec<NextToken>,
     with_logits: Vec<PartLogits>,
     /// By part; `None` if it was not computed with others.
     outcomes: Vec<Option<Outcome>>,
@@ -47,8 +47,8 @@ impl<'b> SessionExecutor<'b> {
         Self { batch, chunk, sequences: HashMap::new(), scratch: Scratch::default() }
     }
 
-    /// Computes the single tokens of several sequences together. Those of a pass that failed remain
-    /// to be computed alone, so that each has an error of its own.
+    /// Computes the single tokens of sequences together. Those of a pass that failed remain to be
+    /// computed alone, so that each has an error of its own.
     fn decode(&mut self, step: &Step, logits: &mut Logits<'_>) {
         let Scratch { parts, tokens, with_logits, outcomes } = &mut self.scratch;
         parts.clear();
@@ -60,25 +60,32 @@ impl<'b> SessionExecutor<'b> {
                 (part.is_prompt, part.rows, step.tokens(part), self.sequences.get(&part.sequence))
             {
                 parts.push(index);
-                tokens.push((held.number, token));
+                tokens.push(NextToken { sequence: held.number, token, wanted: part.wanted });
             }
         }
-        if parts.len() < 2 {
+        if parts.is_empty() {
             return;
         }
-        // An error that concerns all comes again when they are computed alone.
-        let _ = self.batch.decode(tokens, &mut |rows, values| {
+        let sequences = &mut self.sequences;
+        let decoded = self.batch.decode(tokens, &mut |rows, decoded| {
             with_logits.clear();
-            with_logits.extend(rows.iter().map(|&row| PartLogits { part: parts[row], tokens: 1, rows: 1 }));
-            logits(with_logits, values);
-        });
-        for (&index, &(number, token)) in parts.iter().zip(&*tokens) {
-            let Some(held) = self.sequences.get_mut(&step.parts()[index].sequence) else { continue };
-            let len = self.batch.sequence(number).map_or(0, |session| session.len());
-            if len > held.tokens.len() {
-                held.tokens.push(token);
+            for &row in rows {
+                let index = parts[row];
+                if let Some(held) = sequences.get_mut(&step.parts()[index].sequence) {
+                    held.tokens.push(tokens[row].token);
+                }
                 outcomes[index] = Some(Outcome::Computed { tokens: 1 });
+                with_logits.push(PartLogits { part: index, tokens: 1, rows: 1 });
             }
+            logits(with_logits, decoded);
+        });
+        // An error that concerns several comes again when they are computed alone.
+        if let (Err(error), &[index]) = (decoded, &parts[..])
+            && let Some(held) = self.sequences.get_mut(&step.parts()[index].sequence)
+        {
+            let left = self.batch.sequence(held.number).map_or(0, |session| session.len());
+            held.tokens.truncate(left);
+            outcomes[index] = Some(Outcome::Failed(error));
         }
     }
 
@@ -89,7 +96,7 @@ impl<'b> SessionExecutor<'b> {
         let session = self.batch.sequence(held.number).expect("a held sequence has not ended");
         let computed =
             held.compute(session, step.tokens(part), part, self.chunk, &mut |tokens, rows, values| {
-                logits(&[PartLogits { part: index, tokens, rows }], values);
+                logits(&[PartLogits { part: index, tokens, rows }], Decoded::Logits(values));
             });
         match computed {
             Ok(tokens) => Outcome::Computed { tokens },
@@ -231,7 +238,7 @@ mod tests {
     use ruvllm_memory::{PressurePolicy, Tenant};
 
     use super::*;
-    use crate::backend::batch::{OnLogits, OneByOne, Open};
+    use crate::backend::batch::{OnDecoded, OneByOne, Open, Wanted};
     use crate::cancel::CancelToken;
 
     /// Token that no sequence takes.
@@ -253,18 +260,30 @@ mod tests {
             self.0.end(number);
         }
 
-        fn decode(&mut self, tokens: &[(usize, TokenId)], on_logits: &mut OnLogits<'_>) -> Result<()> {
+        fn decode(&mut self, tokens: &[NextToken], on_decoded: &mut OnDecoded<'_>) -> Result<()> {
             for (pair, pass) in tokens.chunks(2).enumerate() {
-                if pass.iter().any(|&(_, token)| token == FAULTY) {
+                if pass.iter().any(|next| next.token == FAULTY) {
                     return Err(Error::EngineStopped);
                 }
-                let (mut rows, mut logits) = (Vec::new(), Vec::new());
-                for (index, &(number, token)) in pass.iter().enumerate() {
-                    let session = self.0.sequence(number).expect("a sequence");
-                    logits.extend_from_slice(session.forward(&[token])?);
-                    rows.push(2 * pair + index);
+                let (mut with_logits, mut logits) = (Vec::new(), Vec::new());
+                let (mut greedy, mut chosen) = (Vec::new(), Vec::new());
+                for (index, next) in pass.iter().enumerate() {
+                    let row = 2 * pair + index;
+                    let session = self.0.sequence(next.sequence).expect("a sequence");
+                    let logit = session.forward(&[next.token])?[0];
+                    match next.wanted {
+                        Wanted::Logits => {
+                            with_logits.push(row);
+                            logits.push(logit);
+                        }
+                        Wanted::Greedy => {
+                            greedy.push(row);
+                            chosen.push(Some(next.token));
+                        }
+                    }
                 }
-                on_logits(&rows, &logits);
+                on_decoded(&with_logits, Decoded::Logits(&logits));
+                on_decoded(&greedy, Decoded::Greedy(&chosen));
             }
             Ok(())
         }
@@ -288,6 +307,27 @@ mod tests {
         OneByOne::new(open)
     }
 
+    /// Results of a part: part, computed tokens, rows, and logits or greedy tokens.
+    type Seen = (Vec<(usize, usize, usize)>, Vec<f32>, Vec<Option<TokenId>>);
+
+    /// Computes a step; returns the results in their order, and the computed tokens of each part.
+    fn compute(executor: &mut SessionExecutor<'_>, step: &Step) -> (Vec<Seen>, Vec<Option<usize>>) {
+        let (mut outcomes, mut seen) = (Vec::new(), Vec::new());
+        executor.step(step, &mut outcomes, &mut |parts, decoded| {
+            let parts: Vec<_> = parts.iter().map(|part| (part.part, part.tokens, part.rows)).collect();
+            match decoded {
+                _ if parts.is_empty() => {}
+                Decoded::Logits(logits) => seen.push((parts, logits.to_vec(), Vec::new())),
+                Decoded::Greedy(tokens) => seen.push((parts, Vec::new(), tokens.to_vec())),
+            }
+        });
+        let computed = |outcome: &Outcome| match outcome {
+            Outcome::Computed { tokens } => Some(*tokens),
+            Outcome::Failed(_) => None,
+        };
+        (seen, outcomes.iter().map(computed).collect())
+    }
+
     #[test]
     fn tokens_of_a_pass_that_failed_are_computed_alone() {
         let mut executor = SessionExecutor::new(Box::new(Pairs(echo(true))), 8);
@@ -299,27 +339,48 @@ mod tests {
         }
         executor.begin(SequenceId(5), &spec(), &[8, 9]).expect("a sequence");
         step.push(SequenceId(5), &[8, 9], true, 1, &cancel);
-        let (mut outcomes, mut seen) = (Vec::new(), Vec::new());
-        executor.step(&step, &mut outcomes, &mut |parts, logits| {
-            let parts: Vec<_> = parts.iter().map(|part| (part.part, part.tokens, part.rows)).collect();
-            seen.push((parts, logits.to_vec()));
-        });
-        let together = (vec![(0, 1, 1), (1, 1, 1)], vec![5.0, 6.0]);
-        let alone = (vec![(3, 1, 1)], vec![7.0]);
-        assert_eq!(seen, [together, alone, (vec![(4, 2, 1)], vec![9.0])]);
-        let computed = |outcome: &Outcome| match outcome {
-            Outcome::Computed { tokens } => Some(*tokens),
-            Outcome::Failed(_) => None,
-        };
-        let found: Vec<_> = outcomes.iter().map(computed).collect();
-        assert_eq!(found, [Some(1), Some(1), None, Some(1), Some(2)]);
-        // The sequence without its token goes on.
+        let (seen, computed) = compute(&mut executor, &step);
+        let together = (vec![(0, 1, 1), (1, 1, 1)], vec![5.0, 6.0], vec![]);
+        let alone = (vec![(3, 1, 1)], vec![7.0], vec![]);
+        assert_eq!(seen, [together, alone, (vec![(4, 2, 1)], vec![9.0], vec![])]);
+        assert_eq!(computed, [Some(1), Some(1), None, Some(1), Some(2)]);
+        // A single token that fails is not computed twice, and its sequence goes on without it.
+        step.clear();
+        step.push(SequenceId(3), &[FAULTY], false, 1, &cancel);
+        assert_eq!(compute(&mut executor, &step), (vec![], vec![None]));
         step.clear();
         step.push(SequenceId(3), &[4], false, 1, &cancel);
         step.push(SequenceId(1), &[4], false, 1, &cancel);
-        executor.step(&step, &mut outcomes, &mut |_, _| ());
+        compute(&mut executor, &step);
         let sizes = [1, 3].map(|id| executor.finish(SequenceId(id)).size.tokens);
         assert_eq!(sizes, [2, 1]);
+    }
+
+    #[test]
+    fn a_backend_chooses_the_tokens_of_parts_that_want_nothing_else() {
+        let mut executor = SessionExecutor::new(Box::new(Pairs(echo(true))), 8);
+        let cancel = CancelToken::new();
+        let mut step = Step::default();
+        for (id, is_greedy) in [(1, true), (2, false), (3, true)] {
+            executor.begin(SequenceId(id), &spec(), &[1, 2]).expect("a sequence");
+            step.push(SequenceId(id), &[id as TokenId + 10], false, 1, &cancel);
+            if is_greedy {
+                step.want_greedy();
+            }
+        }
+        // Tokens of a prompt have logits in any case.
+        executor.begin(SequenceId(4), &spec(), &[8, 9]).expect("a sequence");
+        step.push(SequenceId(4), &[8, 9], true, 1, &cancel);
+        step.want_greedy();
+        let (seen, computed) = compute(&mut executor, &step);
+        let expected: [Seen; 4] = [
+            (vec![(1, 1, 1)], vec![12.0], vec![]),
+            (vec![(0, 1, 1)], vec![], vec![Some(11)]),
+            (vec![(2, 1, 1)], vec![], vec![Some(13)]),
+            (vec![(3, 2, 1)], vec![9.0], vec![]),
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(computed, [Some(1), Some(1), Some(1), Some(2)]);
     }
 
     /// A sequence whose only logit is its last token.
@@ -360,8 +421,9 @@ mod tests {
             step.push(id, &[1, 2], false, 1, &cancel);
             step.push_draft(&[3, 4]);
             let (mut outcomes, mut rows) = (Vec::new(), Vec::new());
-            executor.step(&step, &mut outcomes, &mut |parts, logits| {
+            executor.step(&step, &mut outcomes, &mut |parts, decoded| {
                 assert_eq!(parts, [PartLogits { part: 0, tokens: 4, rows: 3 }]);
+                let Decoded::Logits(logits) = decoded else { panic!("a draft has rows of logits") };
                 rows.extend_from_slice(logits);
             });
             assert!(matches!(outcomes[..], [Outcome::Computed { tokens: 4 }]), "{outcomes:?}");

@@ -1,14 +1,17 @@
 //! Sequences that are decoded together: bits, joining and leaving, memory, errors.
 
+use std::fs;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ruvllm::{
-    BackendBatch, BackendQueue, CancelToken, Error, FinishReason, GenerateRequest, GpuBackend, GpuOptions,
-    InferenceBackend, ParallelOptions, Prompt, RequestHandle, SamplingParams, TokenId,
+    BackendBatch, BackendQueue, CancelToken, Decoded, Error, FinishReason, GenerateRequest, GpuBackend,
+    GpuOptions, InferenceBackend, NextToken, ParallelOptions, Prompt, RequestHandle, SamplingParams, TokenId,
+    Wanted,
 };
 use ruvllm_testkit::model_data;
+use serde_json::json;
 
 use crate::support::{chain, gpu_with, options, tiny};
 
@@ -54,24 +57,46 @@ impl Member {
     }
 }
 
-/// A decode step of all members, whose logits must be those of each alone.
-fn decode(batch: &mut dyn BackendBatch, members: &mut [Member], vocab: usize, name: &str) {
-    let next: Vec<_> = members.iter().map(|m| (m.number, token(m.seed, m.steps))).collect();
+/// A decode step of all members: every second one wants its greedy token, others their logits. The
+/// results must be those of each alone.
+fn decode(batch: &mut dyn BackendBatch, members: &mut [Member], backend: &GpuBackend, name: &str) {
+    let next = |(index, member): (usize, &Member)| {
+        let wanted = if (index + member.steps).is_multiple_of(2) { Wanted::Greedy } else { Wanted::Logits };
+        NextToken { sequence: member.number, token: token(member.seed, member.steps), wanted }
+    };
+    let next: Vec<_> = members.iter().enumerate().map(next).collect();
+    let (vocab, ids) = (backend.config().vocab_size, backend.codec().tokenizer().vocab_size());
     let mut seen = vec![0; members.len()];
     batch
-        .decode(&next, &mut |rows, logits| {
-            assert_eq!(logits.len(), rows.len() * vocab);
-            for (&row, found) in rows.iter().zip(logits.chunks_exact(vocab)) {
+        .decode(&next, &mut |rows, decoded| {
+            for (index, &row) in rows.iter().enumerate() {
                 let Member { seed, steps, expected, .. } = &members[row];
-                assert!(found.iter().all(|x| x.is_finite()));
-                let equal = bits(found) == expected[*steps];
+                let expected = &expected[*steps];
+                let equal = match decoded {
+                    Decoded::Logits(logits) => {
+                        assert_eq!(logits.len(), rows.len() * vocab);
+                        let found = &logits[index * vocab..][..vocab];
+                        assert!(found.iter().all(|x| x.is_finite()));
+                        bits(found) == *expected
+                    }
+                    Decoded::Greedy(tokens) => {
+                        assert_eq!((tokens.len(), next[row].wanted), (rows.len(), Wanted::Greedy));
+                        tokens[index] == Some(largest(expected, ids))
+                    }
+                };
                 assert!(equal, "{name}: step {steps} of sequence {seed} of {}", next.len());
                 seen[row] += 1;
             }
         })
-        .expect("logits");
+        .expect("results");
     assert!(seen.iter().all(|&n| n == 1), "{seen:?}");
     members.iter_mut().for_each(|member| member.steps += 1);
+}
+
+/// Index of the largest of the first `ids` logits, the lowest of equals.
+fn largest(bits: &[u32], ids: usize) -> TokenId {
+    let logit = |i: usize| f32::from_bits(bits[i]);
+    (0..ids.min(bits.len())).fold(0, |best, i| if logit(i) > logit(best) { i } else { best }) as TokenId
 }
 
 /// Sequences of other lengths join and leave; each has the bits that it has alone.
@@ -79,21 +104,20 @@ fn join_and_leave(path: PathBuf, prompts: &[usize], sequences: usize) {
     let name = path.display().to_string();
     let options = GpuOptions { kv_tokens: Some(8192), sequences, ..options() };
     let Some(backend) = gpu_with(path, &options) else { return };
-    let vocab = backend.config().vocab_size;
     let mut batch = backend.batch();
     let mut members: Vec<Member> = Vec::new();
     for (seed, &prompt) in prompts.iter().enumerate() {
         members.push(Member::join(&backend, &mut *batch, seed, prompt));
     }
-    decode(&mut *batch, &mut members, vocab, &name);
+    decode(&mut *batch, &mut members, &backend, &name);
     // The first leaves, its blocks and its number go to another.
     let gone = members.remove(0);
     batch.end(gone.number);
     assert!(batch.sequence(gone.number).is_none());
-    decode(&mut *batch, &mut members, vocab, &name);
+    decode(&mut *batch, &mut members, &backend, &name);
     members.push(Member::join(&backend, &mut *batch, prompts.len(), 33));
     members.rotate_left(1);
-    decode(&mut *batch, &mut members, vocab, &name);
+    decode(&mut *batch, &mut members, &backend, &name);
 }
 
 #[test]
@@ -122,10 +146,11 @@ fn a_batch_with_a_faulty_token_changes_no_sequence() {
     for number in numbers {
         batch.sequence(number).expect("it began").forward(&[5, 6, 7]).expect("logits");
     }
-    let none = &mut |_: &[usize], _: &[f32]| panic!("logits of a batch that failed");
-    let full = batch.decode(&[(numbers[0], 5), (numbers[1], 5)], none);
+    let none = &mut |_: &[usize], _: Decoded<'_>| panic!("results of a batch that failed");
+    let next = |number, token| NextToken { sequence: numbers[number], token, wanted: Wanted::Greedy };
+    let full = batch.decode(&[next(0, 5), next(1, 5)], none);
     assert!(matches!(full, Err(Error::ContextTooLong { tokens: 4, .. })), "{full:?}");
-    let unknown = batch.decode(&[(numbers[0], 1 << 20)], none);
+    let unknown = batch.decode(&[next(0, 1 << 20)], none);
     assert!(matches!(unknown, Err(Error::TokenOutOfRange { .. })), "{unknown:?}");
     assert_eq!(numbers.map(|number| batch.sequence(number).map_or(0, |s| s.len())), [3, 3]);
     let Err(error) = batch.begin(backend.kv_room() + 1) else { panic!("there is no such room") };
@@ -166,6 +191,49 @@ fn requests_at_once_have_the_texts_that_they_have_alone() {
         assert_eq!(text, expected.text);
     }
     assert_eq!(backend.kv_room(), 384, "all sequences are released");
+}
+
+/// A tokenizer of the first `n` ids of a model.
+fn tokenizer_of(folder: &Path, n: usize) -> PathBuf {
+    let vocab: serde_json::Map<_, _> = (0..n).map(|id| (format!("t{id}"), id.into())).collect();
+    let model = json!({ "type": "WordLevel", "vocab": vocab, "unk_token": "t0" });
+    let path = folder.join("tokenizer.json");
+    let text = json!({ "version": "1.0", "added_tokens": [], "model": model }).to_string();
+    fs::write(&path, text).expect("written");
+    path
+}
+
+#[test]
+fn greedy_requests_have_the_tokens_of_requests_that_read_the_logits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // All ids; fewer than the model has; a soft cap, behind which the host chooses.
+    for (name, ids) in [("llama", None), ("qwen3", Some(37)), ("gemma2", None)] {
+        let tokenizer = ids.map(|ids| tokenizer_of(folder.path(), ids));
+        let options = GpuOptions { kv_tokens: Some(2048), context: Some(256), tokenizer, ..options() };
+        let Some(backend) = gpu_with(tiny(name, "model-F16.gguf"), &options) else { return };
+        let greedy = |i| request(i, 5 + i * 9, 12 + i * 3).with_sampling(SamplingParams::greedy());
+        let requests: Vec<_> = (0..9).map(greedy).collect();
+        let cancel = CancelToken::new();
+        let alone = |request: &GenerateRequest| {
+            backend.generate_with(request, &cancel, &mut |_| ControlFlow::Continue(())).expect("text").tokens
+        };
+        let expected: Vec<_> = requests.iter().map(|r| alone(&r.clone().with_logprobs(0))).collect();
+        assert_eq!(requests.iter().map(alone).collect::<Vec<_>>(), expected, "{name}, alone");
+        let used = expected.iter().flatten().all(|&token| (token as usize) < ids.unwrap_or(usize::MAX));
+        assert!(used, "{name}: {expected:?}");
+        // Steps of greedy tokens alone, and with logits of every third request.
+        for is_mixed in [false, true] {
+            let reads = |(i, r): (usize, &GenerateRequest)| match is_mixed && i % 3 == 0 {
+                true => r.clone().with_logprobs(0),
+                false => r.clone(),
+            };
+            let requests: Vec<_> = requests.iter().enumerate().map(reads).collect();
+            let found = backend.generate_many(&requests, &cancel, &mut |_, _| ControlFlow::Continue(()));
+            let found: Vec<_> =
+                found.expect("threads").into_iter().map(|r| r.expect("text").tokens).collect();
+            assert_eq!(found, expected, "{name}");
+        }
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod embed;
 mod evaluate;
 mod fields;
 mod generate;
+mod greedy_tokens;
 mod hybrid;
 mod layer_kinds;
 mod learning;

@@ -39,6 +39,8 @@ pub(super) struct Executor {
     pub(super) weights: DeviceWeights,
     pub(super) pool: KvPool,
     pub(super) angles: Angles,
+    /// Ids that the tokenizer has, from 0 on; padding of the vocabulary follows.
+    ids: usize,
     decode_gemm: bool,
     passes: Mutex<Passes>,
 }
@@ -48,7 +50,17 @@ pub(super) struct Executor {
 pub(super) struct Next<'a, 'p> {
     pub(super) place: &'a Place<'p>,
     pub(super) position: usize,
-    pub(super) token: TokenId,
+    /// `None` if the pass before left it on the device.
+    pub(super) token: Option<TokenId>,
+}
+
+/// Ids among which a greedy token is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ids {
+    /// All of the vocabulary.
+    All,
+    /// Ids of the tokenizer.
+    Tokenizer,
 }
 
 /// A sequence on the device.
@@ -91,7 +103,7 @@ pub(super) struct Passes {
     /// By number of rows.
     logits: HashMap<u32, Buffer>,
     logits_readbacks: HashMap<u32, Readback>,
-    token_readbacks: Vec<Readback>,
+    token_readbacks: HashMap<u32, Vec<Readback>>,
     sequences: u64,
 }
 
@@ -102,6 +114,7 @@ impl Executor {
         activation: Activation,
         weights: DeviceWeights,
         (pool, angles): (KvPool, Angles),
+        ids: usize,
         decode_gemm: bool,
     ) -> Result<Self> {
         let logits = gpu.zeroed(config.vocab_size as u64 * 4)?;
@@ -112,11 +125,11 @@ impl Executor {
             scratch: HashMap::new(),
             logits: HashMap::from([(1, logits)]),
             logits_readbacks: HashMap::new(),
-            token_readbacks: Vec::new(),
+            token_readbacks: HashMap::new(),
             sequences: 0,
         };
         let passes = Mutex::new(passes);
-        Ok(Self { gpu, config, activation, weights, pool, angles, decode_gemm, passes })
+        Ok(Self { gpu, config, activation, weights, pool, angles, ids, decode_gemm, passes })
     }
 
     /// Locks the passes for one sequence.
@@ -154,6 +167,7 @@ impl Executor {
             weights: &self.weights,
             pool: &self.pool,
             angles: &self.angles,
+            ids: self.ids as u32,
             decode_gemm: self.decode_gemm,
         }
     }
@@ -198,24 +212,6 @@ impl Passes {
         Ok(pass)
     }
 
-    /// Writes the position of a decode pass and returns its launches. `token`: `None` if the
-    /// previous pass left it on the device.
-    pub(super) fn decode(
-        &mut self,
-        executor: &Executor,
-        place: &Place<'_>,
-        position: usize,
-        token: Option<TokenId>,
-    ) -> Result<Arc<Pass>> {
-        let pass = self.pass(executor, &[place], Phase::Decode, 1, position + 1)?;
-        if let Some(token) = token {
-            executor.gpu.write(&pass.rows.tokens, &[token])?;
-        }
-        executor.gpu.write(&pass.rows.kv.positions, &[position as u32])?;
-        executor.gpu.write(&pass.rows.kv.slots, &[place.lease.slot(position)])?;
-        Ok(pass)
-    }
-
     /// Largest number of sequences in a decode pass whose longest has `tokens` tokens.
     pub(super) fn batch_limit(&self, executor: &Executor, tokens: usize) -> usize {
         let fits = |rows: &&u32| scratch_bytes(executor, false, **rows, tokens) <= MAX_SCRATCH;
@@ -224,13 +220,15 @@ impl Passes {
 
     /// Writes the inputs of a decode pass of at most [`batch_limit`](Self::batch_limit) sequences,
     /// all with the same RoPE frequencies, and returns its launches.
-    pub(super) fn batch(&mut self, executor: &Executor, batch: &[Next<'_, '_>]) -> Result<Arc<Pass>> {
+    pub(super) fn decode(&mut self, executor: &Executor, batch: &[Next<'_, '_>]) -> Result<Arc<Pass>> {
         let rows = batch_rows(batch.len());
         let end = batch.iter().map(|next| next.position + 1).max().unwrap_or(1);
         let places: Vec<&Place<'_>> = batch.iter().map(|next| next.place).collect();
         let pass = self.pass(executor, &places, Phase::Decode, rows, end)?;
         let gpu = &executor.gpu;
-        gpu.write(&pass.rows.tokens, &padded(batch.iter().map(|next| next.token), 0, rows))?;
+        if let Some(tokens) = batch.iter().map(|next| next.token).collect::<Option<Vec<_>>>() {
+            gpu.write(&pass.rows.tokens, &padded(tokens.into_iter(), 0, rows))?;
+        }
         let positions = batch.iter().map(|next| next.position as u32);
         gpu.write(&pass.rows.kv.positions, &padded(positions, 0, rows))?;
         let slots = batch.iter().map(|next| next.place.lease.slot(next.position));
@@ -365,41 +363,53 @@ impl Passes {
         Ok(rows)
     }
 
-    /// Runs a pass and lends its logits, `[rows, vocab_size]`, to `read`.
+    /// Runs launches of a pass, then lends the logits of its first `rows` rows, `[rows,
+    /// vocab_size]`, to `read`.
     pub(super) fn logits<R>(
         &mut self,
         executor: &Executor,
         pass: &Pass,
+        launches: &[&Dispatch],
+        rows: usize,
         read: impl FnOnce(&[f32]) -> R,
     ) -> Result<R> {
-        let gpu = &executor.gpu;
-        let readback = match self.logits_readbacks.remove(&pass.last.n) {
+        let (gpu, row) = (&executor.gpu, executor.config.vocab_size);
+        // Few sizes of readbacks.
+        let size = batch_rows(rows);
+        let readback = match self.logits_readbacks.remove(&size) {
             Some(readback) => readback,
-            None => self.with_room(executor, |_| gpu.readback(pass.values.len()))?,
+            None => self.with_room(executor, |_| gpu.readback(u64::from(size) * row as u64 * 4))?,
         };
-        let list: Vec<&Dispatch> = pass.keys.iter().chain(&pass.logits).collect();
-        let reading = gpu.run_reading(&list, &pass.values, readback)?;
-        let (result, readback) = gpu.finish_with(reading, read)?;
-        self.logits_readbacks.insert(pass.last.n, readback);
+        let reading = gpu.run_reading(launches, &pass.values, readback)?;
+        let (result, readback) = gpu.finish_with(reading, |values| read(&values[..rows * row]))?;
+        self.logits_readbacks.insert(size, readback);
         Ok(result)
     }
 
-    /// Starts a pass and the readback of its argmax (4 bytes); returns before it ends.
-    pub(super) fn start_argmax(&mut self, executor: &Executor, pass: &Pass) -> Result<Reading> {
+    /// Starts a pass and the readback of each row's greedy token (4 bytes); returns before it ends.
+    pub(super) fn start_argmax(&mut self, executor: &Executor, pass: &Pass, ids: Ids) -> Result<Reading> {
         let gpu = &executor.gpu;
-        let readback = match self.token_readbacks.pop() {
+        let readback = match self.token_readbacks.get_mut(&pass.last.n).and_then(Vec::pop) {
             Some(readback) => readback,
-            None => gpu.readback(4)?,
+            None => gpu.readback(pass.last.tokens.len())?,
         };
-        let list: Vec<&Dispatch> = pass.keys.iter().chain(&pass.logits).chain(&pass.argmax).collect();
+        let argmax = match ids {
+            Ids::All => &pass.argmax,
+            Ids::Tokenizer => &pass.tokenizer_argmax,
+        };
+        let list: Vec<&Dispatch> = pass.launches().chain(argmax).collect();
         gpu.run_reading(&list, &pass.last.tokens, readback)
     }
 
-    /// Waits for the token of a pass.
-    pub(super) fn finish_argmax(&mut self, executor: &Executor, reading: Reading) -> Result<TokenId> {
+    /// Waits for the tokens of a pass. `None`: no logit of the row is above `-inf`.
+    pub(super) fn finish_argmax(
+        &mut self,
+        executor: &Executor,
+        reading: Reading,
+    ) -> Result<Vec<Option<TokenId>>> {
         let (tokens, readback) = executor.gpu.finish::<u32>(reading)?;
-        self.token_readbacks.push(readback);
-        Ok(tokens.first().copied().unwrap_or_default())
+        self.token_readbacks.entry(tokens.len() as u32).or_default().push(readback);
+        Ok(tokens.into_iter().map(|token| Some(token).filter(|&token| token != TokenId::MAX)).collect())
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Parts<'a> {
     pub(super) weights: &'a DeviceWeights,
     pub(super) pool: &'a KvPool,
     pub(super) angles: &'a Angles,
+    /// Ids that the tokenizer has.
+    pub(super) ids: u32,
     /// Products of decode as GEMM (ADR-0088).
     pub(super) decode_gemm: bool,
 }
@@ -47,7 +49,16 @@ pub(super) struct Pass {
     /// Remaining launches, for the rows of `last` only.
     pub(super) logits: Vec<Dispatch>,
     /// Argmax of the logits, written to the tokens of `last`.
-    pub(super) argmax: Vec<Dispatch>,
+    pub(super) argmax: [Dispatch; 2],
+    /// The same among the ids of the tokenizer.
+    pub(super) tokenizer_argmax: [Dispatch; 2],
+}
+
+impl Pass {
+    /// All launches up to the logits.
+    pub(super) fn launches(&self) -> impl Iterator<Item = &Dispatch> {
+        self.keys.iter().chain(&self.logits)
+    }
 }
 
 /// Buffers shared by passes of one size.
@@ -107,8 +118,9 @@ impl Parts<'_> {
         builder.output()?;
         let logits = std::mem::take(&mut builder.launches);
         let Operands { rows, last, logits: values, .. } = operands;
-        let argmax = self.gpu.argmax(&values, &last.tokens)?.into();
-        Ok(Pass { rows, last, values, keys, logits, argmax })
+        let argmax = |ids| self.gpu.argmax(&values, ids, &last.tokens);
+        let (argmax, tokenizer_argmax) = (argmax(self.config.vocab_size as u32)?, argmax(self.ids)?);
+        Ok(Pass { rows, last, values, keys, logits, argmax, tokenizer_argmax })
     }
 }
 

@@ -160,8 +160,8 @@ impl GpuBackend {
         let codec =
             TextCodec::read(&*checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
         times.read = start.elapsed() - times.open;
-        let (executor, context, converted) =
-            upload(gpu, &model, options, &mut times).map_err(|refusal| refusal.into_error(&name))?;
+        let (executor, context, converted) = upload(gpu, &model, options, codec.sampled_ids(), &mut times)
+            .map_err(|refusal| refusal.into_error(&name))?;
         Ok(Self { codec, context, prefill_chunk: options.prefill_chunk, converted, times, executor })
     }
 
@@ -292,11 +292,13 @@ fn open(options: &GpuOptions) -> Result<Gpu, Refusal> {
         .map_err(|source| Refusal::Gpu { action: "open a GPU".into(), source })
 }
 
-/// Uploads the model; returns the executor, the context length and the converted matrices.
+/// Uploads the model, whose tokenizer has `ids` ids; returns the executor, the context length and
+/// the converted matrices.
 fn upload(
     gpu: Gpu,
     model: &Model,
     options: &GpuOptions,
+    ids: usize,
     times: &mut GpuLoadTimes,
 ) -> Result<(Executor, usize, Vec<String>), Refusal> {
     let config = model.config();
@@ -324,7 +326,7 @@ fn upload(
         .map_err(failed("allocate keys and values; lower GpuOptions::context or kv_tokens"))?;
     let angles = Angles::new(&gpu, &model.kv_ropes(), context).map_err(failed("upload RoPE tables"))?;
     let decode_gemm = options.sequences > GEMV_SEQUENCES;
-    let executor = Executor::new(gpu, config.clone(), activation, weights, (pool, angles), decode_gemm)
+    let executor = Executor::new(gpu, config.clone(), activation, weights, (pool, angles), ids, decode_gemm)
         .map_err(failed("allocate logits"))?;
     // A request that needs these passes reports the failure.
     let _ = executor.compile_ahead(context);

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use ruvllm_gpu::Dispatch;
 use ruvllm_text::TokenId;
 
-use super::executor::{Executor, MAX_ROWS, Passes, Place};
+use super::executor::{Executor, Ids, MAX_ROWS, Next, Passes, Place};
 use super::launches::Pass;
 use super::refusal::{NAME, device_error};
 use crate::backend::sequence::BackendSession;
@@ -65,19 +65,21 @@ impl<'b> GpuSession<'b> {
         let start = self.len;
         let pass = self.last_pass(&mut passes, prompt)?;
         let action = || format!("compute positions {start}..{}", end + n - 1);
-        let mut reading = passes.start_argmax(executor, &pass).map_err(failed(action()))?;
+        let mut reading = passes.start_argmax(executor, &pass, Ids::All).map_err(failed(action()))?;
         self.len = end;
         for step in 1..=n {
             // The next step reads its token on the device.
             let next = if step < n {
-                let pass = passes.decode(executor, &self.place, end + step - 1, None);
-                Some(pass.and_then(|pass| passes.start_argmax(executor, &pass)).map_err(failed(action()))?)
+                let next = Next { place: &self.place, position: end + step - 1, token: None };
+                let pass = passes.decode(executor, &[next]);
+                let started = pass.and_then(|pass| passes.start_argmax(executor, &pass, Ids::All));
+                Some(started.map_err(failed(action()))?)
             } else {
                 None
             };
-            let token = passes.finish_argmax(executor, reading).map_err(failed(action()))?;
+            let tokens = passes.finish_argmax(executor, reading).map_err(failed(action()))?;
             self.len = end + step - 1;
-            let go_on = on_token(token);
+            let go_on = on_token(tokens[0].ok_or(Error::NoCandidate)?);
             match next {
                 Some(next) if go_on.is_continue() => reading = next,
                 Some(next) => {
@@ -151,9 +153,10 @@ impl<'b> GpuSession<'b> {
         let mut passes = executor.passes();
         let action = format!("compute positions {}..{end}", self.len);
         let pass = match tokens {
-            [token] if decode => passes
-                .decode(executor, &self.place, self.len, Some(*token))
-                .map_err(failed(action.clone()))?,
+            &[token] if decode => {
+                let next = Next { place: &self.place, position: self.len, token: Some(token) };
+                passes.decode(executor, &[next]).map_err(failed(action.clone()))?
+            }
             _ => self.last_pass(&mut passes, tokens)?,
         };
         let logits = &mut self.logits;
@@ -161,7 +164,8 @@ impl<'b> GpuSession<'b> {
             logits.clear();
             logits.extend_from_slice(values);
         };
-        passes.logits(executor, &pass, copy).map_err(failed(action))?;
+        let launches: Vec<&Dispatch> = pass.launches().collect();
+        passes.logits(executor, &pass, &launches, 1, copy).map_err(failed(action))?;
         drop(passes);
         if let Some(cap) = executor.config.decoder.logits_soft_cap {
             soft_cap(&mut self.logits, cap);

@@ -28,6 +28,7 @@ use super::executor::{Executor, Outcome, SequenceId, Step};
 use super::request::{Request, Sampled};
 use super::statistics::StepCounters;
 use super::tuning::StepTuner;
+use crate::backend::batch::Decoded;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::request::FinishReason;
@@ -324,14 +325,16 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             // A part with a draft is computed whole or not at all.
             let is_prompt = request.is_prefilling() && draft.is_empty();
             step.push(request.sequence, tokens, is_prompt, rows, &request.cancel);
+            if draft.is_empty() && request.is_greedy() {
+                step.want_greedy();
+            }
             drafted.push(draft.len());
             step.push_draft(draft);
             sampled.push(None);
         }
         let (requests, codec, pool) = (&mut self.requests, self.codec, self.pool);
-        let vocab_size = codec.vocab_size();
         let (unread, counters) = (&mut self.unread, &self.counters);
-        self.executor.step(step, outcomes, &mut |parts, logits| {
+        self.executor.step(step, outcomes, &mut |parts, decoded| {
             let mut start = 0;
             for &part in parts {
                 let Work { id, tokens, samples } = work[part.part];
@@ -340,19 +343,14 @@ impl<'c, X: Executor> StepLoop<'c, X> {
                         unread.push(id);
                     }
                     let samples = samples && part.tokens >= tokens;
-                    tasks.push(Mutex::new(Task::new(
-                        id,
-                        request,
-                        part,
-                        vocab_size,
-                        start,
-                        samples.then_some(tokens),
-                    )));
+                    tasks.push(Mutex::new(Task::new(id, request, part, start, samples.then_some(tokens))));
                 }
-                start += part.rows * vocab_size;
+                start += part.rows;
             }
-            score_prompts(pool, tasks, codec.sampled_ids(), logits);
-            sample_all(pool, tasks, step, logits);
+            if let Decoded::Logits(logits) = decoded {
+                score_prompts(pool, tasks, codec, logits);
+            }
+            sample_all(pool, tasks, step, decoded, codec.vocab_size());
             for task in tasks.drain(..) {
                 let Task { id, mut request, part, outcome, .. } = task.into_inner();
                 let (masks, time) = request.take_mask_time();

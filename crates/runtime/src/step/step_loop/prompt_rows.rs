@@ -9,6 +9,7 @@ use ruvllm_text::TokenId;
 
 use super::StepLoop;
 use super::sampling::Task;
+use crate::codec::TextCodec;
 use crate::error::Result;
 use crate::sampler::{Logprobs, compute_logprobs};
 use crate::step::executor::Executor;
@@ -53,16 +54,17 @@ impl<X: Executor> StepLoop<'_, X> {
 pub(super) fn score_prompts(
     pool: Option<&ThreadPool>,
     tasks: &[Mutex<Task<'_>>],
-    sampled_ids: usize,
+    codec: &TextCodec,
     logits: &[f32],
 ) {
+    let (vocab_size, sampled_ids) = (codec.vocab_size(), codec.sampled_ids());
     let (mut rows, mut kernels) = (Vec::new(), None);
     for task in tasks {
         let task = task.lock();
         kernels = kernels.or((task.prompt_rows > 0).then(|| task.request.kernels()));
         rows.extend((0..task.prompt_rows).map(|row| {
             let (target, top_n) = task.request.prompt_target(task.first_row + row);
-            let start = task.rows.start + row * task.vocab_size;
+            let start = (task.rows.start + row) * vocab_size;
             Row { values: start..start + sampled_ids, target, top_n }
         }));
     }

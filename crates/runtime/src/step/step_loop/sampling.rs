@@ -6,11 +6,12 @@ use parking_lot::Mutex;
 use ruvllm_kernels::ThreadPool;
 use ruvllm_scheduler::RequestId;
 
+use crate::backend::batch::Decoded;
 use crate::error::Result;
 use crate::step::executor::{PartLogits, Step};
 use crate::step::request::{Request, Sampled};
 
-/// Logits of one request in a step, and its sampling. Each task is locked by one thread, once.
+/// Results of one request in a step, and its sampling. Each task is locked by one thread, once.
 pub(super) struct Task<'c> {
     pub(super) id: RequestId,
     pub(super) request: Box<Request<'c>>,
@@ -18,9 +19,8 @@ pub(super) struct Task<'c> {
     pub(super) part: usize,
     /// Number of its tokens before the draft, if their logits are sampled from.
     samples: Option<usize>,
-    /// Its values in the logits of the step.
+    /// Its rows of the results.
     pub(super) rows: Range<usize>,
-    pub(super) vocab_size: usize,
     /// Number of rows for positions of the prompt, which come first, and prompt token of the first.
     pub(super) prompt_rows: usize,
     pub(super) first_row: usize,
@@ -28,33 +28,43 @@ pub(super) struct Task<'c> {
 }
 
 impl<'c> Task<'c> {
-    /// The task of a part whose logits begin at value `start` of the step's.
+    /// The task of a part whose results begin at row `start`.
     pub(super) fn new(
         id: RequestId,
         request: Box<Request<'c>>,
         logits: PartLogits,
-        vocab_size: usize,
         start: usize,
         samples: Option<usize>,
     ) -> Self {
         let PartLogits { part, tokens, rows } = logits;
         let (before, prompt_rows) = request.prompt_rows(tokens);
         let first_row = request.computed + before;
-        let rows = start..start + rows * vocab_size;
-        Self { id, request, part, samples, rows, vocab_size, prompt_rows, first_row, outcome: None }
+        let rows = start..start + rows;
+        Self { id, request, part, samples, rows, prompt_rows, first_row, outcome: None }
     }
 }
 
 /// Samples in every task that does, on all threads of the pool. A task reads nothing of another
 /// one.
-pub(super) fn sample_all(pool: Option<&ThreadPool>, tasks: &[Mutex<Task<'_>>], step: &Step, logits: &[f32]) {
+pub(super) fn sample_all(
+    pool: Option<&ThreadPool>,
+    tasks: &[Mutex<Task<'_>>],
+    step: &Step,
+    decoded: Decoded<'_>,
+    vocab_size: usize,
+) {
     let sample = |range: Range<usize>| {
         for task in &tasks[range] {
-            let Task { request, part, samples, rows, vocab_size, prompt_rows, outcome, .. } =
-                &mut *task.lock();
+            let Task { request, part, samples, rows, prompt_rows, outcome, .. } = &mut *task.lock();
             let Some(tokens) = samples.filter(|_| outcome.is_none()) else { continue };
-            let draft = &step.tokens(&step.parts()[*part])[tokens..];
-            let sampled = request.sample(&logits[rows.clone()][*prompt_rows * *vocab_size..], draft);
+            let sampled = match decoded {
+                Decoded::Logits(logits) => {
+                    let draft = &step.tokens(&step.parts()[*part])[tokens..];
+                    let values = (rows.start + *prompt_rows) * vocab_size..rows.end * vocab_size;
+                    request.sample(&logits[values], draft)
+                }
+                Decoded::Greedy(tokens) => request.take_greedy(tokens[rows.start]),
+            };
             request.computed += tokens + sampled.as_ref().map_or(0, |sampled| sampled.kept);
             *outcome = Some(sampled);
         }
