@@ -25,7 +25,11 @@ pub enum Wanted {
     /// Logits.
     Logits,
     /// The greedy token alone. Logits are an answer too: the caller finds it in them.
-    Greedy,
+    Greedy {
+        /// True if the sequence has room for the token after it: computing that in advance, behind
+        /// the greedy token, may be of use.
+        goes_on: bool,
+    },
 }
 
 /// Results of a decode step.

@@ -65,10 +65,11 @@ impl Step {
         self.parts.push(Part { sequence, tokens, is_prompt, rows, has_draft: false, wanted, cancel });
     }
 
-    /// Asks for the greedy token behind the last part, in place of its logits.
-    pub(crate) fn want_greedy(&mut self) {
+    /// Asks for the greedy token behind the last part, in place of its logits. `goes_on`: there is
+    /// room for another one.
+    pub(crate) fn want_greedy(&mut self, goes_on: bool) {
         if let Some(part) = self.parts.last_mut() {
-            part.wanted = Wanted::Greedy;
+            part.wanted = Wanted::Greedy { goes_on };
         }
     }
 

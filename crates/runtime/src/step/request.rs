@@ -315,6 +315,11 @@ impl<'c> Request<'c> {
         self.sampler.is_argmax() && self.guide.masks_nothing() && !reads_logits
     }
 
+    /// True if there is room for a token behind the next one.
+    pub(super) fn goes_on(&self) -> bool {
+        self.generated() + 1 < self.limit.tokens && self.tokens.len() < self.limit.context
+    }
+
     /// Appends the greedy token, as [`sample`](Self::sample) does that finds it in the logits.
     ///
     /// # Errors

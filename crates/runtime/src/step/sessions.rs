@@ -276,7 +276,7 @@ mod tests {
                             with_logits.push(row);
                             logits.push(logit);
                         }
-                        Wanted::Greedy => {
+                        Wanted::Greedy { .. } => {
                             greedy.push(row);
                             chosen.push(Some(next.token));
                         }
@@ -365,13 +365,13 @@ mod tests {
             executor.begin(SequenceId(id), &spec(), &[1, 2]).expect("a sequence");
             step.push(SequenceId(id), &[id as TokenId + 10], false, 1, &cancel);
             if is_greedy {
-                step.want_greedy();
+                step.want_greedy(true);
             }
         }
         // Tokens of a prompt have logits in any case.
         executor.begin(SequenceId(4), &spec(), &[8, 9]).expect("a sequence");
         step.push(SequenceId(4), &[8, 9], true, 1, &cancel);
-        step.want_greedy();
+        step.want_greedy(true);
         let (seen, computed) = compute(&mut executor, &step);
         let expected: [Seen; 4] = [
             (vec![(1, 1, 1)], vec![12.0], vec![]),

@@ -61,7 +61,8 @@ impl Member {
 /// results must be those of each alone.
 fn decode(batch: &mut dyn BackendBatch, members: &mut [Member], backend: &GpuBackend, name: &str) {
     let next = |(index, member): (usize, &Member)| {
-        let wanted = if (index + member.steps).is_multiple_of(2) { Wanted::Greedy } else { Wanted::Logits };
+        let is_greedy = (index + member.steps).is_multiple_of(2);
+        let wanted = if is_greedy { Wanted::Greedy { goes_on: true } } else { Wanted::Logits };
         NextToken { sequence: member.number, token: token(member.seed, member.steps), wanted }
     };
     let next: Vec<_> = members.iter().enumerate().map(next).collect();
@@ -80,7 +81,10 @@ fn decode(batch: &mut dyn BackendBatch, members: &mut [Member], backend: &GpuBac
                         bits(found) == *expected
                     }
                     Decoded::Greedy(tokens) => {
-                        assert_eq!((tokens.len(), next[row].wanted), (rows.len(), Wanted::Greedy));
+                        assert_eq!(
+                            (tokens.len(), next[row].wanted),
+                            (rows.len(), Wanted::Greedy { goes_on: true })
+                        );
                         tokens[index] == Some(largest(expected, ids))
                     }
                 };
@@ -147,7 +151,11 @@ fn a_batch_with_a_faulty_token_changes_no_sequence() {
         batch.sequence(number).expect("it began").forward(&[5, 6, 7]).expect("logits");
     }
     let none = &mut |_: &[usize], _: Decoded<'_>| panic!("results of a batch that failed");
-    let next = |number, token| NextToken { sequence: numbers[number], token, wanted: Wanted::Greedy };
+    let next = |number, token| NextToken {
+        sequence: numbers[number],
+        token,
+        wanted: Wanted::Greedy { goes_on: false },
+    };
     let full = batch.decode(&[next(0, 5), next(1, 5)], none);
     assert!(matches!(full, Err(Error::ContextTooLong { tokens: 4, .. })), "{full:?}");
     let unknown = batch.decode(&[next(0, 1 << 20)], none);

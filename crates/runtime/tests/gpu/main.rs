@@ -3,6 +3,7 @@
 //!
 //! Without an adapter the tests print a line and pass, unless `RUVLLM_GPU_REQUIRED` is set.
 
+mod ahead;
 mod batches;
 mod families;
 mod memory;

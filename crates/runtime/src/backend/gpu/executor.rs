@@ -49,9 +49,19 @@ pub(super) struct Executor {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Next<'a, 'p> {
     pub(super) place: &'a Place<'p>,
-    pub(super) position: usize,
+    /// `None` for a row whose result nobody takes: it writes no keys and values.
+    pub(super) position: Option<usize>,
     /// `None` if the pass before left it on the device.
     pub(super) token: Option<TokenId>,
+}
+
+/// Greedy tokens of a pass on their way to the host.
+#[derive(Debug)]
+pub(super) struct Argmax {
+    reading: Reading,
+    rows: u32,
+    /// Number of the write to the tokens of these rows.
+    write: u64,
 }
 
 /// Ids among which a greedy token is found.
@@ -104,6 +114,9 @@ pub(super) struct Passes {
     logits: HashMap<u32, Buffer>,
     logits_readbacks: HashMap<u32, Readback>,
     token_readbacks: HashMap<u32, Vec<Readback>>,
+    /// Number of the last write to the tokens of these rows.
+    token_writes: HashMap<u32, u64>,
+    writes: u64,
     sequences: u64,
 }
 
@@ -126,6 +139,8 @@ impl Executor {
             logits: HashMap::from([(1, logits)]),
             logits_readbacks: HashMap::new(),
             token_readbacks: HashMap::new(),
+            token_writes: HashMap::new(),
+            writes: 0,
             sequences: 0,
         };
         let passes = Mutex::new(passes);
@@ -203,6 +218,7 @@ impl Passes {
         let gpu = &executor.gpu;
         let positions = start..start + tokens.len();
         gpu.write(&pass.rows.tokens, &padded(tokens.iter().copied(), 0, rows))?;
+        self.note_write(rows);
         gpu.write(&pass.rows.kv.positions, &padded(positions.clone().map(|p| p as u32), 0, rows))?;
         let slots = positions.map(|position| place.lease.slot(position));
         gpu.write(&pass.rows.kv.slots, &padded(slots, executor.pool.unused_slot(), rows))?;
@@ -222,17 +238,19 @@ impl Passes {
     /// all with the same RoPE frequencies, and returns its launches.
     pub(super) fn decode(&mut self, executor: &Executor, batch: &[Next<'_, '_>]) -> Result<Arc<Pass>> {
         let rows = batch_rows(batch.len());
-        let end = batch.iter().map(|next| next.position + 1).max().unwrap_or(1);
+        let end = batch.iter().filter_map(|next| next.position).max().map_or(1, |last| last + 1);
         let places: Vec<&Place<'_>> = batch.iter().map(|next| next.place).collect();
         let pass = self.pass(executor, &places, Phase::Decode, rows, end)?;
         let gpu = &executor.gpu;
         if let Some(tokens) = batch.iter().map(|next| next.token).collect::<Option<Vec<_>>>() {
             gpu.write(&pass.rows.tokens, &padded(tokens.into_iter(), 0, rows))?;
+            self.note_write(rows);
         }
-        let positions = batch.iter().map(|next| next.position as u32);
+        let positions = batch.iter().map(|next| next.position.unwrap_or(0) as u32);
         gpu.write(&pass.rows.kv.positions, &padded(positions, 0, rows))?;
-        let slots = batch.iter().map(|next| next.place.lease.slot(next.position));
-        gpu.write(&pass.rows.kv.slots, &padded(slots, executor.pool.unused_slot(), rows))?;
+        let unused = executor.pool.unused_slot();
+        let slot = |next: &Next<'_, '_>| next.position.map_or(unused, |at| next.place.lease.slot(at));
+        gpu.write(&pass.rows.kv.slots, &padded(batch.iter().map(slot), unused, rows))?;
         Ok(pass)
     }
 
@@ -287,6 +305,7 @@ impl Passes {
         self.logits_readbacks.clear();
         // A decode pass may have left its token in the buffers of one row.
         self.rows.retain(|&rows, _| rows == 1);
+        self.token_writes.retain(|&rows, _| rows == 1);
         // The device gives memory back after the passes that use it.
         executor.gpu.wait()
     }
@@ -387,7 +406,7 @@ impl Passes {
     }
 
     /// Starts a pass and the readback of each row's greedy token (4 bytes); returns before it ends.
-    pub(super) fn start_argmax(&mut self, executor: &Executor, pass: &Pass, ids: Ids) -> Result<Reading> {
+    pub(super) fn start_argmax(&mut self, executor: &Executor, pass: &Pass, ids: Ids) -> Result<Argmax> {
         let gpu = &executor.gpu;
         let readback = match self.token_readbacks.get_mut(&pass.last.n).and_then(Vec::pop) {
             Some(readback) => readback,
@@ -398,16 +417,30 @@ impl Passes {
             Ids::Tokenizer => &pass.tokenizer_argmax,
         };
         let list: Vec<&Dispatch> = pass.launches().chain(argmax).collect();
-        gpu.run_reading(&list, &pass.last.tokens, readback)
+        let reading = gpu.run_reading(&list, &pass.last.tokens, readback)?;
+        let rows = pass.last.n;
+        Ok(Argmax { reading, rows, write: self.note_write(rows) })
+    }
+
+    /// Counts a write to the tokens of these rows; returns its number.
+    fn note_write(&mut self, rows: u32) -> u64 {
+        self.writes += 1;
+        self.token_writes.insert(rows, self.writes);
+        self.writes
+    }
+
+    /// True while the tokens of a pass are on the device, for a pass of as many rows.
+    pub(super) fn holds(&self, argmax: &Argmax) -> bool {
+        self.token_writes.get(&argmax.rows) == Some(&argmax.write)
     }
 
     /// Waits for the tokens of a pass. `None`: no logit of the row is above `-inf`.
     pub(super) fn finish_argmax(
         &mut self,
         executor: &Executor,
-        reading: Reading,
+        argmax: Argmax,
     ) -> Result<Vec<Option<TokenId>>> {
-        let (tokens, readback) = executor.gpu.finish::<u32>(reading)?;
+        let (tokens, readback) = executor.gpu.finish::<u32>(argmax.reading)?;
         self.token_readbacks.entry(tokens.len() as u32).or_default().push(readback);
         Ok(tokens.into_iter().map(|token| Some(token).filter(|&token| token != TokenId::MAX)).collect())
     }
@@ -426,7 +459,7 @@ fn padded(values: impl Iterator<Item = u32>, unused: u32, rows: u32) -> Vec<u32>
 }
 
 /// Rows of the decode pass of `n` sequences.
-fn batch_rows(n: usize) -> u32 {
+pub(super) fn batch_rows(n: usize) -> u32 {
     let [.., most] = BATCH_ROWS;
     if n <= 1 { 1 } else { BATCH_ROWS.into_iter().find(|&rows| n <= rows as usize).unwrap_or(most) }
 }

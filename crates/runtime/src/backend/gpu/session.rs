@@ -70,7 +70,7 @@ impl<'b> GpuSession<'b> {
         for step in 1..=n {
             // The next step reads its token on the device.
             let next = if step < n {
-                let next = Next { place: &self.place, position: end + step - 1, token: None };
+                let next = Next { place: &self.place, position: Some(end + step - 1), token: None };
                 let pass = passes.decode(executor, &[next]);
                 let started = pass.and_then(|pass| passes.start_argmax(executor, &pass, Ids::All));
                 Some(started.map_err(failed(action()))?)
@@ -90,6 +90,11 @@ impl<'b> GpuSession<'b> {
             }
         }
         Ok(())
+    }
+
+    /// Tokens for which there is room.
+    pub(super) fn room(&self) -> usize {
+        self.capacity - self.len
     }
 
     /// Prepares passes for short and long prompts and contexts.
@@ -154,7 +159,7 @@ impl<'b> GpuSession<'b> {
         let action = format!("compute positions {}..{end}", self.len);
         let pass = match tokens {
             &[token] if decode => {
-                let next = Next { place: &self.place, position: self.len, token: Some(token) };
+                let next = Next { place: &self.place, position: Some(self.len), token: Some(token) };
                 passes.decode(executor, &[next]).map_err(failed(action.clone()))?
             }
             _ => self.last_pass(&mut passes, tokens)?,

@@ -326,7 +326,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             let is_prompt = request.is_prefilling() && draft.is_empty();
             step.push(request.sequence, tokens, is_prompt, rows, &request.cancel);
             if draft.is_empty() && request.is_greedy() {
-                step.want_greedy();
+                step.want_greedy(request.goes_on());
             }
             drafted.push(draft.len());
             step.push_draft(draft);
