@@ -3,12 +3,14 @@
     python3 make.py [chunks | gemma4 | hybrids | latents | leading | mamba | mixtures | phimoe | sinks | states |
                      switches]
     python3 make.py convert LLAMA_CPP
+    python3 make.py greedy
 
 Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`, 5.24 for mixtures of
 experts, gpt-oss (`sinks`), Gemma 4 (`gemma4`), Llama 4 (`chunks`), Phi 3.5 MoE (`phimoe`), layers with a state (`hybrids`, `mamba`, `states`), latent attention (`latents`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
 softmax, tables of rotary positions).
 
 The second form writes `converted.gguf` beside the folders of `CONVERTED` with the converter of a llama.cpp checkout, without a vocabulary.
+The third adds the likeliest tokens behind the prompt to the logits of folders that lack them, with transformers 5.24. It reads no MXFP4.
 """
 
 import json
@@ -21,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file as load_arrays, save_file
 from safetensors.torch import load_file, save_file as save_torch_file
 
 HERE = Path(__file__).parent
@@ -404,10 +406,30 @@ def continuation(model, ids):
     return ids[0, -CONTINUED:].numpy().astype(np.int32)
 
 
+def continue_all():
+    """Adds continuations to folders without, whose logits must be those of the version that made them."""
+    for folder in sorted(path.parent for path in HERE.glob("*/expected.safetensors")):
+        expected = load_arrays(folder / "expected.safetensors")
+        if "greedy" in expected or folder.name.endswith("_mxfp4"):
+            continue
+        class_name = json.loads((folder / "config.json").read_text())["architectures"][0]
+        model = getattr(transformers, class_name).from_pretrained(
+            folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager").eval()
+        ids = torch.from_numpy(expected["ids"].astype(np.int64))[None]
+        with torch.no_grad():
+            logits = model(ids, use_cache=False).logits[0, ::EVERY].numpy()
+            assert np.abs(logits - expected["logits"]).max() < 1e-5, folder.name
+            save_file(expected | dict(greedy=continuation(model, ids)), folder / "expected.safetensors")
+
+
 def main():
+    torch.set_num_threads(1)
     if sys.argv[1:2] == ["convert"]:
         for name in CONVERTED:
             convert(sys.argv[2], name)
+        return
+    if sys.argv[1:] == ["greedy"]:
+        continue_all()
         return
     forms = FORMS if transformers.__version__ < "5" else FORMS_5
     if sys.argv[1:] == ["mixtures"]:
@@ -432,7 +454,6 @@ def main():
         forms = SINKS
     elif sys.argv[1:] == ["states"]:
         forms = STATES
-    torch.set_num_threads(1)
     for seed, (name, (class_name, changes)) in enumerate(forms.items()):
         generator = torch.Generator().manual_seed(seed)
         config = configuration(class_name, changes)
@@ -445,7 +466,7 @@ def main():
         ids = torch.randint(4, COMMON["vocab_size"], (1, TOKENS), generator=generator)
         with torch.no_grad():
             logits = model.double()(ids, use_cache=False).logits[0, ::EVERY]
-            greedy = dict(greedy=continuation(model, ids)) if forms is CHUNKS else {}
+            greedy = continuation(model, ids)
         folder = HERE / name
         shutil.rmtree(folder, ignore_errors=True)
         # Last, since tables of rotary positions lose their precision too.
@@ -454,7 +475,7 @@ def main():
             replace_experts(folder, packed)
         (folder / "generation_config.json").unlink(missing_ok=True)
         expected = {"ids": ids[0].numpy().astype(np.int32), "logits": logits.numpy().astype(np.float64)}
-        save_file(expected | greedy, folder / "expected.safetensors")
+        save_file(expected | dict(greedy=greedy), folder / "expected.safetensors")
         print(f"{name}: logits of deviation {logits.std():.1f}")
 
 
