@@ -17,6 +17,7 @@ pub(super) const USUAL: Decoder = Decoder {
     context: None,
     norm_eps: 1e-6,
     is_tied: None,
+    is_never_tied: false,
     writes_vocab_size: false,
     writes_head_dim: true,
     writes_rotary_dim: false,

@@ -219,6 +219,7 @@ impl Config {
         }
         let generated = rope::write(&config, decoder, &sizes, &mut keys)?;
         let is_tied = config.flag("tie_word_embeddings")?.or(decoder.is_tied);
+        let is_tied = is_tied.filter(|&tied| !(tied && decoder.is_never_tied));
         sizes.multipliers.tie(is_tied);
         let has_head_norms = match decoder.head_norm_switch {
             Some(switch) => config.flag(switch)?.unwrap_or(false),

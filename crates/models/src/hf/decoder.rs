@@ -39,6 +39,7 @@ const NEMOTRON: Decoder = Decoder {
     context: Some(4096),
     norm_eps: 1e-5,
     is_tied: Some(false),
+    is_never_tied: true,
     writes_vocab_size: true,
     recurrent: Some(Recurrent::Mamba2Alone),
     recurrent_layer: parts::NEMOTRON_MAMBA2,

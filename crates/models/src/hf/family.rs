@@ -66,6 +66,9 @@ pub(super) struct Decoder {
     pub(super) norm_eps: f64,
     /// The embedding makes the logits; `None`: the weights tell.
     pub(super) is_tied: Option<bool>,
+    /// transformers computes with an output matrix whatever `tie_word_embeddings` says: where it is
+    /// true the weights tell.
+    pub(super) is_never_tied: bool,
     pub(super) writes_vocab_size: bool,
     pub(super) writes_head_dim: bool,
     /// Also where it is that of the head.

@@ -208,6 +208,22 @@ fn weights_tell_where_two_places_disagree_about_the_output_matrix() {
     assert!(copy.open().is_err_and(|error| error.to_string().contains("lm_head.weight")));
 }
 
+/// transformers computes Nemotron-H with the output matrix of the file, also where the
+/// configuration says that there is none.
+#[test]
+fn an_output_matrix_of_nemotron_counts_whatever_the_configuration_says() {
+    for tied in [true, false] {
+        let copy = Copy::of_folder(&form("nemotron_h"));
+        copy.set("tie_word_embeddings", json!(tied));
+        assert!(error(&copy.open().expect("it opens"), &form("nemotron_h"), 40) <= TOLERANCE, "{tied}");
+        let weights: Vec<_> =
+            copy.weights().into_iter().filter(|weight| weight.name != "lm_head.weight").collect();
+        copy.write("model.safetensors", &weights);
+        let missing = copy.open().map(|_| ()).map_err(|error| error.to_string());
+        assert_eq!(missing.err(), (!tied).then(|| "tensor `lm_head.weight` is missing".to_owned()));
+    }
+}
+
 /// A scaling that is added by hand makes the context longer, whatever else the file says.
 #[test]
 fn the_context_of_yarn_is_the_scaled_one() {
