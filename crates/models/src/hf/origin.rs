@@ -41,7 +41,7 @@ pub(super) enum Change {
     PlusOne,
     /// So many rows are left out at the beginning.
     SkipRows(usize),
-    /// A matrix becomes f32.
+    /// A matrix becomes f32: a router, or the embedding of token types.
     Widen,
     /// A matrix of one row becomes a vector.
     Flatten,

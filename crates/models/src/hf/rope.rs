@@ -132,7 +132,13 @@ pub(super) fn write(
     }
     const TEMPERATURE: &str = "llama_4_scaling_beta";
     match rope.scaling.within(TEMPERATURE, MAGNITUDES)? {
-        Some(scale) if decoder.is_mistral3 => keys.real("attention.temperature_scale", scale),
+        Some(scale) if decoder.is_mistral3 => {
+            keys.real("attention.temperature_scale", scale);
+            if decoder.is_latent {
+                // llama.cpp stops at a file of Mistral 4 without it.
+                keys.count("attention.temperature_length", rope.original_context.unwrap_or(sizes.context));
+            }
+        }
         Some(_) => return Err(rope.scaling.invalid(TEMPERATURE, "absent: only Mistral 3 has it")),
         None => {}
     }

@@ -175,7 +175,7 @@ impl Target {
                 (tensor_type.name(), "F32, F16 and BF16 for heads of this width".to_owned());
             return Err(Error::UnsupportedTensorType { name: stored.name, found, supported });
         }
-        // Vectors and routers are small and used in f32.
+        // Vectors, routers and token types are small and used in f32, and llama.cpp wants them so.
         let is_small = stored.dims.len() == 1
             || matches!(self.change, Change::Widen | Change::Flatten | Change::Taps(_));
         let tensor_type = if is_small { TensorType::F32 } else { tensor_type };
@@ -417,7 +417,7 @@ fn change(part: &Part, family: &Family, sizes: &Sizes) -> Change {
         Shape::Query if family.interleaves_heads => Change::Interleave(sizes.n_heads),
         Shape::Key if family.interleaves_heads => Change::Interleave(sizes.n_kv_heads),
         Shape::ModelNorm | Shape::HeadNorm if family.norms_plus_one => Change::PlusOne,
-        Shape::Router => Change::Widen,
+        Shape::Router | Shape::TokenTypes => Change::Widen,
         Shape::SharedGate => Change::Flatten,
         Shape::Positions if sizes.first_position > 0 => Change::SkipRows(sizes.first_position),
         _ => Change::None,

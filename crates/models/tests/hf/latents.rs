@@ -3,7 +3,7 @@
 use gguf_rs_lite::Value;
 use ruvllm_kv_cache::KvPolicy;
 use ruvllm_memory::PoolConfig;
-use ruvllm_models::{Model, PagePool};
+use ruvllm_models::{Checkpoint, Model, PagePool};
 use serde_json::json;
 
 use crate::hybrids::check_bits;
@@ -87,4 +87,13 @@ fn keys_of_other_attention_are_refused() {
         let found = change(value.into()).expect_err(key);
         assert!(found.contains(expected), "{key}: {found}");
     }
+}
+
+/// llama.cpp stops at a file of this architecture with a temperature and no length.
+#[test]
+fn the_length_of_the_temperature_is_written() {
+    let read =
+        |key: &str| folder("mistral4").metadata().get_u64(&format!("mistral4.{key}")).expect("a number");
+    assert_eq!(read("attention.temperature_length"), Some(12));
+    assert_eq!(read("rope.scaling.original_context_length"), Some(12));
 }

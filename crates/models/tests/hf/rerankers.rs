@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use gguf_rs_lite::{Gguf, Metadata, Writer};
+use gguf_rs_lite::{Gguf, Metadata, TensorType, Writer};
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_models::quantize::{InSitu, Recipe, convert};
 use ruvllm_models::{
@@ -143,6 +143,9 @@ fn a_converted_reranker_computes_and_encodes_the_same() {
     convert(&folder, &path, None, &pool, &mut |_| ControlFlow::Continue(())).expect("written");
     let file = Gguf::open(path).expect("a valid file");
     assert_eq!(file.metadata().get_u64("bert.pooling_type").ok(), Some(Some(4)));
+    // llama.cpp adds this row as it is, and knows no sum with halves.
+    let types = file.tensor("token_types.weight").map(|tensor| tensor.tensor_type);
+    assert_eq!(types, Some(TensorType::F32));
     assert!(EmbeddingDefaults::from_metadata(file.metadata()).is_ok_and(|read| read.pooling.is_none()));
     assert!(largest_error(&load(&file), "bert") < TOLERANCE);
     assert_encodes(&Checkpoint::tokenizer(&file).expect("a tokenizer"), "bert");
