@@ -4,10 +4,12 @@
 pub mod allocator;
 mod chat_template;
 mod data;
+mod letters;
 mod random;
 
 pub use chat_template::with_chat_template;
 pub use data::{builtin_model, model_data, workspace};
+pub use letters::letters_tokenizer;
 pub use random::Random;
 
 /// True in a full run: `PROPTEST_CASES` is above proptest's default of 256, as `cargo xtask ci

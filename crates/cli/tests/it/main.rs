@@ -23,6 +23,7 @@ mod embed;
 mod eval;
 mod eval_kl;
 mod failures;
+mod families;
 mod generate;
 mod golden;
 #[cfg(target_os = "linux")]

@@ -8,8 +8,7 @@ use ruvllm::{
     BenchOptions, BenchTest, Completion, Engine, Error, GenerateRequest, ModelSource, PrefixCaching, Prompt,
     SamplingParams, Speculation, Tenant, TransferError,
 };
-use ruvllm_testkit::model_data;
-use serde_json::json;
+use ruvllm_testkit::{letters_tokenizer, model_data};
 
 use crate::common::{complete, greedy, load, tiny_options};
 
@@ -26,38 +25,13 @@ const FORMS: [&str; 8] = [
     "falcon_h1",
 ];
 
-/// Copies a form's folder, which has no tokenizer, and adds one of single letters.
+/// Copy of a form's folder, which has no tokenizer, with one of single letters.
 pub(crate) fn folder(name: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for file in ["config.json", "model.safetensors"] {
         fs::copy(model_data("forms").join(name).join(file), folder.path().join(file)).expect("a copy");
     }
-    let special = |id: usize, content: &str| {
-        json!({
-            "id": id, "content": content, "special": true,
-            "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
-        })
-    };
-    let names = ["<pad>", "<s>", "</s>"];
-    let letters = ('a'..='z').chain('A'..='Z').chain('0'..='9').map(String::from);
-    let vocabulary: serde_json::Map<String, serde_json::Value> = names
-        .iter()
-        .map(ToString::to_string)
-        .chain(letters)
-        .enumerate()
-        .map(|(id, token)| (token, json!(id)))
-        .collect();
-    let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
-        "added_tokens": names.iter().enumerate().map(|(id, name)| special(id, name)).collect::<Vec<_>>(),
-        "pre_tokenizer": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true },
-        "post_processor": null,
-        "decoder": { "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true },
-        "model": { "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-                   "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
-                   "vocab": vocabulary, "merges": [] },
-    });
-    fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).expect("a file");
+    fs::write(folder.path().join("tokenizer.json"), letters_tokenizer()).expect("a file");
     folder
 }
 
