@@ -13,8 +13,8 @@ use std::sync::Arc;
 use ruvllm_adapters::{FactorFormat, LoraFile, Part, ScaledAdapter};
 use ruvllm_memory::{PagePool, PoolConfig, Request};
 use ruvllm_models::{
-    Checkpoint, Compute, Encoder, EncoderWorkspace, HfFolder, KvFormat, LogitsRows, Model, Segment,
-    Workspace as Buffers, is_encoder,
+    Checkpoint, Compute, Encoder, EncoderText, EncoderWorkspace, HfFolder, KvFormat, LogitsRows, Model,
+    Segment, Workspace as Buffers, is_encoder,
 };
 use ruvllm_text::TokenId;
 use serde::Deserialize;
@@ -57,6 +57,8 @@ struct Golden {
     /// The configuration as drawn.
     draw: String,
     ids: Vec<TokenId>,
+    /// Tokens of the first text of a pair; all of them where there is one text.
+    first: usize,
 }
 
 /// Results of one family's models.
@@ -99,11 +101,11 @@ pub(crate) fn family_goldens(workspace: &Workspace, python: &Path, models: usize
         let outcome = outcomes.entry(&golden.family).or_default();
         outcome.models += 1;
         let model = folder.join(&golden.folder);
-        outcome.note(golden, compare(&model, None, &golden.ids));
+        outcome.note(golden, compare(&model, None, &golden.ids, golden.first));
         let adapter = model.join("adapter");
         if adapter.exists() {
             outcome.adapters += 1;
-            outcome.note(golden, compare(&model, Some(&adapter), &golden.ids));
+            outcome.note(golden, compare(&model, Some(&adapter), &golden.ids, golden.first));
         }
     }
     report(&made.version, &outcomes)
@@ -144,18 +146,19 @@ fn report(version: &str, outcomes: &BTreeMap<&str, Outcome>) -> Result<()> {
     if faults.is_empty() { Ok(()) } else { Err(Error::GoldensDiffer { faults: faults.join("\n") }) }
 }
 
-/// Difference of a folder's logits (encoders: hidden states) from the goldens of the model or its
-/// adapter.
+/// Difference of a folder's logits (encoders: hidden states; rerankers: the logit of the pair) from
+/// the goldens of the model or its adapter.
 fn compare(
     folder: &Path,
     adapter: Option<&Path>,
     ids: &[TokenId],
+    first: usize,
 ) -> std::result::Result<Difference, String> {
     let path = adapter.unwrap_or(folder).join("reference.f32");
     let bytes = fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     let reference: Vec<f32> =
         bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
-    let found = compute(folder, adapter, ids).map_err(|error| error.to_string())?;
+    let found = compute(folder, adapter, ids, first).map_err(|error| error.to_string())?;
     if found.len() != reference.len() {
         return Err(format!("{} values instead of {}", found.len(), reference.len()));
     }
@@ -171,11 +174,16 @@ fn compute(
     folder: &Path,
     adapter: Option<&Path>,
     ids: &[TokenId],
+    first: usize,
 ) -> std::result::Result<Vec<f32>, Box<dyn std::error::Error>> {
     let folder = HfFolder::open(folder)?;
     let compute = Compute::new(1)?;
     if is_encoder(folder.metadata()) {
         let encoder = Encoder::load(&folder, &mut |_| ())?;
+        if encoder.has_head() {
+            let pair = EncoderText { tokens: ids, second_type: first };
+            return Ok(encoder.scores(&compute, &mut EncoderWorkspace::new(), &[pair])?);
+        }
         return Ok(encoder.forward(&compute, &mut EncoderWorkspace::new(), &[ids])?.to_vec());
     }
     let model = Model::load(&folder, &mut |_| ())?;
@@ -194,7 +202,13 @@ fn compute(
     for tokens in ids.chunks(CHUNK) {
         let segment = Segment::new(&compute, tokens, &mut cache, LogitsRows::All)?;
         let segments = [segment.with_adapters(&adapters)];
-        logits.extend_from_slice(model.forward(&compute, &mut buffers, segments)?);
+        match model.rank_head() {
+            Some(head) => {
+                let states = model.hidden_states(&compute, &mut buffers, segments)?;
+                logits = vec![head.logit(&states[states.len() - model.config().model_dim..])];
+            }
+            None => logits.extend_from_slice(model.forward(&compute, &mut buffers, segments)?),
+        }
     }
     Ok(logits)
 }
@@ -212,12 +226,14 @@ mod tests {
             fs::copy(form.join(file), folder.path().join(file)).expect("a copy");
         }
         let ids = [5, 9, 60];
-        assert!(compare(folder.path(), None, &ids).is_err_and(|fault| fault.contains("reference.f32")));
-        let mut reference = compute(folder.path(), None, &ids).expect("logits");
+        assert!(
+            compare(folder.path(), None, &ids, ids.len()).is_err_and(|fault| fault.contains("reference.f32"))
+        );
+        let mut reference = compute(folder.path(), None, &ids, ids.len()).expect("logits");
         let error = |reference: &[f32]| {
             let bytes: Vec<u8> = reference.iter().flat_map(|logit| logit.to_le_bytes()).collect();
             fs::write(folder.path().join("reference.f32"), bytes).expect("written");
-            compare(folder.path(), None, &ids).map(|difference| difference.error)
+            compare(folder.path(), None, &ids, ids.len()).map(|difference| difference.error)
         };
         assert_eq!(error(&reference), Ok(0.0));
         reference[100] += 0.25;
