@@ -21,6 +21,8 @@ pub struct Segment<'a> {
     pub(crate) logits: LogitsRows<'a>,
     pub(crate) adapters: &'a [ScaledAdapter],
     pub(crate) probed_layer: Option<usize>,
+    /// Tokens at the end whose final hidden states are kept.
+    pub(crate) hidden_tail: usize,
 }
 
 impl<'a> Segment<'a> {
@@ -35,7 +37,7 @@ impl<'a> Segment<'a> {
         logits: LogitsRows<'a>,
     ) -> Result<Self> {
         let step = cache.step(&compute.kernels, tokens.len())?;
-        Ok(Self { tokens, step, logits, adapters: &[], probed_layer: None })
+        Ok(Self { tokens, step, logits, adapters: &[], probed_layer: None, hidden_tail: 0 })
     }
 
     /// The segment with adapters, whose updates add up in their order. Those that change keys and
@@ -50,6 +52,15 @@ impl<'a> Segment<'a> {
     #[must_use]
     pub fn with_probe(self, layer: Option<usize>) -> Self {
         Self { probed_layer: layer, ..self }
+    }
+
+    /// The segment with the final hidden states of its last `tokens` tokens, at most all, kept
+    /// beside those of tokens with logits: [`Workspace::hidden`](crate::Workspace::hidden).
+    ///
+    /// Logits keep their bits.
+    #[must_use]
+    pub fn with_hidden(self, tokens: usize) -> Self {
+        Self { hidden_tail: tokens, ..self }
     }
 
     /// The segment with a journal, so that [`Model::rewind`](crate::Model::rewind) can drop some of
@@ -101,10 +112,17 @@ pub(crate) struct Span {
 pub(crate) struct BatchRows {
     /// Every segment as a whole, in order.
     pub(crate) all: Vec<Span>,
-    /// The tokens whose logits are wanted, in order.
+    /// The tokens whose final hidden states are wanted, in order: those with logits, and those that
+    /// are kept beside them.
     pub(crate) wanted: Vec<Span>,
     /// The same when their rows have been moved to the front.
     pub(crate) front: Vec<Span>,
+    /// The tokens of these that have logits.
+    pub(crate) scored: Vec<Span>,
+    /// The same at their rows when the wanted ones have been moved to the front.
+    pub(crate) scored_front: Vec<Span>,
+    /// True if hidden states are kept.
+    pub(crate) keeps_hidden: bool,
 }
 
 impl BatchRows {
@@ -112,6 +130,8 @@ impl BatchRows {
     pub(crate) fn fill(&mut self, config: &ModelConfig, segments: &[Segment<'_>]) -> Result<()> {
         self.all.clear();
         self.wanted.clear();
+        self.scored.clear();
+        self.keeps_hidden = segments.iter().any(|segment| segment.hidden_tail > 0);
         if segments.is_empty() {
             return Err(Error::EmptyBatch);
         }
@@ -125,7 +145,9 @@ impl BatchRows {
                 len: segment.tokens.len(),
             };
             self.all.push(span);
-            self.want(span, segment.logits)?;
+            let first = self.scored.len();
+            self.score(span, segment.logits)?;
+            self.want(span, first, segment.hidden_tail.min(span.len));
             row += span.len;
         }
         let mut row = 0;
@@ -134,28 +156,64 @@ impl BatchRows {
             row += span.len;
             Span { row: row - span.len, ..*span }
         }));
+        self.place_scored();
         Ok(())
     }
 
-    fn want(&mut self, span: Span, logits: LogitsRows<'_>) -> Result<()> {
+    /// Adds the tokens of a segment that are wanted: those that are scored, from index `first` on,
+    /// and the last `tail`.
+    fn want(&mut self, span: Span, first: usize, tail: usize) {
+        let tail = span.part(span.len - tail, tail);
+        let before = |scored: &Span| scored.row < tail.row;
+        self.wanted.extend(self.scored[first..].iter().copied().filter(before));
+        if tail.len == 0 {
+            return;
+        }
+        match self.wanted.last_mut() {
+            Some(last) if last.segment == span.segment && last.row + last.len >= tail.row => {
+                last.len = tail.row + tail.len - last.row;
+            }
+            _ => self.wanted.push(tail),
+        }
+    }
+
+    /// Finds the rows of scored tokens among the wanted ones at the front. A span of these has all
+    /// tokens of each scored one that it has any of.
+    fn place_scored(&mut self) {
+        self.scored_front.clear();
+        let mut places = self.wanted.iter().zip(&self.front).peekable();
+        for scored in &self.scored {
+            while let Some((wanted, _)) = places.peek()
+                && wanted.row + wanted.len <= scored.row
+            {
+                places.next();
+            }
+            if let Some((wanted, front)) = places.peek() {
+                self.scored_front.push(Span { row: front.row + scored.row - wanted.row, ..*scored });
+            }
+        }
+    }
+
+    /// Adds the tokens of a segment that have logits.
+    fn score(&mut self, span: Span, logits: LogitsRows<'_>) -> Result<()> {
         match logits {
             LogitsRows::None | LogitsRows::Tail(0) => {}
-            LogitsRows::Last => self.wanted.push(span.part(span.len - 1, 1)),
+            LogitsRows::Last => self.scored.push(span.part(span.len - 1, 1)),
             LogitsRows::Tail(rows) if rows > span.len => {
                 return Err(Error::LogitsRow { segment: span.segment, row: rows, tokens: span.len });
             }
-            LogitsRows::Tail(rows) => self.wanted.push(span.part(span.len - rows, rows)),
-            LogitsRows::All => self.wanted.push(span),
+            LogitsRows::Tail(rows) => self.scored.push(span.part(span.len - rows, rows)),
+            LogitsRows::All => self.scored.push(span),
             LogitsRows::At(rows) => {
                 let mut next = 0;
                 for &row in rows {
                     if row < next || row >= span.len {
                         return Err(Error::LogitsRow { segment: span.segment, row, tokens: span.len });
                     }
-                    match self.wanted.last_mut() {
+                    match self.scored.last_mut() {
                         // Neighbours share one span, so that they share one pass of attention.
                         Some(last) if row > 0 && row == next && last.ends_at(span.row + row) => last.len += 1,
-                        _ => self.wanted.push(span.part(row, 1)),
+                        _ => self.scored.push(span.part(row, 1)),
                     }
                     next = row + 1;
                 }
@@ -169,9 +227,19 @@ impl BatchRows {
         count(&self.all)
     }
 
-    /// Number of tokens whose logits are wanted.
+    /// Number of tokens whose final hidden states are wanted.
     pub(crate) fn n_wanted(&self) -> usize {
         count(&self.wanted)
+    }
+
+    /// Number of tokens with logits.
+    pub(crate) fn n_scored(&self) -> usize {
+        count(&self.scored)
+    }
+
+    /// True if all wanted tokens have logits.
+    pub(crate) fn scores_all(&self) -> bool {
+        self.n_scored() == self.n_wanted()
     }
 
     /// Number of positions that the longest sequence has after the step.

@@ -446,6 +446,21 @@ pub enum Error {
         position: usize,
     },
 
+    /// The model has no head that predicts further tokens.
+    #[error("the model has no prediction head (`nextn` tensors), so it makes no drafts of its own")]
+    NoPredictionHead,
+
+    /// A prediction head was given another number of hidden states than tokens.
+    #[error("{found} values of hidden states for {tokens} tokens, the prediction head needs {expected}")]
+    HiddenStates {
+        /// Tokens of all segments.
+        tokens: usize,
+        /// Values that they need.
+        expected: usize,
+        /// Values given.
+        found: usize,
+    },
+
     /// The rows listed for logits are not strictly ascending indices into the segment.
     #[error(
         "segment {segment} asks for logits of row {row}, expected strictly ascending rows below {tokens}"

@@ -74,6 +74,7 @@ pub use ruvllm_memory::PagePool;
 pub use weights::{
     AttentionWeights, BesideWeights, ConvolutionWeights, DeltaNetWeights, ExpertLinears, ExpertWeights,
     FeedForward, LatentWeights, LayerInputWeights, LayerWeights, Linear, LoadProgress, Mamba2Weights, Mixer,
-    ParallelWeights, PerLayerWeights, RankHead, SharedAttentionWeights, WeightBytes, Weights, weight_format,
+    ParallelWeights, PerLayerWeights, PredictionHead, RankHead, SharedAttentionWeights, WeightBytes, Weights,
+    weight_format,
 };
 pub use workspace::Workspace;

@@ -6,6 +6,7 @@ use ruvllm_kernels::low_rank::{LowRankScratch, LowRankTerm};
 use ruvllm_kernels::matmul::Activations;
 
 use crate::batch::BatchRows;
+use crate::config::ModelConfig;
 use crate::decoder::{ExpertBuffers, Gates, LatentBuffers, PerLayerBuffers, RecurrentBuffers};
 use crate::error::{Error, Result};
 use crate::importance::InputSquares;
@@ -15,8 +16,10 @@ use crate::importance::InputSquares;
 pub struct Workspace {
     pub(crate) batch: BatchRows,
     pub(crate) buffers: Buffers,
-    /// `[wanted tokens, vocab_size]`
+    /// `[tokens with logits, vocab_size]`
     pub(crate) logits: Vec<f32>,
+    /// Final hidden states that are kept, `[tokens, model_dim]`.
+    pub(crate) hidden: Vec<f32>,
 }
 
 /// Activations that the layers read and write. Widths are per token of the step.
@@ -26,6 +29,8 @@ pub(crate) struct Buffers {
     pub(crate) hidden: Vec<f32>,
     /// Normed rows, the input of projections, `[tokens, model_dim]`.
     pub(crate) normed: Activations,
+    /// Embeddings beside hidden states, the input of prediction heads, `[tokens, 2, model_dim]`.
+    pub(crate) pairs: Activations,
     /// `[tokens, n_heads, head_dim]`
     pub(crate) queries: Vec<f32>,
     /// Queries of one segment at later positions, if its cache wants them: `[tokens, n_heads,
@@ -119,9 +124,32 @@ impl Workspace {
         self.buffers.adapted.squares.take().unwrap_or_default()
     }
 
+    /// Sums inputs as those of a prediction head in this layer of the file, or with 0 of the model.
+    pub(crate) fn count_squares_for_head(&mut self, layer: usize) {
+        if let Some(squares) = &mut self.buffers.adapted.squares {
+            squares.count_for_head(layer);
+        }
+    }
+
+    /// Sizes the logits and hidden states of a batch.
+    pub(crate) fn prepare_results(&mut self, config: &ModelConfig) -> Result<()> {
+        let n_hidden = if self.batch.keeps_hidden { self.batch.n_wanted() } else { 0 };
+        resize(&mut self.hidden, n_hidden.saturating_mul(config.model_dim), "hidden states")?;
+        resize(&mut self.logits, self.batch.n_scored().saturating_mul(config.vocab_size), "logits")
+    }
+
     /// Logits of the last [`Model::forward`](crate::Model::forward), `[rows, vocab_size]`.
     pub fn logits(&self) -> &[f32] {
         &self.logits
+    }
+
+    /// Final hidden states of the last [`Model::forward`](crate::Model::forward) with
+    /// [`Segment::with_hidden`](crate::Segment::with_hidden) or
+    /// [`Model::predict`](crate::Model::predict), behind the final norm, `[rows, model_dim]`: of
+    /// the tokens that have logits or whose states were asked for, in the order of segments and
+    /// tokens. Empty if no segment of the last pass asked.
+    pub fn hidden(&self) -> &[f32] {
+        &self.hidden
     }
 
     /// Final hidden states of the last [`Model::forward`](crate::Model::forward), behind the final

@@ -1,8 +1,10 @@
 //! Layers of a cache: those of the model that write keys and values.
 
-use ruvllm_kv_cache::{KvShape, OtherHeads};
+use ruvllm_kv_cache::{KvPolicy, KvShape, KvStore, OtherHeads, Sequence};
+use ruvllm_memory::PagePool;
 
 use super::ModelConfig;
+use crate::error::{Error, Result};
 use crate::family::{DecoderSpec, LayerParts};
 
 /// The layers of a cache. Those with the heads of windowed layers, where these differ, come last.
@@ -53,6 +55,25 @@ impl ModelConfig {
         let values_are_keys = self.decoder.latent.is_some();
         let others = others.filter(|others| others.n_layers > 0);
         KvShape { values_are_keys, others, ..KvShape::new(n_layers, self.n_kv_heads, self.head_dim) }
+    }
+
+    /// A store for keys and values in pages of `pool`.
+    pub(crate) fn kv_store(&self, policy: &KvPolicy, pool: &PagePool) -> Result<KvStore> {
+        Ok(KvStore::new(self.kv_shape(), &self.complete(policy), pool)?)
+    }
+
+    /// The policy with every choice that it leaves to the model filled in.
+    pub(crate) fn complete(&self, policy: &KvPolicy) -> KvPolicy {
+        policy.for_model(self.n_heads > self.n_kv_heads)
+    }
+
+    /// An empty sequence of at most `capacity` tokens.
+    pub(crate) fn new_sequence(&self, store: &KvStore, capacity: usize) -> Result<Sequence> {
+        let context_length = self.context_length;
+        if capacity == 0 || capacity > context_length {
+            return Err(Error::CacheCapacity { capacity, context_length });
+        }
+        Ok(store.sequence(capacity).with_state(self.state_values()))
     }
 
     /// Index of the keys and values in a cache that a layer reads.

@@ -4,6 +4,7 @@
 mod cache;
 mod heads;
 pub(crate) mod keys;
+mod prediction;
 pub(crate) mod rope;
 
 use gguf_rs_lite::Metadata;
@@ -54,8 +55,8 @@ pub struct ModelConfig {
     pub ffn_dim: usize,
     /// Number of transformer layers.
     pub n_layers: usize,
-    /// Layers of the file behind these, which predict further tokens (multi-token prediction) and
-    /// are left out.
+    /// Layers of the file behind these, which predict further tokens (multi-token prediction): the
+    /// first is the [`PredictionHead`](crate::PredictionHead), others are left out.
     pub prediction_layers: usize,
     /// Number of query heads.
     pub n_heads: usize,

@@ -3,6 +3,8 @@
 
 mod adapt;
 mod chunks;
+mod ending;
+mod entry;
 mod experts;
 mod gates;
 mod latent;
@@ -12,6 +14,7 @@ mod mamba;
 mod parallel;
 mod per_layer;
 mod per_layer_buffers;
+mod prediction;
 mod recurrent;
 mod rewind;
 mod rope;
@@ -23,26 +26,25 @@ mod state_buffers;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use ruvllm_adapters::{Adapter, BaseModel, FactorFormat, Part, ScaledAdapter, Site};
+use ruvllm_adapters::{Adapter, BaseModel, FactorFormat, Part, ScaledAdapter};
 use ruvllm_kv_cache::{KvCalibration, KvPolicy, KvRopes, KvStore, Probe, Sequence};
 use ruvllm_memory::{PagePool, Request};
 
-use self::adapt::{Product, adapt_in_place, project_adapted};
+use self::ending::Ending;
+use self::entry::{embed, prepare};
 pub(crate) use self::gates::Gates;
 pub(crate) use self::latent_buffers::LatentBuffers;
-use self::layer::{Layer, normalize_biased};
+use self::layer::Layer;
 pub(crate) use self::per_layer_buffers::PerLayerBuffers;
 use self::rope::Ropes;
 pub(crate) use self::sorted::ExpertBuffers;
 pub(crate) use self::state_buffers::RecurrentBuffers;
-use crate::batch::{BatchRows, Segment, Span};
+use crate::batch::{BatchRows, Segment};
 use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::family::DecoderSpec;
-use crate::rows;
-use crate::weights::{LoadProgress, RankHead, WeightBytes, Weights};
+use crate::weights::{LoadProgress, PredictionHead, RankHead, WeightBytes, Weights};
 use crate::workspace::{Buffers, Workspace, resize};
 
 /// A decoder-only transformer with its weights. Immutable and shareable: sequences live in
@@ -116,6 +118,12 @@ impl Model {
         self.weights.rank_head.as_ref()
     }
 
+    /// Head that predicts the token after the next, of a model that has one:
+    /// [`predict`](Self::predict) runs it.
+    pub fn prediction_head(&self) -> Option<&PredictionHead> {
+        self.weights.prediction_head.as_ref()
+    }
+
     /// Bytes of the weights in shared and in private memory.
     pub fn weight_bytes(&self) -> WeightBytes {
         self.weights.bytes()
@@ -127,7 +135,7 @@ impl Model {
     /// # Errors
     /// [`Error::KvCache`] if the policy does not fit the model's heads or the pool its blocks.
     pub fn kv_store(&self, policy: &KvPolicy, pool: &PagePool) -> Result<KvStore> {
-        Ok(KvStore::new(self.config.kv_shape(), &self.complete(policy), pool)?)
+        self.config.kv_store(policy, pool)
     }
 
     /// As [`kv_store`](Self::kv_store), in blocks of `block_tokens` tokens.
@@ -141,7 +149,7 @@ impl Model {
         block_tokens: usize,
     ) -> Result<KvStore> {
         let shape = self.config.kv_shape();
-        Ok(KvStore::with_block_tokens(shape, &self.complete(policy), pool, block_tokens)?)
+        Ok(KvStore::with_block_tokens(shape, &self.config.complete(policy), pool, block_tokens)?)
     }
 
     /// Bytes of the smallest pool, in pages of `page_bytes` bytes, that holds a block of keys and
@@ -150,12 +158,7 @@ impl Model {
     /// # Errors
     /// [`Error::KvCache`] if the policy does not fit the model's heads.
     pub fn least_kv_bytes(&self, policy: &KvPolicy, page_bytes: usize) -> Result<usize> {
-        Ok(KvStore::least_bytes(self.config.kv_shape(), &self.complete(policy), page_bytes)?)
-    }
-
-    /// The policy with every choice that it leaves to the model filled in.
-    fn complete(&self, policy: &KvPolicy) -> KvPolicy {
-        policy.for_model(self.config.n_heads > self.config.n_kv_heads)
+        Ok(KvStore::least_bytes(self.config.kv_shape(), &self.config.complete(policy), page_bytes)?)
     }
 
     /// As [`kv_store`](Self::kv_store), with a calibration of this model for tiers that need it.
@@ -169,8 +172,7 @@ impl Model {
         pool: &PagePool,
         calibration: Arc<KvCalibration>,
     ) -> Result<KvStore> {
-        let grouped = self.config.n_heads > self.config.n_kv_heads;
-        let (shape, policy) = (self.config.kv_shape(), policy.for_model(grouped));
+        let (shape, policy) = (self.config.kv_shape(), self.config.complete(policy));
         Ok(KvStore::with_calibration(shape, &policy, pool, calibration, &self.kv_ropes())?)
     }
 
@@ -186,11 +188,7 @@ impl Model {
     /// # Errors
     /// [`Error::CacheCapacity`] if `capacity` is 0 or beyond the model's context length.
     pub fn new_sequence(&self, store: &KvStore, capacity: usize) -> Result<Sequence> {
-        let context_length = self.config.context_length;
-        if capacity == 0 || capacity > context_length {
-            return Err(Error::CacheCapacity { capacity, context_length });
-        }
-        Ok(store.sequence(capacity).with_state(self.config.state_values()))
+        self.config.new_sequence(store, capacity)
     }
 
     /// Shape that adapters of this model match.
@@ -237,7 +235,8 @@ impl Model {
     }
 
     /// As [`forward`](Self::forward), but returns the final hidden states (after the last layer and
-    /// the final norm), `[rows, model_dim]`, of the tokens whose logits the segments name.
+    /// the final norm), `[rows, model_dim]`, of the tokens whose logits the segments name or whose
+    /// hidden states they keep.
     ///
     /// # Errors
     /// As `forward`.
@@ -247,10 +246,11 @@ impl Model {
         workspace: &'w mut Workspace,
         mut segments: impl AsMut<[Segment<'s>]> + IntoIterator<Item = Segment<'s>>,
     ) -> Result<&'w [f32]> {
-        let Workspace { batch, buffers, .. } = workspace;
+        let Workspace { batch, buffers, hidden, .. } = workspace;
+        hidden.clear();
         self.check(batch, segments.as_mut())?;
         self.run(compute, batch, buffers, segments.as_mut())?;
-        self.finish_hidden(compute, buffers, segments.as_mut(), batch, false);
+        self.ending().hidden(compute, (segments.as_mut(), batch), buffers, false);
         segments.into_iter().for_each(|segment| segment.step.commit());
         Ok(buffers.normed.values())
     }
@@ -262,15 +262,21 @@ impl Model {
         workspace: &'w mut Workspace,
         segments: &mut [Segment<'_>],
     ) -> Result<&'w [f32]> {
-        let Workspace { batch, buffers, logits } = workspace;
-        self.check(batch, segments)?;
-        let n_logits = batch.n_wanted().saturating_mul(self.config.vocab_size);
-        resize(logits, n_logits, "logits")?;
-        self.run(compute, batch, buffers, segments)?;
-        if !batch.wanted.is_empty() {
-            self.output(compute, buffers, segments, batch, logits);
+        self.check(&mut workspace.batch, segments)?;
+        workspace.prepare_results(&self.config)?;
+        self.run(compute, &workspace.batch, &mut workspace.buffers, segments)?;
+        self.ending().finish(compute, segments, workspace);
+        Ok(&workspace.logits)
+    }
+
+    /// Norm and matrix behind the layers.
+    fn ending(&self) -> Ending<'_> {
+        let Weights { output_norm, output_norm_bias, .. } = &self.weights;
+        Ending {
+            config: &self.config,
+            norm: (output_norm, output_norm_bias.as_deref()),
+            output: self.weights.output_projection(),
         }
-        Ok(logits)
     }
 
     /// Checks a batch and lays its rows out.
@@ -295,11 +301,11 @@ impl Model {
         buffers: &mut Buffers,
         segments: &mut [Segment<'_>],
     ) -> Result<()> {
-        self.prepare(buffers, batch.n_tokens())?;
+        prepare(&self.config, buffers, batch.n_tokens())?;
         self.prepare_probes(buffers, segments)?;
         let ropes = self.ropes.tables(batch.n_positions());
 
-        self.embed(buffers, segments);
+        embed(&self.config, &self.weights.embedding, &mut buffers.hidden, segments);
         self.embed_per_layer(compute, buffers, segments, batch.n_tokens());
         let config = &self.config;
         let last_writer = config.last_writer();
@@ -316,11 +322,6 @@ impl Model {
             layer.forward(buffers, segments, all, wanted)?;
         }
         Ok(())
-    }
-
-    /// The rows with logits, as the last layer knows them.
-    fn last_rows<'b>(&self, batch: &'b BatchRows) -> &'b [Span] {
-        if self.config.last_writer() + 1 == self.config.n_layers { &batch.wanted } else { &batch.front }
     }
 
     /// The query of the last token of a segment of the last pass, in the layer of
@@ -361,84 +362,6 @@ impl Model {
         }
         Ok(())
     }
-
-    /// Sizes the buffers for `n_tokens` rows.
-    fn prepare(&self, buffers: &mut Buffers, n_tokens: usize) -> Result<()> {
-        let config = &self.config;
-        let (query_dim, kv_dim) = config.widest_heads();
-        let rows = |width: usize| n_tokens.saturating_mul(width);
-        resize(&mut buffers.hidden, rows(config.model_dim), "hidden states")?;
-        resize(&mut buffers.update, rows(config.model_dim), "hidden states")?;
-        resize(&mut buffers.queries, rows(query_dim), "queries")?;
-        resize(&mut buffers.keys, rows(kv_dim), "keys")?;
-        resize(&mut buffers.values, rows(kv_dim), "values")?;
-        if config.decoder.gated_attention {
-            resize(&mut buffers.gated_queries, rows(2 * query_dim), "queries")?;
-            resize(&mut buffers.query_gates, rows(query_dim), "queries")?;
-        }
-        if let Some(recurrent) = &config.decoder.recurrent {
-            recurrent::prepare(&mut buffers.recurrent, recurrent, n_tokens)?;
-        }
-        latent::prepare(&mut buffers.latent, config, n_tokens)?;
-        per_layer::prepare(&mut buffers.per_layer, config, n_tokens)?;
-        let DecoderSpec { head_norms, row_norms, unit_head_norms, .. } = config.decoder;
-        let head_norms = if head_norms || row_norms || unit_head_norms { query_dim } else { 0 };
-        let post_norms = if config.decoder.post_norms { config.model_dim } else { 0 };
-        resize(&mut buffers.unnormed, rows(head_norms.max(post_norms)), "norms")?;
-        if let Some(experts) = &config.decoder.experts {
-            experts::prepare(&mut buffers.experts, experts, n_tokens, config.model_dim)?;
-        }
-        resize(&mut buffers.up, rows(config.widest_network()), "the feed-forward network")
-    }
-
-    /// Looks the embedding of every token up.
-    fn embed(&self, buffers: &mut Buffers, segments: &[Segment<'_>]) {
-        let scale = self.config.decoder.embedding_scale;
-        let tokens = segments.iter().flat_map(|segment| segment.tokens);
-        for (row, &token) in buffers.hidden.chunks_exact_mut(self.config.model_dim).zip(tokens) {
-            self.weights.embedding.dequantize_row(token as usize, row);
-            if scale != 1.0 {
-                row.iter_mut().for_each(|value| *value *= scale);
-            }
-        }
-    }
-
-    /// Final norm of the wanted rows, which are the first, with the updates of adapters; quantized
-    /// with `q8`.
-    fn finish_hidden(
-        &self,
-        compute: &Compute,
-        buffers: &mut Buffers,
-        segments: &[Segment<'_>],
-        batch: &BatchRows,
-        q8: bool,
-    ) {
-        let Buffers { hidden, normed, update, adapted, .. } = buffers;
-        let norm = (Some(self.weights.output_norm.as_slice()), self.weights.output_norm_bias.as_deref());
-        normalize_biased(compute, &self.config, hidden, norm, normed, batch.n_wanted(), q8);
-        let rows = (segments, self.last_rows(batch));
-        adapt_in_place(compute, adapted, rows, (0, Site::FinalHidden), normed, update);
-    }
-
-    /// Final norm and output projection of the wanted rows, which are the first.
-    fn output(
-        &self,
-        compute: &Compute,
-        buffers: &mut Buffers,
-        segments: &[Segment<'_>],
-        batch: &BatchRows,
-        logits: &mut [f32],
-    ) {
-        let (weights, bias) = self.weights.output_projection();
-        self.finish_hidden(compute, buffers, segments, batch, weights.format().uses_q8());
-        let Buffers { normed, adapted, .. } = buffers;
-        let products = [Product { weights, bias, out: &mut *logits }];
-        let rows = (segments, self.last_rows(batch));
-        project_adapted(compute, adapted, rows, (0, Site::Logits), normed, products);
-        if let Some(cap) = self.config.decoder.logits_soft_cap {
-            soft_cap(compute, logits, cap);
-        }
-    }
 }
 
 impl ModelConfig {
@@ -446,20 +369,6 @@ impl ModelConfig {
     pub fn adapter_base(&self) -> BaseModel {
         adapt::base_model(self)
     }
-}
-
-/// `cap * tanh(x / cap)` of each value. In f64, so that what is left after rounding does not depend
-/// on the machine's library.
-fn soft_cap(compute: &Compute, values: &mut [f32], cap: f32) {
-    /// Values that a thread takes at once.
-    const RUN: usize = 4096;
-    let cap = f64::from(cap);
-    rows::for_each(&compute.pool, values.chunks_mut(RUN), |run| {
-        for value in run {
-            // tanh(y) = 1 - 2 / (e^2y + 1), with an absolute error of 1e-16.
-            *value = (cap - 2.0 * cap / ((2.0 * f64::from(*value) / cap).exp() + 1.0)) as f32;
-        }
-    });
 }
 
 #[cfg(test)]

@@ -44,9 +44,9 @@ fn rows_of_layers(model: &Model, compute: &Compute, tokens: &[TokenId]) -> Vec<L
     let (mut batch, mut buffers) = (BatchRows::default(), Buffers::default());
     let mut segments = [Segment::new(compute, tokens, &mut cache, LogitsRows::All).expect("room")];
     batch.fill(&model.config, &segments).expect("a valid batch");
-    model.prepare(&mut buffers, TOKENS).expect("memory");
+    prepare(&model.config, &mut buffers, TOKENS).expect("memory");
     let ropes = model.ropes.tables(TOKENS);
-    model.embed(&mut buffers, &segments);
+    embed(&model.config, &model.weights.embedding, &mut buffers.hidden, &segments);
     let layers = model.weights.layers.iter().enumerate();
     layers
         .map(|(layer, weights)| {

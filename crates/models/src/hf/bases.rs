@@ -44,7 +44,7 @@ pub(super) const USUAL: Decoder = Decoder {
     expert_layer: &[],
     networks: [&[], &[]],
     head_norm_switch: None,
-    prediction_layers: None,
+    prediction: None,
     partial_rotary: 1.0,
     rotary_sections: None,
     ffn_dim: "intermediate_size",

@@ -49,6 +49,8 @@ pub(super) struct Hyperparameters {
     kinds: Option<LayerKinds>,
     /// False if the family may have norms of heads and the model has none.
     has_head_norms: bool,
+    /// True if the folder has a head that predicts further tokens.
+    pub(super) has_prediction_head: bool,
 }
 
 impl Hyperparameters {
@@ -74,13 +76,21 @@ impl Hyperparameters {
             Form::Encoder(_) => &[],
         };
         let input = if self.sizes.layer_input_dim > 0 { parts::LAYER_INPUT } else { &[] };
+        let head = if layer == self.sizes.n_layers { parts::PREDICTION } else { &[] };
         let has_head_norms = self.has_head_norms;
-        let parts = groups.iter().chain(attention).chain(networks).chain(input).copied().flatten();
+        let parts =
+            groups.iter().chain(attention).chain(networks).chain(input).chain(head).copied().flatten();
         let parts = parts.filter(move |part| has_head_norms || part.shape != Shape::HeadNorm);
         let parts = parts.filter(move |part| layer > 0 || part.shape != Shape::LaterNorm);
         let has_norm = self.sizes.recurrent.has_norm;
         let parts = parts.filter(move |part| has_norm || part.shape != Shape::MambaNorm);
         parts.filter(move |part| self.kinds.as_ref().is_none_or(|kinds| kinds.has(layer, part)))
+    }
+
+    /// Tensors that a layer may have beside these.
+    pub(super) fn optional_parts_of(&self, layer: usize) -> impl Iterator<Item = &'static Part> + Clone {
+        let own = if layer == self.sizes.n_layers { parts::PREDICTION_OWN } else { &[] };
+        own.iter().copied().flatten()
     }
 
     /// The tensors that are in no layer.
@@ -193,6 +203,7 @@ impl Config {
                     roles: Vec::new(),
                     kinds: None,
                     has_head_norms: true,
+                    has_prediction_head: false,
                 });
             }
         };
@@ -236,6 +247,7 @@ impl Config {
             roles,
             kinds,
             has_head_norms,
+            has_prediction_head: false,
         })
     }
 }
@@ -313,8 +325,8 @@ fn read_sizes(config: &Fields<'_>, decoder: &Decoder) -> Result<Sizes> {
             Some(recurrent) => recurrent.read_count(config)?,
             None => config.require_count("num_hidden_layers", 1..=MAX_LAYERS)?,
         },
-        prediction_layers: match decoder.prediction_layers {
-            Some(field) => config.count(field, 0..=MAX_LAYERS)?.unwrap_or(1),
+        prediction_layers: match decoder.prediction {
+            Some(prediction) => config.count(prediction.count, 0..=MAX_LAYERS)?.unwrap_or(1),
             None => 0,
         },
         n_heads: attention.n_heads,

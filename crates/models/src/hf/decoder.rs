@@ -5,6 +5,7 @@ use super::family::{Decoder, Family, Form, SoftCaps};
 use super::mixtures;
 use super::names;
 use super::parts;
+use super::prediction;
 use super::recurrent::Recurrent;
 use super::roles;
 use super::window::{Rule, Window};
@@ -19,6 +20,7 @@ const QWEN35_DECODER: Decoder = Decoder {
     recurrent_layer: parts::QWEN35_STATE,
     partial_rotary: 0.25,
     rotary_sections: Some([11, 11, 10, 0]),
+    prediction: Some(prediction::APART),
     ..USUAL
 };
 
@@ -27,7 +29,6 @@ const QWEN35_FAMILY: Family = Family {
     model_types: &["qwen3_5_text", "qwen3_5"],
     architecture: "qwen35",
     form: Form::Decoder(QWEN35_DECODER),
-    names: &names::QWEN35,
     layer: parts::QWEN35,
     norms_plus_one: true,
     ..QWEN2_FAMILY
@@ -67,7 +68,7 @@ const DEEPSEEK: Decoder = Decoder {
     is_latent: true,
     experts: Some(&mixtures::DEEPSEEK),
     dense_layer: parts::DEEPSEEK_DENSE,
-    prediction_layers: Some("num_nextn_predict_layers"),
+    prediction: Some(prediction::BEHIND),
     ..USUAL
 };
 
@@ -429,7 +430,7 @@ pub(super) const FAMILIES: &[Family] = &[
             experts: Some(&mixtures::GLM4),
             dense_layer: parts::GLM4_MOE_DENSE,
             head_norm_switch: Some("use_qk_norm"),
-            prediction_layers: Some("num_nextn_predict_layers"),
+            prediction: Some(prediction::BEHIND),
             partial_rotary: 0.5,
             ..USUAL
         }),

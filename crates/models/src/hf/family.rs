@@ -4,6 +4,7 @@
 
 use super::experts::Experts;
 use super::fields::Fields;
+use super::prediction::Prediction;
 use super::recurrent::Recurrent;
 use super::rotary::Rotary;
 use super::window::Window;
@@ -122,9 +123,8 @@ pub(super) struct Decoder {
     /// Field that says if heads of queries and keys are normed, false where it is absent; `None`:
     /// the tables of tensors tell.
     pub(super) head_norm_switch: Option<&'static str>,
-    /// Field with the number of layers behind the last that predict further tokens, 1 where it is
-    /// absent; they are left out. `None`: there are none.
-    pub(super) prediction_layers: Option<&'static str>,
+    /// Heads that predict further tokens; `None`: there are none that are read.
+    pub(super) prediction: Option<Prediction>,
     /// Share of a head that is rotated, unless the file names one.
     pub(super) partial_rotary: f64,
     /// Rotary positions of images have three parts, whose numbers of pairs other readers want.
@@ -224,6 +224,8 @@ pub(super) enum Shape {
     TokenTypes,
     /// Hidden layer of a classification head.
     HeadHidden,
+    /// From an embedding beside a hidden state to the residual stream of a prediction head.
+    PairProjection,
     /// Output of a classification head with one label.
     HeadOutput,
     /// A norm over the residual stream.

@@ -70,15 +70,15 @@ impl JointProjections {
         }
     }
 
-    /// The tensors of all layers.
+    /// The tensors of the first `n_layers` layers.
     ///
     /// # Errors
     /// A projection that is missing, of another shape, or quantized.
-    pub(super) fn finish(mut self, sizes: &Sizes) -> Result<Vec<Tensor>> {
+    pub(super) fn finish(mut self, sizes: &Sizes, n_layers: usize) -> Result<Vec<Tensor>> {
         let Some(latent) = &sizes.latent else { return Ok(Vec::new()) };
         let (n_heads, of_head) = (sizes.n_heads, latent.still_dim + latent.value_dim);
-        let mut tensors = Vec::with_capacity(2 * sizes.n_layers);
-        for layer in 0..sizes.n_layers {
+        let mut tensors = Vec::with_capacity(2 * n_layers);
+        for layer in 0..n_layers {
             let missing = || Error::MissingTensor { name: format!("model.layers.{layer}.{JOINT}") };
             let stored = self.0.remove(&layer).ok_or_else(missing)?;
             let dims = vec![latent.rank as u64, (n_heads * of_head) as u64];

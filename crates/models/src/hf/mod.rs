@@ -34,6 +34,8 @@ mod names;
 mod origin;
 mod packed;
 mod parts;
+mod prediction;
+mod prediction_head;
 mod recurrent;
 mod rerank;
 mod roles;
@@ -44,6 +46,7 @@ mod sentence;
 mod shards;
 mod sizes;
 mod stacks;
+mod stored_names;
 mod tensors;
 mod transpose;
 mod vocabulary;
@@ -128,11 +131,12 @@ impl HfFolder {
     pub fn open_in(path: impl AsRef<Path>, memory: FileMemory) -> Result<Self> {
         let path = path.as_ref();
         let config = Config::read(path)?;
-        let model = config.hyperparameters(&model_name(path, &config))?;
+        let mut model = config.hyperparameters(&model_name(path, &config))?;
         let (mut shards, mut stored) = Shards::open(path, memory)?;
         if let Some(scheme) = &model.scheme {
             stored = packed::collect(scheme, stored, &shards)?;
         }
+        model.find_prediction_head(&stored);
         let mut tensors = tensors::list(&model, config.is_multimodal, stored)?;
         let mut metadata = model.metadata;
         let modules = sentence::write(path, model.family, &mut metadata)?;
@@ -198,7 +202,7 @@ impl HfFolder {
         });
         stored.filter(|stored| stored.packed.is_none()).filter_map(|stored| {
             Some(StoredTensor {
-                name: tensors::text_name(&stored.name),
+                name: stored_names::text_name(&stored.name),
                 tensor_type: stored.tensor_type?,
                 shape: stored.dims.iter().rev().map(|&dim| dim as usize).collect(),
                 data: self.shards.data(stored).ok()?,

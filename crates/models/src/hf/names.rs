@@ -13,9 +13,6 @@ pub(super) const DECODER: Names = Names {
     unused: &[],
 };
 
-/// Qwen 3.5: prediction heads behind the last layer are left out.
-pub(super) const QWEN35: Names = Names { unused: &["mtp."], ..DECODER };
-
 pub(super) const GEMMA4: Names = Names {
     outside: &[
         part("embed_tokens", "token_embd", Shape::Embedding, Bias::Never),

@@ -126,6 +126,20 @@ const PLAIN_SHARED_EXPERTS: &[Part] = &[
 const SELECTION_BIAS: Part =
     plain("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", Shape::SelectionBias);
 
+/// Of the layer of a prediction head, beside those of a layer.
+pub(super) const PREDICTION: Parts = &[&[
+    plain("eh_proj", "nextn.eh_proj", Shape::PairProjection),
+    norm("enorm", "nextn.enorm"),
+    norm("hnorm", "nextn.hnorm"),
+]];
+
+/// The same, in the place of those of the model; heads may lack them.
+pub(super) const PREDICTION_OWN: Parts = &[&[
+    plain("embed_tokens", "nextn.embed_tokens", Shape::Embedding),
+    norm("shared_head.norm", "nextn.shared_head_norm"),
+    plain("shared_head.head", "nextn.shared_head_head", Shape::Embedding),
+]];
+
 pub(super) const LLAMA: Parts = &[&[INPUT_NORM], ATTENTION, &[FFN_NORM], NETWORK];
 
 pub(super) const QWEN2: Parts =

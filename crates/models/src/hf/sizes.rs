@@ -26,7 +26,7 @@ pub(super) struct Sizes {
     /// Of layers with a state; zeros without.
     pub(super) recurrent: RecurrentSizes,
     pub(super) n_layers: usize,
-    /// Layers behind these that predict further tokens and are left out.
+    /// Layers behind these that predict further tokens.
     pub(super) prediction_layers: usize,
     pub(super) n_heads: usize,
     pub(super) n_kv_heads: usize,

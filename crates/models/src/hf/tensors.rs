@@ -13,21 +13,9 @@ use super::row_parts::{self, RowPart};
 use super::shards::Stored;
 use super::sizes::Sizes;
 use super::stacks::Stacks;
+use super::stored_names::split_layer;
 use crate::error::{Error, Result};
 use crate::tensor_names::OUTPUT;
-
-/// Beginnings of names that are parts of a larger model or of a class.
-const PREFIXES: [&str; 9] = [
-    "model.language_model.model.",
-    "model.language_model.",
-    "language_model.model.",
-    "language_model.",
-    "model.",
-    "bert.",
-    "roberta.",
-    "distilbert.",
-    "backbone.",
-];
 
 /// Parts of a model that sees images or hears.
 const NOT_TEXT: [&str; 10] = [
@@ -50,6 +38,14 @@ const NOT_TEXT: [&str; 10] = [
 /// A tensor that is missing, left over, there twice, or of a wrong shape or type. Names are those
 /// of the folder.
 pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Stored>) -> Result<Vec<Tensor>> {
+    list_stored(model, is_multimodal, stored).map_err(|error| match error {
+        Error::MissingTensor { name } => Error::MissingTensor { name: model.own_name(name) },
+        other => other,
+    })
+}
+
+/// As [`list`]; the layer of a prediction head has the name of one behind the last in errors.
+fn list_stored(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Stored>) -> Result<Vec<Tensor>> {
     // Each layer has tensors of its own: a count beyond their number must not decide the size of
     // anything.
     if model.sizes.n_layers > stored.len() {
@@ -71,8 +67,9 @@ pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Sto
     };
     for tensor in stored {
         let place_in_stack = experts.and_then(|(experts, _)| {
-            let name = without_prefix(&tensor.name).strip_prefix(model.family.names.layers)?;
-            let (layer, rest) = split_layer(name, model.sizes.n_layers)?;
+            let name = model.usual_name(&tensor.name);
+            let name = name.strip_prefix(model.family.names.layers)?;
+            let (layer, rest) = split_layer(name, model.n_stored_layers())?;
             Some((experts, layer, experts.usual_name(rest)))
         });
         let tensor = match place_in_stack {
@@ -83,8 +80,9 @@ pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Sto
             },
         };
         let place_of_joint = model.sizes.latent.and_then(|_| {
-            let name = without_prefix(&tensor.name).strip_prefix(model.family.names.layers)?;
-            let (layer, rest) = split_layer(name, model.sizes.n_layers)?;
+            let name = model.usual_name(&tensor.name);
+            let name = name.strip_prefix(model.family.names.layers)?;
+            let (layer, rest) = split_layer(name, model.n_stored_layers())?;
             Some((layer, rest.to_owned()))
         });
         let tensor = match place_of_joint {
@@ -108,10 +106,10 @@ pub(super) fn list(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Sto
         target.push(tensor, &mut tensors)?;
     }
     check_complete(model, |name| seen.contains_key(name))?;
-    tensors.extend(joint.finish(&model.sizes)?);
+    let n_layers = model.n_stored_layers();
+    tensors.extend(joint.finish(&model.sizes, n_layers)?);
     if let Some((experts, sizes)) = experts {
-        let layers: Vec<usize> =
-            (0..model.sizes.n_layers).filter(|&layer| model.have_experts(layer)).collect();
+        let layers: Vec<usize> = (0..n_layers).filter(|&layer| model.have_experts(layer)).collect();
         let sizes = (model.sizes.model_dim, sizes);
         tensors.extend(stacks.finish(experts, sizes, &layers, model.family.architecture)?);
     }
@@ -196,28 +194,15 @@ impl Target {
     }
 }
 
-/// Strips the prefix of the model's name.
-fn without_prefix(name: &str) -> &str {
-    PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
-}
-
-/// The name that a tensor has in a model for text.
-pub(super) fn text_name(name: &str) -> String {
-    match without_prefix(name) {
-        head if head.starts_with("lm_head.") => head.to_owned(),
-        inner => format!("model.{inner}"),
-    }
-}
-
 fn place(name: &str, model: &Hyperparameters, is_multimodal: bool) -> Place {
     if name.ends_with("rotary_emb.inv_freq")
         || is_multimodal && NOT_TEXT.iter().any(|prefix| name.starts_with(prefix))
     {
         return Place::Ignored;
     }
-    let name = without_prefix(name);
+    let name = &*model.usual_name(name);
     let names = model.family.names;
-    if is_of_prediction(name, model) {
+    if model.leaves_out(name) {
         return Place::Ignored;
     }
     if names.unused.iter().any(|prefix| name.starts_with(prefix)) {
@@ -246,31 +231,15 @@ fn place(name: &str, model: &Hyperparameters, is_multimodal: bool) -> Place {
     target.map_or(Place::Unknown, Place::At)
 }
 
-/// True for a tensor of a layer that predicts further tokens.
-fn is_of_prediction(name: &str, model: &Hyperparameters) -> bool {
-    let sizes = &model.sizes;
-    let layer = name
-        .strip_prefix(model.family.names.layers)
-        .and_then(|rest| split_layer(rest, sizes.n_layers + sizes.prediction_layers));
-    layer.is_some_and(|(layer, _)| layer >= sizes.n_layers)
-}
-
 fn place_in_layer(name: &str, model: &Hyperparameters) -> Option<Target> {
-    let (layer, rest) = split_layer(name, model.sizes.n_layers)?;
+    let (layer, rest) = split_layer(name, model.n_stored_layers())?;
     let rest = match &model.family.form {
         Form::Decoder(Decoder { experts: Some(experts), .. }) => experts.usual_name(rest),
         _ => rest.to_owned(),
     };
     let sizes = model.sizes_of(layer);
-    place_part(&rest, model.parts_of(layer), &format!("blk.{layer}."), (model.family, &sizes))
-}
-
-/// The layer at the beginning of a name, and the rest.
-fn split_layer(name: &str, n_layers: usize) -> Option<(usize, &str)> {
-    let (layer, rest) = name.split_once('.')?;
-    // Written back, so that `+1` and `01` are no layers.
-    let layer = layer.parse::<usize>().ok().filter(|number| number.to_string() == layer)?;
-    (layer < n_layers).then_some((layer, rest))
+    let parts = model.parts_of(layer).chain(model.optional_parts_of(layer));
+    place_part(&rest, parts, &format!("blk.{layer}."), (model.family, &sizes))
 }
 
 /// The place of a tensor that is one of `parts`, whose names in GGUF begin with `prefix`.
@@ -367,6 +336,7 @@ fn dims(shape: Shape, sizes: &Sizes) -> Vec<u64> {
         Shape::StateOutput => [state.values(), width],
         Shape::ConvolutionInput => [width, 3 * width],
         Shape::ConvolutionOutput | Shape::HeadHidden => [width, width],
+        Shape::PairProjection => [2 * width, width],
         Shape::GatedQuery => [width, 2 * query],
         Shape::Router => [width, count],
         Shape::SharedGate | Shape::HeadOutput => [width, 1],
@@ -438,7 +408,7 @@ fn check_complete(model: &Hyperparameters, has: impl Fn(&str) -> bool) -> Result
     if model.is_tied == Some(false) && !has(OUTPUT) {
         return Err(Error::MissingTensor { name: "lm_head.weight".to_owned() });
     }
-    (0..model.sizes.n_layers)
+    (0..model.n_stored_layers())
         .try_for_each(|layer| model.parts_of(layer).try_for_each(|part| check(Some(layer), part)))
 }
 

@@ -109,13 +109,19 @@ impl ImportanceMatrix {
                 return Err(Error::ImportanceColumns { name: name.clone(), columns, matrices, found });
             }
         }
-        let layers = n_layers(tensors.iter().map(|tensor| tensor.name.as_str()));
-        let found = n_layers(self.entries.keys().map(String::as_str));
+        // Other programs sum no inputs of prediction heads.
+        let is_head = |layer: &u64| {
+            let beginning = format!("blk.{layer}.nextn.");
+            tensors.iter().any(|tensor| tensor.name.starts_with(&beginning))
+        };
+        let of_model = |layers: BTreeSet<u64>| layers.into_iter().filter(|layer| !is_head(layer)).count();
+        let layers = of_model(layers_of(tensors.iter().map(|tensor| tensor.name.as_str())));
+        let found = of_model(layers_of(self.entries.keys().map(String::as_str)));
         if found == layers { Ok(()) } else { Err(Error::ImportanceLayers { layers, found }) }
     }
 }
 
-/// Number of layers that the names mention.
-fn n_layers<'a>(names: impl Iterator<Item = &'a str>) -> usize {
-    names.filter_map(layer_of).collect::<BTreeSet<_>>().len()
+/// Layers that the names mention.
+fn layers_of<'a>(names: impl Iterator<Item = &'a str>) -> BTreeSet<u64> {
+    names.filter_map(layer_of).collect()
 }

@@ -13,6 +13,8 @@ use crate::tensor_names::layer_of;
 pub struct InputSquares {
     /// The logits, then [`SITES`] places per layer; the matrices of each, one but for experts.
     places: Vec<Vec<MatrixSquares>>,
+    /// Layer of the prediction head whose passes are summed; 0 in passes of the model.
+    head_layer: usize,
 }
 
 /// Sums of the inputs of one matrix, or of several that have the same.
@@ -32,9 +34,9 @@ pub(crate) enum ExpertProduct {
     Output,
 }
 
-/// Places of a layer with products of their own: four sites, two of experts, and the output of a
-/// state beside attention.
-const SITES: usize = 7;
+/// Places of a layer with products of their own: four sites, two of experts, the output of a state
+/// beside attention, and of a prediction head its first product and its logits.
+const SITES: usize = 9;
 
 /// Index of a site; `None` for one without a product.
 fn place((layer, site): (usize, Site)) -> Option<usize> {
@@ -60,6 +62,16 @@ fn state_place(layer: usize) -> usize {
     1 + layer * SITES + 6
 }
 
+/// Index of the product before the layer of a prediction head.
+fn pair_place(layer: usize) -> usize {
+    1 + layer * SITES + 7
+}
+
+/// Index of the logits of a prediction head.
+fn head_logits_place(layer: usize) -> usize {
+    1 + layer * SITES + 8
+}
+
 /// Place of the product that multiplies a tensor; `output` is the name of the one that makes the
 /// logits.
 fn place_of(tensor: &str, output: &str) -> Option<usize> {
@@ -77,6 +89,8 @@ fn place_of(tensor: &str, output: &str) -> Option<usize> {
         "ffn_down" | "ffn_down_shexp" => Site::FeedForwardOutput,
         "ffn_gate_exps" | "ffn_up_exps" => return Some(expert_place(layer, ExpertProduct::Input)),
         "ffn_down_exps" => return Some(expert_place(layer, ExpertProduct::Output)),
+        "eh_proj" => return Some(pair_place(layer)),
+        "shared_head_head" => return Some(head_logits_place(layer)),
         _ => return None,
     };
     place((layer, site))
@@ -93,17 +107,36 @@ impl MatrixSquares {
 }
 
 impl InputSquares {
+    /// Counts the products that follow as those of a prediction head in this layer of the file; 0 =
+    /// as those of the model.
+    pub(crate) fn count_for_head(&mut self, layer: usize) {
+        self.head_layer = layer;
+    }
+
+    /// Adds the rows of the input of a prediction head.
+    pub(crate) fn add_pairs(&mut self, input: &Activations) {
+        self.add_rows(pair_place(self.head_layer), input);
+    }
+
     /// Adds the rows of a product's input.
-    pub(crate) fn add(&mut self, at: (usize, Site), input: &Activations) {
-        let Some(place) = place(at) else { return };
+    pub(crate) fn add(&mut self, (layer, site): (usize, Site), input: &Activations) {
+        let place = match site {
+            Site::Logits if self.head_layer > 0 => Some(head_logits_place(self.head_layer)),
+            _ => place((self.head_layer + layer, site)),
+        };
+        if let Some(place) = place {
+            self.add_rows(place, input);
+        }
+    }
+
+    fn add_rows(&mut self, place: usize, input: &Activations) {
         let [matrix] = self.matrices(place, 1) else { return };
         rows(input).for_each(|row| matrix.add(row));
     }
 
     /// Adds the rows of the output of a state beside attention.
     pub(crate) fn add_state_output(&mut self, layer: usize, input: &Activations) {
-        let [matrix] = self.matrices(state_place(layer), 1) else { return };
-        rows(input).for_each(|row| matrix.add(row));
+        self.add_rows(state_place(layer), input);
     }
 
     /// Adds the rows of a product of `n_experts` experts; `experts` names the one of each row.
@@ -114,7 +147,7 @@ impl InputSquares {
         input: &Activations,
         experts: impl Iterator<Item = usize>,
     ) {
-        let matrices = self.matrices(expert_place(layer, product), n_experts);
+        let matrices = self.matrices(expert_place(self.head_layer + layer, product), n_experts);
         rows(input).zip(experts).for_each(|(row, expert)| matrices[expert].add(row));
     }
 

@@ -4,8 +4,10 @@
 mod linear;
 mod load;
 mod load_experts;
+mod load_layer;
 mod load_mixer;
 mod mixer;
+mod prediction_head;
 mod rank_head;
 mod source;
 
@@ -16,6 +18,7 @@ pub use self::mixer::{
     AttentionWeights, ConvolutionWeights, DeltaNetWeights, LatentWeights, Mamba2Weights, Mixer,
     ParallelWeights, SharedAttentionWeights,
 };
+pub use self::prediction_head::PredictionHead;
 pub use self::rank_head::RankHead;
 pub use self::source::{LoadProgress, WeightBytes, weight_format};
 pub(crate) use self::source::{TensorSource, format_of, read_vector};
@@ -177,6 +180,8 @@ pub struct Weights {
     pub output: Option<Linear>,
     /// Head of a model that ranks documents.
     pub rank_head: Option<RankHead>,
+    /// Head of a model that predicts the token after the next.
+    pub prediction_head: Option<PredictionHead>,
     bytes: WeightBytes,
 }
 

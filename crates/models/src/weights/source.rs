@@ -65,6 +65,13 @@ pub struct WeightBytes {
     pub private: u64,
 }
 
+impl WeightBytes {
+    /// Bytes beyond those counted before.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self { shared: self.shared - before.shared, private: self.private - before.private }
+    }
+}
+
 /// A checkpoint being loaded.
 pub(crate) struct TensorSource<'a> {
     checkpoint: &'a dyn Checkpoint,
@@ -166,6 +173,16 @@ impl<'a> TensorSource<'a> {
 
     pub(crate) fn has(&self, name: &str) -> bool {
         self.checkpoint.tensor(name).is_some()
+    }
+
+    /// True if the name of a tensor begins so.
+    pub(crate) fn has_any(&self, beginning: &str) -> bool {
+        self.checkpoint.tensors().any(|info| info.name.starts_with(beginning))
+    }
+
+    /// Bytes of the weights so far.
+    pub(crate) fn bytes(&self) -> WeightBytes {
+        self.bytes
     }
 
     /// Counts a tensor as used that is read elsewhere, or rightly left alone.

@@ -394,7 +394,7 @@ fn interleaved_projections_are_taken_apart() {
     assert_eq!(logits(&model.expect("it loads")), expected);
 }
 
-/// Arrays have entries for layers that predict further tokens, which are left out.
+/// Arrays have entries for layers that predict further tokens.
 #[test]
 fn arrays_of_layers_may_go_beyond_the_last() {
     let model = changed("qwen3next", |metadata, tensors| {
@@ -402,7 +402,7 @@ fn arrays_of_layers_may_go_beyond_the_last() {
         metadata.insert("qwen3next.nextn_predict_layers", 1_u32);
         let layers = Value::Array(Array::Bool(vec![true, false, true, false]));
         metadata.insert("qwen3next.attention.recurrent_layers", layers);
-        let info = TensorInfo::new("blk.3.nextn.enorm.weight", [1], TensorType::F32).expect("valid");
+        let info = TensorInfo::new("blk.3.attn_norm.weight", [1], TensorType::F32).expect("valid");
         tensors.push((info, vec![0; 4]));
     });
     assert_eq!(logits(&model.expect("it loads")), logits(&load(&folder("qwen3next"))));

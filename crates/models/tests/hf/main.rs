@@ -14,6 +14,7 @@ mod hostile;
 mod hybrids;
 mod latents;
 mod mixtures;
+mod prediction;
 mod quantized;
 mod refused;
 mod rerankers;

@@ -213,7 +213,15 @@ pub(crate) fn changed(
     name: &str,
     change: impl FnOnce(&mut Metadata, &mut Vec<(TensorInfo, Vec<u8>)>),
 ) -> Result<Model, String> {
-    Model::load(&changed_file(name, change), &mut |_| ()).map_err(|error| error.to_string())
+    changed_of(&folder(name), change)
+}
+
+/// A copy of a folder as GGUF with metadata and tensors changed, loaded.
+pub(crate) fn changed_of(
+    folder: &HfFolder,
+    change: impl FnOnce(&mut Metadata, &mut Vec<(TensorInfo, Vec<u8>)>),
+) -> Result<Model, String> {
+    Model::load(&file_of(folder, change), &mut |_| ()).map_err(|error| error.to_string())
 }
 
 /// A copy of a form as GGUF with metadata and tensors changed.
@@ -221,7 +229,11 @@ pub(crate) fn changed_file(
     name: &str,
     change: impl FnOnce(&mut Metadata, &mut Vec<(TensorInfo, Vec<u8>)>),
 ) -> Gguf {
-    let folder = folder(name);
+    file_of(&folder(name), change)
+}
+
+/// A copy of a folder as GGUF with metadata and tensors changed.
+fn file_of(folder: &HfFolder, change: impl FnOnce(&mut Metadata, &mut Vec<(TensorInfo, Vec<u8>)>)) -> Gguf {
     let mut metadata = folder.metadata().clone();
     let data = |info: &TensorInfo| folder.data(info).expect("data").as_ref().to_vec();
     let mut tensors: Vec<(TensorInfo, Vec<u8>)> =
@@ -502,9 +514,10 @@ fn other_routers_and_scalings_of_phi_moe_are_refused() {
     assert!(error.contains("expert_used_count") && error.contains('2'), "{error}");
 }
 
-/// Layers behind the last that predict further tokens are no layers of the model.
+/// Layers behind the last that predict further tokens are no layers of the model; without the rest
+/// of a head they are none of a head.
 #[test]
-fn prediction_layers_are_left_out() {
+fn prediction_layers_without_a_head_are_left_out() {
     let tokens = prompt(3, 20);
     let run = |model: &Model| bits(model, &Compute::new(1).expect("kernels"), &[(&tokens, 20)]);
     let expected = run(&Model::load(&folder("glm4moe"), &mut |_| ()).expect("it loads"));
@@ -513,11 +526,13 @@ fn prediction_layers_are_left_out() {
         metadata.insert("glm4moe.nextn_predict_layers", 1_u32);
         let (norm, data) =
             tensors.iter().find(|(info, _)| info.name == "output_norm.weight").expect("a norm");
-        let name = "blk.3.nextn.enorm.weight";
+        let name = "blk.3.attn_norm.weight";
         let info = TensorInfo::new(name, norm.dims.clone(), norm.tensor_type).expect("a tensor");
         tensors.push((info, data.clone()));
     });
-    assert_eq!(run(&model.expect("it loads")), expected);
+    let model = model.expect("it loads");
+    assert!(model.prediction_head().is_none());
+    assert_eq!(run(&model), expected);
     let copy = Copy::of_folder(&form("glm4moe"));
     let mut weights = copy.weights();
     let mut extra: Vec<_> =
