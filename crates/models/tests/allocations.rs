@@ -34,6 +34,8 @@ fn allocations_are_bounded() {
             warm_decode_steps_allocate_nothing(file, None, threads);
         }
         warm_decode_steps_allocate_nothing(files[0], Some("lora/r4_all"), threads);
+        warm_drafts_allocate_nothing("prediction/glm4moe", threads);
+        warm_drafts_allocate_nothing("prediction/deepseek3", threads);
     }
     lying_files_are_refused_cheaply();
 }
@@ -106,6 +108,40 @@ fn warm_decode_steps_allocate_nothing(file: &str, lora: Option<&str>, threads: u
     }
     let calls = calls() - before;
     assert_eq!(calls, 0, "{file}: {calls} allocations in decode steps on {threads} threads");
+}
+
+/// Steps whose last hidden state is kept, and behind each a step of the prediction head.
+fn warm_drafts_allocate_nothing(file: &str, threads: usize) {
+    let checkpoint = open_checkpoint(model_data(file)).expect("the fixture opens");
+    let model = Model::load(&*checkpoint, &mut |_| ()).expect("the fixture loads");
+    let head = model.prediction_head().expect("a head");
+    let compute = Compute::new(threads).expect("kernels");
+    let pool = PagePool::new(PoolConfig::new(16 << 20)).expect("a pool");
+    let format = KvFormat::F16.into();
+    let store = model.kv_store(&format, &pool).expect("a store");
+    let mut cache = model.new_sequence(&store, 250).expect("a cache");
+    let store = head.kv_store(&format, &pool).expect("a store");
+    let mut of_head = head.new_sequence(&store, 250).expect("a cache");
+    let mut workspace = Workspace::new();
+    let mut states = Vec::new();
+    let mut step = |tokens: &[u32]| {
+        let segment = Segment::new(&compute, tokens, &mut cache, LogitsRows::Last).expect("room");
+        let segment = segment.with_hidden(tokens.len());
+        model.forward(&compute, &mut workspace, [segment]).expect("a step");
+        states.clear();
+        states.extend_from_slice(workspace.hidden());
+        let segment = Segment::new(&compute, tokens, &mut of_head, LogitsRows::Last).expect("room");
+        let logits = model.predict(&compute, &mut workspace, [segment], &states).expect("a step");
+        assert!(logits.iter().all(|logit| logit.is_finite()));
+    };
+    step(&[3; 64]);
+    step(&[4]);
+    let before = calls();
+    for token in 0..150 {
+        step(&[token % model.config().vocab_size as u32]);
+    }
+    let calls = calls() - before;
+    assert_eq!(calls, 0, "{file}: {calls} allocations in drafts on {threads} threads");
 }
 
 fn lying_files_are_refused_cheaply() {

@@ -10,10 +10,10 @@ pub(super) struct Prediction {
     pub(super) prefix: Option<&'static str>,
 }
 
-/// Layers behind the last, as in DeepSeek and GLM.
+/// Heads as layers behind the last, as in DeepSeek and GLM.
 pub(super) const BEHIND: Prediction = Prediction { count: "num_nextn_predict_layers", prefix: None };
 
-/// Apart from the layers, as in Qwen.
+/// Heads apart from the layers, as in Qwen.
 pub(super) const APART: Prediction = Prediction { count: "mtp_num_hidden_layers", prefix: Some("mtp.") };
 
 /// Beginnings of names of tensors outside the layers of heads apart, and those of the same in a

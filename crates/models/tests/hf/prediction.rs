@@ -163,16 +163,19 @@ fn heads_of_files_compute_the_bits_of_their_folders() {
     let ids = prompt(3, 30);
     for name in HEADS {
         let temporary = tempfile::tempdir().expect("a folder");
-        let (of_folder, of_file) = (load(&folder(name)), load(&gguf_of(&folder(name), temporary.path())));
+        let gguf = gguf_of(&folder(name), temporary.path());
+        let (of_folder, of_file) = (load(&folder(name)), load(&gguf));
         let expected = Found::of(&of_folder, &Compute::new(1).expect("kernels"), &ids, 64);
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
             let kernels = Kernels::for_isa(isa).expect("an available one");
             let compute = Compute::with(kernels, ThreadPool::new(2).expect("threads"));
             assert!(Found::of(&of_file, &compute, &ids, 11) == expected, "{name} {isa}");
         }
-        let (head, all) = (of_file.prediction_head().expect("a head"), of_file.weight_bytes());
+        let head = of_file.prediction_head().expect("a head");
         let bytes = head.weight_bytes();
-        assert!(bytes.shared > 0 && bytes.shared < all.shared && bytes.private < all.private, "{bytes:?}");
+        let of_head = gguf.tensors().filter(|info| info.name.starts_with("blk.2.")).map(TensorInfo::bytes);
+        assert_eq!(bytes.shared + bytes.private, of_head.sum::<u64>(), "{name}: {bytes:?}");
+        assert!(bytes.private < bytes.shared / 5, "{name}: {bytes:?}");
         assert_eq!(head.kv_shape().n_layers, 1, "{name}");
     }
 }

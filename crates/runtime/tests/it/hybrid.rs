@@ -25,11 +25,16 @@ const FORMS: [&str; 8] = [
     "falcon_h1",
 ];
 
-/// Copy of a form's folder, which has no tokenizer, with one of single letters.
+/// Copy of a form's folder.
 pub(crate) fn folder(name: &str) -> tempfile::TempDir {
+    folder_of(&model_data("forms").join(name))
+}
+
+/// Copy of a folder, which has no tokenizer, with one of single letters.
+pub(crate) fn folder_of(form: &Path) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for file in ["config.json", "model.safetensors"] {
-        fs::copy(model_data("forms").join(name).join(file), folder.path().join(file)).expect("a copy");
+        fs::copy(form.join(file), folder.path().join(file)).expect("a copy");
     }
     fs::write(folder.path().join("tokenizer.json"), letters_tokenizer()).expect("a file");
     folder

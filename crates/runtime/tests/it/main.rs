@@ -17,6 +17,7 @@ mod fields;
 mod generate;
 mod greedy_tokens;
 mod hybrid;
+mod importance;
 mod layer_kinds;
 mod learning;
 mod load;
