@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::intake::Intake;
 use crate::prefix::PrefixCache;
 use crate::quality::QualityMemory;
-use crate::speculation::{DraftModel, Speculation};
+use crate::speculation::{Draft, Speculation};
 use crate::step::{StepCounters, Tuning};
 
 /// A model that is ready to run.
@@ -38,8 +38,8 @@ pub(crate) struct Core {
     /// Requests that have not ended.
     pub(crate) intake: Arc<Intake>,
     pub(crate) scheduling: ruvllm_scheduler::Config,
-    /// Model that drafts the next tokens.
-    pub(crate) draft: Option<DraftModel>,
+    /// Model or head that drafts the next tokens.
+    pub(crate) draft: Option<Draft>,
     /// Setting of requests that name none.
     pub(crate) speculation: Speculation,
     /// Real-time settings; `None` keeps those of the options.

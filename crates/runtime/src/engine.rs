@@ -28,7 +28,7 @@ use crate::prefix::{PrefixCache, PrefixStatistics, fingerprint};
 use crate::quality::QualityMemory;
 use crate::request::Prompt;
 use crate::session_table::{SessionId, SessionTable};
-use crate::speculation::DraftModel;
+use crate::speculation::Draft;
 use crate::step::{StepStatistics, StepThread, Tuning, TuningStatus};
 
 /// A loaded model, ready to run.
@@ -154,7 +154,7 @@ impl Engine {
         let quality = QualityMemory::new(prefixes.as_deref().and_then(PrefixCache::quality_files));
         let codec =
             TextCodec::read(checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
-        let draft = DraftModel::of_options(options, &codec)?;
+        let draft = Draft::of_options(options, &model, &codec)?;
         let residency = Residency::new(
             Arc::clone(model.adapter_base()),
             kv.pool().clone(),

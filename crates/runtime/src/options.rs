@@ -220,10 +220,13 @@ pub struct EngineOptions {
     pub scheduling: SchedulerConfig,
     /// Draft model of speculative decoding: a small model with the same vocabulary. It takes memory
     /// of its own: its weights, and a KV cache of up to 1024 tokens per running request, which is
-    /// not part of [`kv_budget`](Self::kv_budget). Default: none, prompt look-up alone.
+    /// not part of [`kv_budget`](Self::kv_budget). Default: none.
     pub draft: Option<ModelSource>,
-    /// Models of which the first one with the model's vocabulary becomes its draft, if there is no
-    /// [`draft`](Self::draft); others are passed over. Default: none.
+    /// Drafts of the model's own prediction head, if it has one and there is no
+    /// [`draft`](Self::draft). The head has a KV cache of its own too, of one layer. Default: on.
+    pub draft_head: bool,
+    /// Models of which the first one with the model's vocabulary becomes its draft, if there is
+    /// neither a [`draft`](Self::draft) nor a head; others are passed over. Default: none.
     pub draft_candidates: Vec<ModelSource>,
     /// Speculative decoding of requests that name none.
     pub speculation: Speculation,
@@ -280,6 +283,7 @@ setters! {
         some with_tokenizer(tokenizer: PathBuf);
         set with_scheduling(scheduling: SchedulerConfig);
         some with_draft(draft: ModelSource);
+        set with_draft_head(draft_head: bool);
         set with_draft_candidates(draft_candidates: Vec<ModelSource>);
         set with_speculation(speculation: Speculation);
         some with_tuning(tuning: TuningOptions);
@@ -317,6 +321,7 @@ impl Default for EngineOptions {
             tokenizer: None,
             scheduling: SchedulerConfig::default(),
             draft: None,
+            draft_head: true,
             draft_candidates: Vec::new(),
             speculation: Speculation::default(),
             tuning: None,

@@ -21,7 +21,8 @@ const DRAFT_PART: u64 = 4;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Speculative decoding")]
 pub(crate) struct SpeculationArgs {
-    /// Draft model with the same vocabulary; auto: a small one beside the model or in the store
+    /// Draft model with the same vocabulary; auto: the model's own head for drafts, else a small
+    /// model beside it or in the store
     #[arg(long, value_name = "MODEL|auto|off", default_value = "auto", value_parser = draft)]
     draft: Draft,
 
@@ -91,8 +92,8 @@ impl SpeculationArgs {
     pub(crate) fn apply(&self, options: EngineOptions, model: &ModelArgs) -> Result<EngineOptions> {
         let options = options.with_speculation(self.speculation);
         Ok(match &self.draft {
-            _ if self.speculation == Speculation::Off => options,
-            Draft::Off => options,
+            _ if self.speculation == Speculation::Off => options.with_draft_head(false),
+            Draft::Off => options.with_draft_head(false),
             Draft::Auto => options.with_draft_candidates(candidates(model)),
             Draft::Model(path) => {
                 let choice = ModelChoice::new(Some(path));

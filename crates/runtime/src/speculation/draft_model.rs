@@ -1,22 +1,12 @@
 //! Draft model: a small model with the vocabulary of the large one, and its own KV cache.
 
 use ruvllm_kv_cache::{KvPolicy, KvStore};
-use ruvllm_memory::{PagePool, PoolConfig};
 use ruvllm_models::{KvFormat, Model};
 
+use super::memory;
 use crate::codec::{TextCodec, compare_vocabularies};
 use crate::error::{Error, Result};
-use crate::options::{EngineOptions, ModelSource};
-
-/// Largest number of tokens that the draft model sees of a sequence. Drafts need the latest ones,
-/// and a bounded past bounds the memory and the time of catching up.
-pub(super) const CAPACITY: usize = 1024;
-
-/// Sequences for which the KV budget has room.
-const SEQUENCES: usize = 64;
-
-/// Bytes of a page of the KV budget.
-const PAGE: usize = 512 << 10;
+use crate::options::ModelSource;
 
 /// A loaded draft model, shared by all requests.
 pub(crate) struct DraftModel {
@@ -27,18 +17,6 @@ pub(crate) struct DraftModel {
 }
 
 impl DraftModel {
-    /// The draft model of the options, or the first candidate with the model's vocabulary.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load), for the draft model that the options name.
-    pub(crate) fn of_options(options: &EngineOptions, codec: &TextCodec) -> Result<Option<Self>> {
-        let load = |source| Self::load(source, codec, options.mmap);
-        match &options.draft {
-            Some(draft) => load(draft).map(Some),
-            None => Ok(options.draft_candidates.iter().find_map(|candidate| load(candidate).ok())),
-        }
-    }
-
     /// Loads a draft model for a model with this codec.
     ///
     /// # Errors
@@ -66,12 +44,8 @@ impl DraftModel {
             return Err(refused(format!("its output has {rows} ids, the model's {ids}")));
         }
         let policy = KvPolicy::uniform(KvFormat::F16.into());
-        let capacity = model.config().context_length.min(CAPACITY);
-        let shape = model.config().kv_shape();
-        let token_bytes: usize = shape.groups().map(|group| 4 * group.width() * group.n_layers).sum();
-        let budget = (SEQUENCES * capacity * token_bytes).max(4 * PAGE).next_multiple_of(PAGE);
-        let pool = PagePool::new(PoolConfig { page_bytes: PAGE, ..PoolConfig::new(budget) })
-            .map_err(|source| Error::KvBudget { budget, source })?;
+        let capacity = model.config().context_length.min(memory::CAPACITY);
+        let pool = memory::pool(&model.config().kv_shape(), capacity)?;
         let kv = model
             .kv_store(&policy, &pool)
             .map_err(|source| Error::KvPolicy { policy: policy.to_string(), source })?;

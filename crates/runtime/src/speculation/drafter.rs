@@ -33,6 +33,15 @@ pub(crate) struct Ask<'r> {
 
 /// Proposes the next tokens of sequences. Any proposal is right: it changes speed, never results.
 pub(crate) trait Drafter {
+    /// Number of a part's last tokens whose final hidden states it reads.
+    fn states(&self) -> usize {
+        0
+    }
+
+    /// Takes final hidden states of the model, `[tokens, model_dim]`, of the tokens of a sequence
+    /// from position `first` on. Those of rejected drafts come too; later ones take their place.
+    fn keep(&mut self, _lane: Lane, _first: usize, _states: &[f32]) {}
+
     /// A draft that [`draft`](Self::draft) could make for a sequence now.
     fn offer(&mut self, ask: &Ask<'_>) -> Option<Offer>;
 

@@ -5,17 +5,23 @@
 //! Ask per decoding request ─▶ Drafter::offer ─▶ Policy::choose ─▶ Drafter::draft ─▶ tokens
 //!                              PromptLookup       Acceptance, Times, Rate, Account
 //!                              PrefixContinuation
-//!                              ModelDrafter
+//!                              ModelDrafter, or
+//!                              HeadDrafter ◀─ final hidden states of each step
 //! ```
 //! The step loop appends a draft to the part of its request and takes a row of logits for each
 //! token. The request samples row by row, with its own sampler, as long as the sampled token is the
 //! drafted one: the output is the one without drafts, token for token.
 
+mod draft;
+mod draft_head;
 mod draft_model;
 mod drafter;
+mod head_drafter;
 mod lookup;
+mod memory;
 mod model_drafter;
 mod policy;
+mod proposal;
 mod setting;
 mod times;
 
@@ -24,9 +30,10 @@ use std::time::{Duration, Instant};
 
 use ruvllm_text::TokenId;
 
-pub(crate) use self::draft_model::DraftModel;
+pub(crate) use self::draft::Draft;
 pub(crate) use self::drafter::{Ask, Lane};
 use self::drafter::{Drafter, PrefixContinuation, PromptLookup};
+use self::head_drafter::HeadDrafter;
 use self::model_drafter::ModelDrafter;
 pub(crate) use self::policy::MOST_DRAFT;
 use self::policy::{Acceptance, Offer, Policy, Source, Wanted};
@@ -82,8 +89,12 @@ impl<'c> Speculator<'c> {
             drafters
                 .push(Box::new(PrefixContinuation::new(std::sync::Arc::clone(prefixes), core.kv.clone())));
         }
-        if let Some(draft) = &core.draft {
-            drafters.push(Box::new(ModelDrafter::new(draft, &core.compute)));
+        match &core.draft {
+            Some(Draft::Model(model)) => drafters.push(Box::new(ModelDrafter::new(model, &core.compute))),
+            Some(Draft::Head(head)) => {
+                drafters.push(Box::new(HeadDrafter::new(head, &core.model, &core.compute)));
+            }
+            None => {}
         }
         Self { setting: core.speculation, drafters, ..Self::off() }
     }
@@ -213,10 +224,20 @@ impl<'c> Speculator<'c> {
         self.requests.entry(lane).or_default().paused = Self::PAUSE;
     }
 
+    /// Number of a part's last tokens whose final hidden states the drafters read.
+    pub(crate) fn states(&self) -> usize {
+        self.drafters.iter().map(|drafter| drafter.states()).max().unwrap_or(0)
+    }
+
+    /// Gives the drafters final hidden states of a sequence, `[tokens, model_dim]`, from position
+    /// `first` on.
+    pub(crate) fn keep(&mut self, lane: Lane, first: usize, states: &[f32]) {
+        self.drafters.iter_mut().for_each(|drafter| drafter.keep(lane, first, states));
+    }
+
     /// Forgets a request.
     pub(crate) fn end(&mut self, lane: Lane) {
-        if self.requests.remove(&lane).is_some() {
-            self.drafters.iter_mut().for_each(|drafter| drafter.end(lane));
-        }
+        self.requests.remove(&lane);
+        self.drafters.iter_mut().for_each(|drafter| drafter.end(lane));
     }
 }

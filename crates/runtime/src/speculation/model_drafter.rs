@@ -7,9 +7,11 @@ use ruvllm_kv_cache::Sequence;
 use ruvllm_models::{Compute, LogitsRows, Segment, Workspace};
 use ruvllm_text::TokenId;
 
-use super::draft_model::{CAPACITY, DraftModel};
+use super::draft_model::DraftModel;
 use super::drafter::{Ask, Drafter, Lane};
+use super::memory::CAPACITY;
 use super::policy::{MOST_DRAFT, Offer, Policy, Source, Wanted};
+use super::proposal::Proposal;
 use crate::segments::{Batch, recycle};
 
 /// Tokens that a sequence begins with, the latest ones. More would cost more than they gain: the
@@ -42,12 +44,9 @@ struct DraftSequence {
     tokens: Vec<TokenId>,
     /// Number of its first tokens that are those of the sequence.
     agreed: usize,
-    /// Index among the sequences asked for.
-    index: usize,
     /// Tokens of the next pass.
     pending: Vec<TokenId>,
-    /// Probability of the present draft as the draft model sees it.
-    likelihood: f64,
+    proposal: Proposal,
 }
 
 impl<'c> ModelDrafter<'c> {
@@ -89,7 +88,7 @@ impl<'c> ModelDrafter<'c> {
                     Err(_) => continue,
                 },
             };
-            sequence.index = index;
+            sequence.proposal = Proposal::new(index);
             sequence.follow(ask.tokens, capacity.saturating_sub(wanted[index].tokens.min(MOST_DRAFT)));
             // A prompt may have ids beyond those that the vocabularies have in common.
             let rows = self.draft.model.config().vocab_size;
@@ -124,13 +123,8 @@ impl<'c> ModelDrafter<'c> {
         let logits = workspace.logits().chunks_exact(draft.model.config().vocab_size);
         for (sequence, row) in running.iter_mut().zip(logits) {
             sequence.pending.clear();
-            probabilities.clear();
-            probabilities.extend_from_slice(&row[..draft.ids]);
-            if let Some(best) = compute.kernels.argmax(probabilities) {
-                compute.kernels.softmax(probabilities);
-                sequence.likelihood *= f64::from(probabilities[best]);
-                sequence.pending.push(best as TokenId);
-            }
+            sequence.proposal.choose(&compute.kernels, &row[..draft.ids], probabilities);
+            sequence.pending.extend(sequence.proposal.token);
         }
         policy.observe_draft(rows, started.elapsed());
         true
@@ -144,9 +138,8 @@ impl DraftSequence {
             start: 0,
             tokens: Vec::new(),
             agreed: 0,
-            index: 0,
             pending: Vec::new(),
-            likelihood: 1.0,
+            proposal: Proposal::new(0),
         }
     }
 
@@ -170,7 +163,6 @@ impl DraftSequence {
             self.agreed = 0;
         }
         self.tokens.truncate(self.agreed);
-        self.likelihood = 1.0;
         self.pending.clear();
         self.pending.extend_from_slice(&tokens[self.start + self.agreed..]);
     }
@@ -192,18 +184,10 @@ impl Drafter for ModelDrafter<'_> {
         self.collect(asks, wanted);
         while !self.running.is_empty() && self.pass(policy) {
             for at in (0..self.running.len()).rev() {
-                let sequence = &self.running[at];
-                let (draft, wanted) = (&mut drafts[sequence.index], &wanted[sequence.index]);
-                let [draft_floor, verify_floor] = wanted.floors;
-                if sequence.likelihood >= verify_floor {
-                    draft.extend_from_slice(&sequence.pending);
-                }
-                let is_done = sequence.pending.is_empty() || draft.len() >= wanted.tokens;
-                // A likelihood that is no number ends the draft too.
-                let goes_on = sequence.likelihood > draft_floor;
-                if is_done || !goes_on {
+                let proposal = &self.running[at].proposal;
+                if !proposal.extend(&mut drafts[proposal.index], &wanted[proposal.index]) {
                     let sequence = self.running.swap_remove(at);
-                    self.sequences.insert(asks[sequence.index].lane, sequence);
+                    self.sequences.insert(asks[sequence.proposal.index].lane, sequence);
                 }
             }
         }

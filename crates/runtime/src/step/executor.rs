@@ -33,6 +33,8 @@ pub(crate) struct Part {
     pub(crate) is_prompt: bool,
     /// Number of its last tokens whose logits are wanted; at most all of them.
     pub(crate) rows: usize,
+    /// Number of its last tokens whose final hidden states are wanted, if there are rows.
+    pub(crate) states: usize,
     /// True if its last tokens are a draft, some of which may be dropped after the step.
     pub(crate) has_draft: bool,
     /// Result that is wanted of its last token, if there are rows.
@@ -62,7 +64,8 @@ impl Step {
         self.tokens.extend_from_slice(tokens);
         let tokens = start..self.tokens.len();
         let (wanted, cancel) = (Wanted::Logits, cancel.clone());
-        self.parts.push(Part { sequence, tokens, is_prompt, rows, has_draft: false, wanted, cancel });
+        let part = Part { sequence, tokens, is_prompt, rows, states: 0, has_draft: false, wanted, cancel };
+        self.parts.push(part);
     }
 
     /// Asks for the greedy token behind the last part, in place of its logits. `goes_on`: there is
@@ -80,6 +83,13 @@ impl Step {
             part.tokens.end += draft.len();
             part.rows += draft.len();
             part.has_draft |= !draft.is_empty();
+        }
+    }
+
+    /// Asks for the final hidden states of the last tokens of the last part, `most` at most.
+    pub(crate) fn want_states(&mut self, most: usize) {
+        if let Some(part) = self.parts.last_mut() {
+            part.states = part.tokens.len().min(most);
         }
     }
 
@@ -128,6 +138,9 @@ pub(crate) struct PartLogits {
     /// Rows of logits, of the last of these tokens that are among the part's [`Part::rows`]; 1 for
     /// a greedy token.
     pub(crate) rows: usize,
+    /// Final hidden states, of as many of the last of these tokens; 0 from executors that keep
+    /// none.
+    pub(crate) states: usize,
 }
 
 impl Part {
@@ -135,11 +148,16 @@ impl Part {
     pub(crate) fn rows_of(&self, computed: usize) -> usize {
         computed.saturating_sub(self.tokens.len() - self.rows)
     }
+
+    /// States that are wanted if the first `computed` of the part's tokens are computed.
+    pub(crate) fn states_of(&self, computed: usize) -> usize {
+        if self.rows_of(computed) == 0 { 0 } else { self.states.min(computed) }
+    }
 }
 
 /// Takes the logits of the parts that have some, for each its rows of `vocab_size`, in order; or
-/// greedy tokens of parts that want them.
-pub(crate) type Logits<'l> = dyn FnMut(&[PartLogits], Decoded<'_>) + 'l;
+/// greedy tokens of parts that want them. Then their final hidden states, `[tokens, model_dim]`.
+pub(crate) type Logits<'l> = dyn FnMut(&[PartLogits], Decoded<'_>, &[f32]) + 'l;
 
 /// Owns weights and sequences and computes steps. Nothing outside of it reads keys and values, so
 /// they may be on another device.

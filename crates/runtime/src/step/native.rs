@@ -70,9 +70,10 @@ impl<'c> NativeExecutor<'c> {
                 Ok(segment) => {
                     let tokens = segment.n_tokens();
                     segments.push(segment);
-                    let rows = part.rows_of(tokens);
+                    let (rows, states) = (part.rows_of(tokens), part.states_of(tokens));
                     if rows > 0 {
-                        self.scratch.with_logits.push(PartLogits { part: first + index, tokens, rows });
+                        let part = PartLogits { part: first + index, tokens, rows, states };
+                        self.scratch.with_logits.push(part);
                     }
                     Outcome::Computed { tokens }
                 }
@@ -88,6 +89,11 @@ impl<'c> NativeExecutor<'c> {
         };
         self.scratch.segments = recycle(segments);
         passed?;
+        // A pass that keeps states keeps those of all tokens with logits.
+        let with_logits = &mut self.scratch.with_logits;
+        if with_logits.iter().any(|part| part.states > 0) {
+            with_logits.iter_mut().for_each(|part| part.states = part.states.max(part.rows));
+        }
         let mut index = 0;
         for ((part, sequence), outcome) in parts.iter().zip(sequences).zip(&outcomes[first..]) {
             if let Outcome::Computed { tokens } = *outcome {
@@ -99,7 +105,8 @@ impl<'c> NativeExecutor<'c> {
             }
         }
         if !self.scratch.with_logits.is_empty() {
-            logits(&self.scratch.with_logits, Decoded::Logits(self.workspace.logits()));
+            let workspace = &self.workspace;
+            logits(&self.scratch.with_logits, Decoded::Logits(workspace.logits()), workspace.hidden());
         }
         Ok(())
     }
@@ -133,6 +140,7 @@ fn segment<'s>(
     let room = sequence.prepare(&core.model, &core.compute, least..=tokens.len())?;
     let (start, rows) = (sequence.len(), LogitsRows::Tail(part.rows_of(room)));
     let segment = sequence.segment(&core.compute, &tokens[..room], rows)?;
+    let segment = segment.with_hidden(part.states_of(room));
     if !part.has_draft {
         return Ok(segment);
     }

@@ -219,6 +219,11 @@ impl<'c> Request<'c> {
         }
     }
 
+    /// True unless the request refuses drafts.
+    pub(super) fn has_drafts(&self, setting: Speculation) -> bool {
+        self.speculation.unwrap_or(setting) != Speculation::Off
+    }
+
     /// A draft that the request could use in the next step, of at most `room` tokens.
     pub(super) fn ask(&self, setting: Speculation, room: usize) -> Ask<'_> {
         Ask {

@@ -75,9 +75,9 @@ impl<'b> SessionExecutor<'b> {
                     held.tokens.push(tokens[row].token);
                 }
                 outcomes[index] = Some(Outcome::Computed { tokens: 1 });
-                with_logits.push(PartLogits { part: index, tokens: 1, rows: 1 });
+                with_logits.push(PartLogits { part: index, tokens: 1, rows: 1, states: 0 });
             }
-            logits(with_logits, decoded);
+            logits(with_logits, decoded, &[]);
         });
         // An error that concerns several comes again when they are computed alone.
         if let (Err(error), &[index]) = (decoded, &parts[..])
@@ -96,7 +96,8 @@ impl<'b> SessionExecutor<'b> {
         let session = self.batch.sequence(held.number).expect("a held sequence has not ended");
         let computed =
             held.compute(session, step.tokens(part), part, self.chunk, &mut |tokens, rows, values| {
-                logits(&[PartLogits { part: index, tokens, rows }], Decoded::Logits(values));
+                let part = PartLogits { part: index, tokens, rows, states: 0 };
+                logits(&[part], Decoded::Logits(values), &[]);
             });
         match computed {
             Ok(tokens) => Outcome::Computed { tokens },
@@ -313,7 +314,7 @@ mod tests {
     /// Computes a step; returns the results in their order, and the computed tokens of each part.
     fn compute(executor: &mut SessionExecutor<'_>, step: &Step) -> (Vec<Seen>, Vec<Option<usize>>) {
         let (mut outcomes, mut seen) = (Vec::new(), Vec::new());
-        executor.step(step, &mut outcomes, &mut |parts, decoded| {
+        executor.step(step, &mut outcomes, &mut |parts, decoded, _| {
             let parts: Vec<_> = parts.iter().map(|part| (part.part, part.tokens, part.rows)).collect();
             match decoded {
                 _ if parts.is_empty() => {}
@@ -421,8 +422,8 @@ mod tests {
             step.push(id, &[1, 2], false, 1, &cancel);
             step.push_draft(&[3, 4]);
             let (mut outcomes, mut rows) = (Vec::new(), Vec::new());
-            executor.step(&step, &mut outcomes, &mut |parts, decoded| {
-                assert_eq!(parts, [PartLogits { part: 0, tokens: 4, rows: 3 }]);
+            executor.step(&step, &mut outcomes, &mut |parts, decoded, _| {
+                assert_eq!(parts, [PartLogits { part: 0, tokens: 4, rows: 3, states: 0 }]);
                 let Decoded::Logits(logits) = decoded else { panic!("a draft has rows of logits") };
                 rows.extend_from_slice(logits);
             });

@@ -25,6 +25,7 @@ mod logprobs;
 mod named_adapters;
 mod passkey;
 mod precision;
+mod prediction_heads;
 mod prefix;
 mod prefix_events;
 mod prefix_transfer;

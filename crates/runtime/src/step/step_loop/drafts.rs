@@ -1,14 +1,15 @@
 //! Drafts of a step: asked for before it, judged after it.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use ruvllm_scheduler::{RequestId, Work};
 
 use super::{Scratch, StepLoop};
 use crate::error::Result;
-use crate::speculation::Ask;
-use crate::step::executor::{Executor, SequenceId};
-use crate::step::request::Sampled;
+use crate::speculation::{Ask, Speculator};
+use crate::step::executor::{Executor, PartLogits, SequenceId};
+use crate::step::request::{Request, Sampled};
 
 impl<'c, X: Executor> StepLoop<'c, X> {
     /// Drafts the next tokens of the requests that decode.
@@ -70,6 +71,28 @@ impl<'c, X: Executor> StepLoop<'c, X> {
                 self.executor.truncate(sequence, request.computed)
             }
             _ => Ok(()),
+        }
+    }
+}
+
+/// Gives the drafters the final hidden states of the parts, `[tokens, model_dim]`, before anything
+/// is sampled from their logits.
+pub(super) fn keep_states(
+    speculator: &mut Speculator<'_>,
+    requests: &HashMap<RequestId, Box<Request<'_>>>,
+    work: &[Work],
+    parts: &[PartLogits],
+    mut states: &[f32],
+) {
+    let tokens: usize = parts.iter().map(|part| part.states).sum();
+    let width = states.len() / tokens.max(1);
+    for part in parts.iter().filter(|part| part.states > 0) {
+        let (own, others) = states.split_at(part.states * width);
+        states = others;
+        if let Some(request) = requests.get(&work[part.part].id)
+            && request.has_drafts(speculator.setting())
+        {
+            speculator.keep(request.sequence.0, request.computed + part.tokens - part.states, own);
         }
     }
 }

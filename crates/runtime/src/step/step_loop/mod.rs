@@ -22,6 +22,7 @@ use ruvllm_text::TokenId;
 
 use self::adapters::Suspended;
 pub(crate) use self::adapters::{AdapterLoader, Loaded};
+use self::drafts::keep_states;
 use self::prompt_rows::{most_prompt_rows, score_prompts};
 use self::sampling::{Task, sample_all};
 use super::executor::{Executor, Outcome, SequenceId, Step};
@@ -313,6 +314,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         sampled.clear();
         drafted.clear();
         let mut drafting = asking.iter().zip(&*drafts).peekable();
+        let most_states = self.speculator.states();
         for (index, &Work { id, tokens, samples }) in work.iter().enumerate() {
             let request = &self.requests[&id];
             let rows = match request.prompt_rows(tokens) {
@@ -330,11 +332,15 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             }
             drafted.push(draft.len());
             step.push_draft(draft);
+            if samples && request.has_drafts(self.speculator.setting()) {
+                step.want_states(most_states);
+            }
             sampled.push(None);
         }
         let (requests, codec, pool) = (&mut self.requests, self.codec, self.pool);
-        let (unread, counters) = (&mut self.unread, &self.counters);
-        self.executor.step(step, outcomes, &mut |parts, decoded| {
+        let (unread, counters, speculator) = (&mut self.unread, &self.counters, &mut self.speculator);
+        self.executor.step(step, outcomes, &mut |parts, decoded, states| {
+            keep_states(speculator, requests, work, parts, states);
             let mut start = 0;
             for &part in parts {
                 let Work { id, tokens, samples } = work[part.part];

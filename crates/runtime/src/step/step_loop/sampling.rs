@@ -36,7 +36,7 @@ impl<'c> Task<'c> {
         start: usize,
         samples: Option<usize>,
     ) -> Self {
-        let PartLogits { part, tokens, rows } = logits;
+        let PartLogits { part, tokens, rows, .. } = logits;
         let (before, prompt_rows) = request.prompt_rows(tokens);
         let first_row = request.computed + before;
         let rows = start..start + rows;
