@@ -34,6 +34,12 @@ pub trait Checkpoint {
     /// A tensor that is not of this checkpoint, or whose values cannot be stored as its type.
     fn data(&self, tensor: &TensorInfo) -> Result<TensorBytes>;
 
+    /// Copies of its first row that a tensor of this checkpoint has at its end in a GGUF file. A
+    /// table has them in the place of tokens that it lacks, which stand for no text.
+    fn padding_rows(&self, _tensor: &TensorInfo) -> u64 {
+        0
+    }
+
     /// Length of all weight files together, in bytes.
     fn file_bytes(&self) -> u64;
 

@@ -60,7 +60,8 @@ pub use error::{Error, Result};
 pub use family::{
     Activation, AttentionTemperature, DecoderSpec, DeltaNet, EncoderNetwork, EncoderNorms, EncoderSpec,
     ExpertGroups, Experts, LatentAttention, LayerKinds, LayerParts, LocalHeads, Mamba2, Projections,
-    Recurrent, RecurrentMixer, RotaryBases, Router, Scoring, ShortConvolution, Window, is_encoder,
+    Recurrent, RecurrentMixer, ResidualStreams, RotaryBases, Router, Scoring, ShortConvolution, Window,
+    is_encoder,
 };
 pub use hf::{HfFolder, StoredTensor, folder_chat_template};
 pub use importance::{ImportanceMatrix, InputSquares};
@@ -73,8 +74,8 @@ pub use ruvllm_kv_cache::{KvPolicy, KvStore, Sequence};
 pub use ruvllm_memory::PagePool;
 pub use weights::{
     AttentionWeights, BesideWeights, ConvolutionWeights, DeltaNetWeights, ExpertLinears, ExpertWeights,
-    FeedForward, LatentWeights, LayerInputWeights, LayerWeights, Linear, LoadProgress, Mamba2Weights, Mixer,
-    ParallelWeights, PerLayerWeights, PredictionHead, RankHead, SharedAttentionWeights, WeightBytes, Weights,
-    weight_format,
+    FeedForward, LatentWeights, LayerInputWeights, LayerStreamWeights, LayerWeights, Linear, LoadProgress,
+    Mamba2Weights, Mixer, ParallelWeights, PerLayerWeights, PredictionHead, RankHead, SharedAttentionWeights,
+    StreamWeights, WeightBytes, Weights, weight_format,
 };
 pub use workspace::Workspace;

@@ -1,8 +1,12 @@
-//! Names of tensors: layers, and the one that makes the logits.
+//! Names of tensors: layers, embeddings, and the one that makes the logits.
 
 use gguf_rs_lite::TensorInfo;
 
-use crate::weights::EMBEDDING;
+/// Name of the token embedding, `[vocab_size, model_dim]`.
+pub(crate) const EMBEDDING: &str = "token_embd.weight";
+
+/// Name of the table of embeddings per layer, `[vocab_size, n_layers * input_dim]`.
+pub(crate) const LAYER_INPUTS: &str = "per_layer_token_embd.weight";
 
 /// Name of the output matrix; without it, the embedding is the output matrix too.
 pub(crate) const OUTPUT: &str = "output.weight";

@@ -7,7 +7,7 @@ use ruvllm_kernels::matmul::Activations;
 
 use crate::batch::BatchRows;
 use crate::config::ModelConfig;
-use crate::decoder::{ExpertBuffers, Gates, LatentBuffers, PerLayerBuffers, RecurrentBuffers};
+use crate::decoder::{ExpertBuffers, Gates, LatentBuffers, PerLayerBuffers, RecurrentBuffers, StreamBuffers};
 use crate::error::{Error, Result};
 use crate::importance::InputSquares;
 
@@ -25,7 +25,7 @@ pub struct Workspace {
 /// Activations that the layers read and write. Widths are per token of the step.
 #[derive(Default)]
 pub(crate) struct Buffers {
-    /// The residual stream, `[tokens, model_dim]`.
+    /// The residual stream, of several the active one, `[tokens, model_dim]`.
     pub(crate) hidden: Vec<f32>,
     /// Normed rows, the input of projections, `[tokens, model_dim]`.
     pub(crate) normed: Activations,
@@ -45,6 +45,8 @@ pub(crate) struct Buffers {
     pub(crate) latent: LatentBuffers,
     /// Of embeddings per layer; empty in models without.
     pub(crate) per_layer: PerLayerBuffers,
+    /// Of several residual streams; empty in models with one.
+    pub(crate) streams: StreamBuffers,
     /// Of layers with a state.
     pub(crate) recurrent: RecurrentBuffers,
     /// `[tokens, n_kv_heads, head_dim]`

@@ -28,6 +28,7 @@ fn allocations_are_bounded() {
         "quant/llama-Q4_K_M.gguf",
         "forms/qwen2moe",
         "forms/qwen3moe",
+        "forms/gemma3n",
     ];
     for threads in [1, 2] {
         for file in files {

@@ -90,6 +90,24 @@ def gemma3(draw):
     return "Gemma3ForCausalLM", fields
 
 
+def gemma3n(draw):
+    fields = sizes(draw, maybe(draw, 0.8))
+    n, base, streams = fields["num_hidden_layers"], fields.pop("rope_theta"), pick(draw, 4, 4, 2, 3)
+    kinds = [pick(draw, "sliding_attention", "sliding_attention", "full_attention") for _ in range(n)]
+    kinds[draw.randrange(n)] = "full_attention"
+    shared = pick(draw, 0, n // 2)
+    if maybe(draw, 0.3):
+        fields["intermediate_size"] = [pick(draw, 96, 160, 224) for _ in range(n)]
+    return "Gemma3nForCausalLM", dict(
+        fields, layer_types=kinds, num_kv_shared_layers=shared if set(kinds[:n - shared]) == set(kinds) else 0,
+        rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=base),
+                             sliding_attention=dict(rope_type="default", rope_theta=pick(draw, 1e4, 5e3))),
+        sliding_window=pick(draw, 16, 40), final_logit_softcapping=pick(draw, 9.0, 30.0), laurel_rank=pick(draw, 4, 16, 40),
+        activation_sparsity_pattern=[pick(draw, 0.0, 0.5, 0.95) for _ in range(n)], altup_num_inputs=streams,
+        altup_active_idx=draw.randrange(streams), hidden_size_per_layer_input=pick(draw, 8, 24),
+        vocab_size_per_layer_input=fields["vocab_size"] - pick(draw, 0, 8))
+
+
 def smollm3(draw):
     fields = scaled(draw, sizes(draw), ["default", "llama3", "yarn"])
     return "SmolLM3ForCausalLM", dict(fields, attention_bias=maybe(draw, 0.3), mlp_bias=maybe(draw, 0.3))

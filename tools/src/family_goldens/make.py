@@ -39,7 +39,7 @@ DRAWS_PER_MODEL = 20
 FAMILIES = dict(
     llama=decoders.llama, mistral=decoders.mistral, mistral3=decoders.mistral3, ministral3=decoders.ministral3, qwen2=decoders.qwen2,
     qwen3=decoders.qwen3, phi3=decoders.phi3, gemma=decoders.gemma, gemma2=decoders.gemma2, gemma3=decoders.gemma3,
-    gemma4=decoders.gemma4, glm4=decoders.glm4, smollm3=decoders.smollm3, granite=decoders.granite, olmo2=decoders.olmo2,
+    gemma3n=decoders.gemma3n, gemma4=decoders.gemma4, glm4=decoders.glm4, smollm3=decoders.smollm3, granite=decoders.granite, olmo2=decoders.olmo2,
     olmo3=decoders.olmo3, exaone4=decoders.exaone4,
     mixtral=mixtures.mixtral, qwen2moe=mixtures.qwen2moe, qwen3moe=mixtures.qwen3moe, olmoe=mixtures.olmoe, gpt_oss=mixtures.gpt_oss,
     granitemoe=mixtures.granitemoe, glm4moe=mixtures.glm4moe, llama4=mixtures.llama4, phimoe=mixtures.phimoe,
@@ -52,7 +52,8 @@ FAMILIES = dict(
 
 # Families whose norms are stored less one.
 PLUS_ONE = {"gemma", "gemma2", "gemma3", "embeddinggemma", "qwen35", "qwen35moe", "qwen3next"}
-# Families of which adapters here change logits at most: those of latents, of layers with a state, and of layers that are not alike.
+# Families of which adapters here change logits at most: those of latents, of layers with a state,
+# and of layers that are not alike.
 NOT_ADAPTED = {"gemma4", "deepseek2", "deepseek3", "mistral4", "qwen35", "qwen35moe", "qwen3next", "lfm2", "nemotron", "falcon_h1",
                "qwen3_reranker"}
 # Ids of `no` and `yes`.
@@ -72,6 +73,9 @@ def fill(model, family, generator):
     """Wider weights than a fresh model has, so that no part of it is without effect."""
     def values_of(name, values):
         if values.dim() > 1:
+            if name.endswith("modality_router.weight"):
+                # Norms of its input are divided by the width of the model.
+                return values * 16.0 * 1.3 / math.sqrt(values.shape[-1])
             values = values * ((0.3 if "gemma" in family else 1.0) if "embed" in name else 1.3 / math.sqrt(values.shape[-1]))
             # Logits near each other, which the masks of the router tell apart.
             return 6.0 * values[:1] + 0.15 * values if family == "phimoe" and name.endswith("router.weight") else values
@@ -135,6 +139,11 @@ def adapt(model, family, draw, generator):
     if is_mixture(model) or family == "granitehybrid":
         # The names of others are those of experts as well, which adapters do not change here.
         leaves = [leaf for leaf in leaves if leaf in ("q_proj", "k_proj", "v_proj", "o_proj", "lm_head")]
+    if family == "gemma3n":
+        # Networks of several widths take no adapters.
+        widths = {module.out_features for name, module in model.named_modules() if name.endswith("gate_proj")}
+        networks = ("gate_proj", "up_proj", "down_proj") if len(widths) == 1 else ()
+        leaves = [leaf for leaf in leaves if leaf in ("q_proj", "k_proj", "v_proj", "o_proj", "lm_head", *networks)]
     targets = draw.sample(leaves, draw.randint(1, len(leaves)))
     pattern = lambda values: {pick(draw, leaf, f"layers.0.*{leaf}"): pick(draw, *values)
                               for leaf in targets if maybe(draw, 0.3)}

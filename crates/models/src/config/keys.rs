@@ -53,7 +53,7 @@ pub(crate) fn short(value: f32) -> String {
 }
 
 impl Real {
-    fn allows(self, value: f32) -> bool {
+    pub(crate) fn allows(self, value: f32) -> bool {
         value.is_finite()
             && match self {
                 Self::Finite => true,
@@ -144,6 +144,15 @@ impl<'a> Keys<'a> {
         let Some(Value::Array(_)) = self.metadata.get(&key) else { return Ok(None) };
         let counts = self.metadata.get_u64s(&key)?.unwrap_or_default();
         self.of_layers(key, counts, len).map(Some)
+    }
+
+    /// `len` real numbers of any value, if the key is present.
+    pub(crate) fn reals(&self, suffix: &str, len: usize) -> Result<Option<Vec<f32>>> {
+        let key = self.full(suffix);
+        match self.metadata.get_f32s(&key)? {
+            Some(reals) => self.of_layers(key, reals.to_vec(), len).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// `len` truth values, if the key is present and an array; numbers other than 0 are true.

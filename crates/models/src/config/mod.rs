@@ -18,7 +18,7 @@ pub use self::rope::LocalRope;
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::family::{self, DecoderSpec, Recurrent, Sizes};
-use crate::weights::EMBEDDING;
+use crate::tensor_names::EMBEDDING;
 
 /// Limits beyond which a value is not taken for real. Tensors, whose sizes the file itself bounds,
 /// are checked against each width; the limits keep products from overflowing and buffers in
@@ -164,6 +164,11 @@ impl ModelConfig {
     /// Width of the embeddings of all layers together, in models with embeddings per layer.
     pub(crate) fn layer_inputs_dim(&self) -> usize {
         self.n_layers * self.decoder.layers.input_dim
+    }
+
+    /// Width of all residual streams together; 0 in models with one.
+    pub(crate) fn streams_dim(&self) -> usize {
+        self.decoder.streams.map_or(0, |streams| streams.count * self.model_dim)
     }
 
     /// Inner width of a layer's feed-forward network.

@@ -12,7 +12,7 @@ use crate::batch::{Segment, Span};
 use crate::compute::Compute;
 use crate::config::ModelConfig;
 use crate::family::Projections;
-use crate::projection::{add_bias, needs_q8};
+use crate::projection::{add_bias, needs_q8, project};
 use crate::weights::Linear;
 use crate::workspace::Adapted;
 
@@ -20,9 +20,9 @@ use crate::workspace::Adapted;
 pub(super) fn base_model(config: &ModelConfig) -> BaseModel {
     let decoder = &config.decoder;
     let has_other_mixers =
-        decoder.recurrent.is_some() || decoder.latent.is_some() || decoder.layers.have_other_attention();
+        decoder.recurrent.is_some() || decoder.latent.is_some() || decoder.layers.have_other_heads();
     let has_dense = decoder.experts.as_ref().is_some_and(|experts| experts.dense_dim > 0);
-    let has_widths = has_dense || !decoder.layers.ffn_dims.is_empty();
+    let has_widths = has_dense || decoder.layers.ffn_dims.iter().any(|&dim| dim != config.ffn_dim);
     let has_other_networks = has_widths || !decoder.activation.is_gated() || decoder.folded_factors;
     BaseModel {
         architecture: config.architecture.clone(),
@@ -86,6 +86,31 @@ pub(super) fn project_adapted<const N: usize>(
         let mut outs = jobs.map(|job| job.out);
         kernels.add_low_rank(pool, input.values(), &terms, &mut outs, scratch);
     }
+    list.put(terms);
+}
+
+/// As [`project_adapted`], for the queries of a layer without keys and values of its own. Adapters
+/// may have updates of these, which change nothing: they go to `unused`, one for each.
+pub(super) fn project_adapted_query(
+    compute: &Compute,
+    adapted: &mut Adapted,
+    (segments, spans): (&[Segment<'_>], &[Span]),
+    layer: usize,
+    input: &mut Activations,
+    (query, unused): (Product<'_>, [&mut [f32]; 2]),
+) {
+    let at = (layer, Site::AttentionInput);
+    let Adapted { gates, terms: list, scratch, squares } = adapted;
+    if let Some(squares) = squares {
+        squares.add(at, input);
+    }
+    let Product { weights, bias, out } = query;
+    project(compute, input, &mut [MatmulJob { weights, out: &mut *out }]);
+    add_bias(compute, out, bias);
+    let mut terms = list.take();
+    list_terms(&mut terms, gates, (segments, spans), at);
+    let [keys, values] = unused;
+    compute.kernels.add_low_rank(&compute.pool, input.values(), &terms, &mut [out, keys, values], scratch);
     list.put(terms);
 }
 

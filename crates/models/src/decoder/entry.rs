@@ -2,7 +2,7 @@
 
 use ruvllm_kernels::quant::PackedMatrix;
 
-use super::{experts, latent, per_layer, recurrent};
+use super::{experts, latent, per_layer, recurrent, streams};
 use crate::batch::Segment;
 use crate::config::ModelConfig;
 use crate::error::Result;
@@ -27,6 +27,7 @@ pub(super) fn prepare(config: &ModelConfig, buffers: &mut Buffers, n_tokens: usi
     }
     latent::prepare(&mut buffers.latent, config, n_tokens)?;
     per_layer::prepare(&mut buffers.per_layer, config, n_tokens)?;
+    streams::prepare(&mut buffers.streams, config, n_tokens)?;
     let DecoderSpec { head_norms, row_norms, unit_head_norms, .. } = config.decoder;
     let head_norms = if head_norms || row_norms || unit_head_norms { query_dim } else { 0 };
     let post_norms = if config.decoder.post_norms { config.model_dim } else { 0 };

@@ -11,6 +11,7 @@ use ruvllm_kv_cache::Sequence;
 
 use super::adapt::{Product, project_adapted};
 use super::chunks::{Piece, pieces};
+use super::cutoff::cut_gates;
 use super::rope::RopeTables;
 use crate::batch::{Segment, Span, count};
 use crate::compute::Compute;
@@ -58,6 +59,10 @@ impl Layer<'_> {
         all: &[Span],
         wanted: &[Span],
     ) -> Result<()> {
+        let streams = self.config.decoder.streams.zip(self.weights.streams.as_ref());
+        if let Some(streams) = streams {
+            self.predict_streams(streams, buffers, count(all));
+        }
         let n_rows = match &self.weights.mixer {
             Mixer::Attention(weights) => self.attention(weights, buffers, segments, (all, wanted)),
             Mixer::SharedAttention(weights) => self.shared_attention(weights, buffers, segments, wanted),
@@ -74,8 +79,14 @@ impl Layer<'_> {
         if wanted.is_empty() {
             return Ok(());
         }
+        if let Some(streams) = streams {
+            self.add_side_branch(streams, buffers, n_rows);
+        }
         if self.config.decoder.layers.parts_of(self.index) != LayerParts::Mixer {
             self.feed_forward(buffers, segments, wanted, n_rows)?;
+        }
+        if let Some(streams) = streams {
+            self.correct_streams(streams, buffers, n_rows);
         }
         if let Some(input) = &self.weights.input {
             self.add_input(input, buffers, n_rows);
@@ -152,11 +163,12 @@ impl Layer<'_> {
         }
     }
 
-    /// Moves the queries of `wanted`, their rows of the residual stream and the inputs of further
+    /// Moves the queries of `wanted`, their rows of the residual streams and the inputs of further
     /// layers to the front; returns their number.
     pub(super) fn keep_wanted(&self, buffers: &mut Buffers, wanted: &[Span]) -> usize {
         keep_rows(&mut buffers.queries, self.heads.query_dim(), wanted);
         keep_rows(&mut buffers.per_layer.inputs, self.config.layer_inputs_dim(), wanted);
+        keep_rows(&mut buffers.streams.values, self.config.streams_dim(), wanted);
         keep_rows(&mut buffers.hidden, self.config.model_dim, wanted)
     }
 
@@ -447,8 +459,12 @@ impl Layer<'_> {
             }
         }
         let up = &*up;
+        let cutoff = config.decoder.gate_cutoff(self.index);
         finish(compute, gated, network.down.weights.format().uses_q8(), &|rows, gate| {
             let up = &up[rows.start * width..rows.end * width];
+            if let Some(deviations) = cutoff {
+                gate.chunks_exact_mut(width).for_each(|gates| cut_gates(gates, deviations));
+            }
             activate(compute, config.decoder.activation, gate, up);
         });
         let products = [Product::of(&network.down, &mut update[..n_rows * config.model_dim])];

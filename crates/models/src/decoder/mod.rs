@@ -3,6 +3,7 @@
 
 mod adapt;
 mod chunks;
+mod cutoff;
 mod ending;
 mod entry;
 mod experts;
@@ -22,6 +23,8 @@ mod router;
 mod shared;
 mod sorted;
 mod state_buffers;
+mod stream_buffers;
+mod streams;
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -39,6 +42,7 @@ pub(crate) use self::per_layer_buffers::PerLayerBuffers;
 use self::rope::Ropes;
 pub(crate) use self::sorted::ExpertBuffers;
 pub(crate) use self::state_buffers::RecurrentBuffers;
+pub(crate) use self::stream_buffers::StreamBuffers;
 use crate::batch::{BatchRows, Segment};
 use crate::checkpoint::Checkpoint;
 use crate::compute::Compute;
@@ -307,6 +311,7 @@ impl Model {
 
         embed(&self.config, &self.weights.embedding, &mut buffers.hidden, segments);
         self.embed_per_layer(compute, buffers, segments, batch.n_tokens());
+        self.split_streams(compute, buffers, batch.n_tokens());
         let config = &self.config;
         let last_writer = config.last_writer();
         for (index, weights) in self.weights.layers.iter().enumerate() {
@@ -321,6 +326,7 @@ impl Model {
             let layer = Layer { config, weights, index, heads, cache_index, ropes: &ropes, compute };
             layer.forward(buffers, segments, all, wanted)?;
         }
+        self.merge_streams(compute, buffers, batch.n_wanted());
         Ok(())
     }
 

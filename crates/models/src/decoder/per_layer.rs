@@ -48,7 +48,8 @@ impl Model {
         rows::for_each(&compute.pool, rows, |((input, raw), &token)| {
             raw.iter_mut().for_each(|value| *value *= scale);
             compute.rms_norm(raw, &weights.norm, config.norm_eps, input);
-            weights.embedding.dequantize_row(token as usize, raw);
+            let row = if (token as usize) < weights.embedding.rows() { token as usize } else { 0 };
+            weights.embedding.dequantize_row(row, raw);
             for (input, embedding) in input.iter_mut().zip(&*raw) {
                 *input = (*input + embedding * token_scale) * FRAC_1_SQRT_2;
             }
@@ -57,11 +58,12 @@ impl Model {
 }
 
 impl Layer<'_> {
-    /// Adds the layer's input to the first `n_rows` rows of the residual stream.
+    /// Adds the layer's input to the first `n_rows` rows of the residual stream, of several to all
+    /// but the first.
     pub(super) fn add_input(&self, weights: &LayerInputWeights, buffers: &mut Buffers, n_rows: usize) {
         let Layer { config, compute, .. } = self;
         let (input_dim, width) = (config.decoder.layers.input_dim, config.layer_inputs_dim());
-        let Buffers { hidden, normed, gated, update, unnormed, per_layer, .. } = buffers;
+        let Buffers { hidden, normed, gated, update, unnormed, per_layer, streams, .. } = buffers;
         normalize(compute, config, hidden, None, normed, n_rows, read_q8([&weights.gate]));
         let gate = gated.resize(n_rows, input_dim);
         project(compute, normed, &mut [MatmulJob { weights: &weights.gate.weights, out: &mut *gate }]);
@@ -76,7 +78,11 @@ impl Layer<'_> {
         let update = &mut update[..n_rows * config.model_dim];
         project(compute, gated, &mut [MatmulJob { weights: &weights.output.weights, out: &mut *update }]);
         add_bias(compute, update, weights.output.bias.as_deref());
-        self.add_update(hidden, update, Some(&weights.norm), unnormed);
+        if config.decoder.streams.is_none() {
+            return self.add_update(hidden, update, Some(&weights.norm), unnormed);
+        }
+        self.norm_in_place(update, config.model_dim, Some(&weights.norm), unnormed);
+        self.add_to_streams(streams, update);
     }
 
     /// Multiplies the first `n_rows` rows of the residual stream by the layer's factor.

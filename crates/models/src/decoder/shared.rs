@@ -2,9 +2,7 @@
 //! their own. They come behind all layers that write keys and values, so that only tokens with
 //! logits pass through them.
 
-use ruvllm_adapters::Site;
-
-use super::adapt::{Product, project_adapted};
+use super::adapt::{Product, project_adapted_query};
 use super::layer::{Layer, Stream, normalize, positions, read_q8};
 use crate::batch::{Segment, Span, count};
 use crate::rows;
@@ -23,14 +21,14 @@ impl Layer<'_> {
     ) -> usize {
         let Layer { config, compute, heads, .. } = self;
         let (n_rows, width) = (count(spans), heads.query_dim());
-        let Buffers { hidden, normed, queries, unnormed, adapted, .. } = &mut *buffers;
+        let Buffers { hidden, normed, queries, keys, values, unnormed, adapted, .. } = &mut *buffers;
         let norm = self.weights.attention_norm.as_deref();
         normalize(compute, config, hidden, norm, normed, n_rows, read_q8([&weights.query]));
         let queries = &mut queries[..n_rows * width];
         adapted.gates.compute(compute, (segments, spans), self.index, normed.values());
-        let products = [Product::of(&weights.query, &mut *queries)];
-        let site = (self.index, Site::AttentionInput);
-        project_adapted(compute, adapted, (segments, spans), site, normed, products);
+        let unused = [keys, values].map(|rows| &mut rows[..n_rows * heads.kv_dim()]);
+        let query = Product::of(&weights.query, &mut *queries);
+        project_adapted_query(compute, adapted, (segments, spans), self.index, normed, (query, unused));
         self.norm_in_place(queries, width, weights.query_norm.as_deref(), unnormed);
         let rows = queries.chunks_exact_mut(width).zip(positions(segments, spans));
         rows::for_each(&compute.pool, rows, |(query, (position, cache))| {

@@ -8,7 +8,8 @@ use super::linear::{NormWeights, joint, linear, norm};
 use crate::checkpoint::Checkpoint;
 use crate::error::Result;
 use crate::family::{EncoderNetwork, EncoderNorms};
-use crate::weights::{EMBEDDING, Linear, LoadProgress, TensorSource, WeightBytes};
+use crate::tensor_names::EMBEDDING;
+use crate::weights::{Linear, LoadProgress, TensorSource, WeightBytes};
 
 /// One transformer layer.
 pub(super) struct LayerWeights {

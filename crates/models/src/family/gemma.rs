@@ -1,8 +1,9 @@
-//! Gemma, Gemma 2 and the text parts of Gemma 3 and 4. GGUF files store norm weights with 1 added;
-//! the published checkpoints do not. Gemma 4 adds nothing to them.
+//! Gemma, Gemma 2 and the text parts of Gemma 3, 3n and 4. GGUF files store norm weights with 1
+//! added; the published checkpoints do not. Gemma 3n and 4 add nothing to them.
 
 use super::experts::{Experts, Shared, Usual as UsualExperts};
 use super::layers::LayerKinds;
+use super::streams::{ResidualStreams, read_gate_cutoffs};
 use super::window::{Usual, Window};
 use super::{Activation, DecoderSpec, Family, LocalRopes, Sizes, read_attention_scale, read_soft_cap};
 use crate::config::keys::Keys;
@@ -34,6 +35,28 @@ pub(super) const GEMMA3: Family = Family {
             attention_scale: read_attention_scale(keys, scale_width(sizes, 62))?,
             logits_soft_cap: read_soft_cap(keys, "final_logit_softcapping", None)?,
             window: Window::read(keys, sizes.n_layers, Usual { tokens: 0, period: 6 })?,
+            head_norms: true,
+            post_norms: true,
+            ..common(keys, sizes)?
+        })
+    },
+};
+
+pub(super) const GEMMA3N: Family = Family {
+    architecture: "gemma3n",
+    local_rope: LocalRopes::Windowed { base: 10_000.0 },
+    decoder: |keys, sizes| {
+        // Without the key, readers differ in the layers that read the keys and values of others.
+        keys.require_count("attention.shared_kv_layers", 0..=sizes.n_layers - 1)?;
+        let window = Window::read(keys, sizes.n_layers, Usual { tokens: 0, period: 5 })?;
+        Ok(DecoderSpec {
+            // The norms of heads hold it.
+            attention_scale: 1.0,
+            logits_soft_cap: read_soft_cap(keys, "final_logit_softcapping", Some(30.0))?,
+            layers: LayerKinds { value_norms: true, ..LayerKinds::read(keys, sizes, &window)? },
+            streams: Some(ResidualStreams::read(keys)?),
+            gate_cutoffs: read_gate_cutoffs(keys, sizes.n_layers)?,
+            window,
             head_norms: true,
             post_norms: true,
             ..common(keys, sizes)?

@@ -72,9 +72,9 @@ impl LayerKinds {
         self.local_heads.as_ref().filter(|local| local.layers[layer])
     }
 
-    /// True if some layers have other projections of attention than the rest.
-    pub(crate) fn have_other_attention(&self) -> bool {
-        self.local_heads.is_some() || !self.kv_sources.is_empty() || self.optional_values
+    /// True if some layers have other heads of attention than the rest.
+    pub(crate) fn have_other_heads(&self) -> bool {
+        self.local_heads.is_some() || self.optional_values
     }
 
     /// The first feature that only the forward pass of this crate computes.

@@ -28,6 +28,7 @@ mod qwen;
 mod recurrent;
 mod router;
 mod spec;
+mod streams;
 mod temperature;
 mod window;
 
@@ -46,6 +47,8 @@ pub use self::mamba::Mamba2;
 pub use self::recurrent::{Recurrent, RecurrentMixer, ShortConvolution};
 pub use self::router::{ExpertGroups, Router, Scoring};
 pub use self::spec::{DecoderSpec, Projections};
+pub(crate) use self::streams::MAX_STREAMS;
+pub use self::streams::ResidualStreams;
 pub use self::temperature::AttentionTemperature;
 pub use self::window::Window;
 use crate::config::keys::{Keys, Real};
@@ -76,6 +79,7 @@ const FAMILIES: &[Family] = &[
     gemma::GEMMA,
     gemma::GEMMA2,
     gemma::GEMMA3,
+    gemma::GEMMA3N,
     gemma::GEMMA4,
     exaone::EXAONE4,
     granite::GRANITE,

@@ -7,6 +7,7 @@ use super::experts::Experts;
 use super::latent::LatentAttention;
 use super::layers::{LayerKinds, LayerParts};
 use super::recurrent::Recurrent;
+use super::streams::ResidualStreams;
 use super::temperature::AttentionTemperature;
 use super::window::{self, Window};
 use super::{Sizes, YARN_TRUNCATE, read_attention_scale};
@@ -43,6 +44,12 @@ pub struct DecoderSpec {
     pub recurrent: Option<Recurrent>,
     /// Differences between layers, and parts of few families.
     pub layers: LayerKinds,
+    /// Several residual streams, if there are.
+    pub streams: Option<ResidualStreams>,
+    /// Standard deviations above the mean of its row that a gate of the feed-forward network must
+    /// have to pass, `[n_layers]`; minus infinity: all pass. What lies below counts as 0, and the
+    /// cutoff is subtracted. Empty: all pass in all layers.
+    pub gate_cutoffs: Vec<f32>,
     /// True if the ends of `YaRN`'s ramp are rounded to whole pairs.
     pub yarn_truncate: bool,
     /// Attention span of each layer: full or sliding window.
@@ -90,6 +97,9 @@ impl DecoderSpec {
         if let Some(experts) = &self.experts {
             return Some(format!("a mixture of {} experts", experts.count));
         }
+        if self.streams.is_some() {
+            return Some("several residual streams".to_owned());
+        }
         if let Some(feature) = self.layers.unusual_feature() {
             return Some(feature.to_owned());
         }
@@ -97,6 +107,7 @@ impl DecoderSpec {
             (self.recurrent.is_some(), "layers with a state instead of keys and values"),
             (self.latent.is_some(), "latent attention"),
             (self.gated_attention, "a gated output of attention"),
+            (self.gate_cutoffs.iter().any(|cutoff| cutoff.is_finite()), "gates of which few pass"),
             (self.sinks, "learned attention sinks"),
             (!self.activation.is_gated(), "feed-forward networks without a gate"),
             (!self.input_norms, "no norms before attention and the feed-forward network"),
@@ -113,6 +124,12 @@ impl DecoderSpec {
     pub fn has_attention(&self, layer: usize) -> bool {
         let is_instead = |recurrent: &Recurrent| recurrent.layers[layer] && !recurrent.beside_attention;
         self.layers.parts_of(layer) != LayerParts::Network && !self.recurrent.as_ref().is_some_and(is_instead)
+    }
+
+    /// Standard deviations above the mean of its row that a gate of the feed-forward network of
+    /// `layer` must have to pass; `None`: all pass.
+    pub fn gate_cutoff(&self, layer: usize) -> Option<f32> {
+        self.gate_cutoffs.get(layer).copied().filter(|cutoff| cutoff.is_finite())
     }
 
     /// Rows of `attn_q` for each dimension of a query: its own, and that of a gate.
@@ -144,6 +161,8 @@ impl DecoderSpec {
             folded_factors: false,
             recurrent: None,
             layers: LayerKinds::default(),
+            streams: None,
+            gate_cutoffs: Vec::new(),
             yarn_truncate: keys.flag(YARN_TRUNCATE)?.unwrap_or(true),
             window: Window::read(keys, sizes.n_layers, window::Usual::EVERY_LAYER)?,
             activation: Activation::SwiGlu,

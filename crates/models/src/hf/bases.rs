@@ -34,6 +34,7 @@ pub(super) const USUAL: Decoder = Decoder {
     has_multipliers: false,
     soft_caps: SoftCaps::None,
     has_layer_kinds: false,
+    has_streams: false,
     window: None,
     is_chunked: false,
     experts: None,

@@ -17,7 +17,7 @@ use super::recurrent::Recurrent;
 use super::roles::Role;
 use super::rope::{self, Generated};
 use super::sizes::{MAX_HEAD_DIM, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH, Multipliers, Sizes};
-use super::{chunked, decoder, encoder, parts, window};
+use super::{chunked, decoder, encoder, layers, parts, window};
 use crate::error::{Error, Result};
 use crate::family::{LatentAttention, listed};
 
@@ -113,6 +113,11 @@ impl Hyperparameters {
         may_be_here && self.sizes.experts.is_some_and(|experts| experts.are_in(layer))
     }
 
+    /// True for a tensor of a layer that folders may lack and files have.
+    pub(super) fn may_lack(&self, layer: usize, part: &Part) -> bool {
+        self.kinds.as_ref().is_some_and(|kinds| kinds.may_lack(layer, part))
+    }
+
     /// True for a tensor of a layer that is never used.
     pub(super) fn ignores(&self, layer: usize, name: &str) -> bool {
         self.kinds.as_ref().is_some_and(|kinds| kinds.ignores(layer, name))
@@ -187,24 +192,7 @@ impl Config {
             Form::Decoder(decoder) => decoder,
             Form::Encoder(encoder) => {
                 let sizes = encoder::write(&config, encoder, &mut keys)?;
-                // Other readers want a number above 0, also where there is no table.
-                let n_token_types = sizes.n_token_types.max(1) as u32;
-                keys.metadata.insert("tokenizer.ggml.token_type_count", n_token_types);
-                // Heads that guess left-out words are parts of some files, and follow from the
-                // embedding.
-                let is_tied = Some(true);
-                return Ok(Hyperparameters {
-                    family,
-                    sizes,
-                    is_tied,
-                    metadata: keys.metadata,
-                    scheme,
-                    generated: Vec::new(),
-                    roles: Vec::new(),
-                    kinds: None,
-                    has_head_norms: true,
-                    has_prediction_head: false,
-                });
+                return Ok(of_encoder(family, sizes, keys, scheme));
             }
         };
         let mut sizes = read_sizes(&config, decoder)?;
@@ -249,6 +237,30 @@ impl Config {
             has_head_norms,
             has_prediction_head: false,
         })
+    }
+}
+
+/// Hyperparameters of an encoder, whose `keys` are written but for the common ones.
+fn of_encoder(
+    family: &'static Family,
+    sizes: Sizes,
+    mut keys: Keys,
+    scheme: Option<Scheme>,
+) -> Hyperparameters {
+    // Other readers want a number above 0, also where there is no table.
+    keys.metadata.insert("tokenizer.ggml.token_type_count", sizes.n_token_types.max(1) as u32);
+    Hyperparameters {
+        family,
+        sizes,
+        // Heads that guess left-out words are parts of some files, and follow from the embedding.
+        is_tied: Some(true),
+        metadata: keys.metadata,
+        scheme,
+        generated: Vec::new(),
+        roles: Vec::new(),
+        kinds: None,
+        has_head_norms: true,
+        has_prediction_head: false,
     }
 }
 
@@ -333,6 +345,8 @@ fn read_sizes(config: &Fields<'_>, decoder: &Decoder) -> Result<Sizes> {
         n_kv_heads: attention.n_kv_heads,
         head_dim: attention.head_dim,
         layer_input_dim: 0,
+        layer_input_rows: None,
+        streams: None,
         vocab_size: config.count("vocab_size", 1..=MAX_VOCAB)?,
         context: count_or(config, "max_position_embeddings", MAX_POSITIONS, decoder.context)?,
         first_position: 0,
@@ -395,6 +409,9 @@ fn read_attention(config: &Fields<'_>, decoder: &Decoder, model_dim: usize) -> R
 /// Width of the feed-forward network; of a mixture that names none, that of an expert.
 fn read_ffn_dim(config: &Fields<'_>, decoder: &Decoder) -> Result<usize> {
     let field = decoder.ffn_dim;
+    if decoder.has_streams && config.get(field).is_some_and(Value::is_array) {
+        return layers::widest_network(config, field);
+    }
     let of_experts = decoder.experts.and_then(|experts| experts.ffn_dim);
     if !decoder.adjusts_ffn_dim {
         return match (config.count(field, 1..=MAX_WIDTH)?, of_experts) {
@@ -477,8 +494,10 @@ fn write_caps(config: &Fields<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut 
                 keys.real(key, config.positive(key)?.unwrap_or(absent));
             }
         }
-        SoftCaps::LogitsAlone => {
-            if let Some(cap) = config.positive(LOGITS)? {
+        SoftCaps::LogitsAlone { usual } => {
+            // `null` is no cap, which readers with a usual one must be told.
+            let absent = usual.map(|usual| if config.is_absent(LOGITS) { usual } else { 0.0 });
+            if let Some(cap) = config.positive(LOGITS)?.or(absent) {
                 keys.real(LOGITS, cap);
             }
             return Ok(());

@@ -490,6 +490,26 @@ pub(super) const FAMILIES: &[Family] = &[
         ..GEMMA_FAMILY
     },
     Family {
+        classes: &["Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"],
+        model_types: &["gemma3n_text", "gemma3n"],
+        architecture: "gemma3n",
+        form: Form::Decoder(Decoder {
+            n_heads: Some(8),
+            n_kv_heads: Some(2),
+            context: Some(32_768),
+            rope_base: Some(1_000_000.0),
+            window_rope_base: Some(10_000.0),
+            soft_caps: SoftCaps::LogitsAlone { usual: Some(30.0) },
+            has_streams: true,
+            window: Some(Window { length: Some(512), layers: Rule::ButEvery(5), ..GEMMA_WINDOW }),
+            ..GEMMA1
+        }),
+        names: &names::GEMMA4,
+        layer: parts::GEMMA3N,
+        norms_plus_one: false,
+        ..GEMMA_FAMILY
+    },
+    Family {
         classes: &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"],
         model_types: &["gemma4_text", "gemma4"],
         architecture: "gemma4",
@@ -500,7 +520,7 @@ pub(super) const FAMILIES: &[Family] = &[
             writes_rotary_dim: true,
             window_rope_base: Some(10_000.0),
             needs_scaling: true,
-            soft_caps: SoftCaps::LogitsAlone,
+            soft_caps: SoftCaps::LogitsAlone { usual: None },
             has_layer_kinds: true,
             window: Some(Window { length: Some(512), ..GEMMA_WINDOW }),
             experts: Some(&mixtures::GEMMA4),

@@ -365,6 +365,8 @@ fn read_sizes(config: &Fields<'_>, names: &Encoder) -> Result<Sizes> {
         n_kv_heads: n_heads,
         head_dim: model_dim / n_heads,
         layer_input_dim: 0,
+        layer_input_rows: None,
+        streams: None,
         vocab_size: config.count("vocab_size", 1..=MAX_VOCAB)?,
         context: positions - first_position,
         first_position,

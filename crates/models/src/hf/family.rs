@@ -100,6 +100,8 @@ pub(super) struct Decoder {
     pub(super) soft_caps: SoftCaps,
     /// Layers with a window differ from the others in more than that.
     pub(super) has_layer_kinds: bool,
+    /// Has several residual streams, and layers that read the keys and values of others.
+    pub(super) has_streams: bool,
     /// `None`: every layer sees the whole context.
     pub(super) window: Option<Window>,
     /// Most layers see the tokens of their chunk, and the others do not rotate.
@@ -148,8 +150,10 @@ pub(super) enum SoftCaps {
     },
     /// Of logits, without a default.
     Logits,
-    /// The same in a family without a factor of scores.
-    LogitsAlone,
+    /// The same in a family without a factor of scores; `usual`: where the field is absent.
+    LogitsAlone {
+        usual: Option<f64>,
+    },
 }
 
 /// Fields of an encoder's `config.json`.
@@ -249,6 +253,17 @@ pub(super) enum Shape {
     /// Gate of the embedding of a layer.
     LayerInputGate,
     LayerInputOutput,
+    /// From a residual stream to the gates of all.
+    StreamRouter,
+    /// From the gates to the shares of all streams in each.
+    StreamPrediction,
+    /// From the gates to a share for each stream.
+    StreamCorrection,
+    /// A factor for each dimension of a residual stream; its name has no suffix.
+    StreamScale,
+    /// Halves of a low-rank projection beside the mixer.
+    LowRankDown,
+    LowRankUp,
     /// Factor behind a layer; its name has no suffix.
     LayerScale,
     /// A score for each query head; its name has no suffix.
@@ -344,6 +359,7 @@ impl Shape {
                 | Self::MambaSkip
                 | Self::SelectionBias
                 | Self::LayerScale
+                | Self::StreamScale
                 | Self::RouterScale
                 | Self::ExpertScales
         )

@@ -47,6 +47,7 @@ mod shards;
 mod sizes;
 mod stacks;
 mod stored_names;
+mod streams;
 mod tensors;
 mod transpose;
 mod vocabulary;
@@ -68,7 +69,8 @@ use self::origin::{Change, Origin, Slice, Tensor};
 use self::shards::Shards;
 use crate::checkpoint::{Checkpoint, TensorBytes};
 use crate::error::{Error, Result};
-use crate::weights::{EMBEDDING, weight_format};
+use crate::tensor_names::{EMBEDDING, LAYER_INPUTS};
+use crate::weights::weight_format;
 
 /// A model in a Hugging Face folder.
 ///
@@ -198,7 +200,7 @@ impl HfFolder {
             }
             Origin::Experts(rows) if rows.first == 0 => vec![&rows.stored],
             Origin::Transposed(heads) => vec![&heads.stored],
-            Origin::Experts(_) | Origin::Generated(_) => Vec::new(),
+            Origin::Experts(_) | Origin::Generated(_) | Origin::Zeros => Vec::new(),
         });
         stored.filter(|stored| stored.packed.is_none()).filter_map(|stored| {
             Some(StoredTensor {
@@ -290,6 +292,7 @@ impl Checkpoint for HfFolder {
         let tensor = self.find(&tensor.name).ok_or_else(missing)?;
         let (stored, change) = match &tensor.origin {
             Origin::Generated(values) => return Ok(TensorBytes::Made(change::f32_bytes(values))),
+            Origin::Zeros => return Ok(TensorBytes::Made(vec![0; tensor.info.bytes() as usize])),
             Origin::Stacked(slices) => return self.stack(slices),
             Origin::Transposed(heads) => {
                 let bytes = heads.bytes(&self.shards.data(&heads.stored)?);
@@ -336,6 +339,13 @@ impl Checkpoint for HfFolder {
                 Ok(TensorBytes::Made(change::interleave(data.as_ref(), row_bytes, heads)))
             }
             _ => Ok(data),
+        }
+    }
+
+    fn padding_rows(&self, tensor: &TensorInfo) -> u64 {
+        match tensor.dims[..] {
+            [_, rows] if tensor.name == LAYER_INPUTS => (self.vocab_size() as u64).saturating_sub(rows),
+            _ => 0,
         }
     }
 

@@ -27,6 +27,8 @@ pub(super) enum Origin {
     Transposed(TransposedHeads),
     /// Rows of the experts of gpt-oss.
     Experts(ExpertRows),
+    /// Zeros, for tensors that readers want and nothing uses.
+    Zeros,
     /// Values that follow from the hyperparameters.
     Generated(Vec<f32>),
 }

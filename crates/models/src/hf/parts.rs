@@ -166,6 +166,26 @@ pub(super) const GEMMA2: Parts =
     &[&[INPUT_NORM], ATTENTION, &[POST_NORM, PRE_FFN_NORM], NETWORK, &[POST_FFN_NORM]];
 
 /// Tensors of models with embeddings per layer are apart.
+pub(super) const GEMMA3N: Parts = &[
+    &[INPUT_NORM],
+    ATTENTION,
+    HEAD_NORMS,
+    &[POST_NORM, PRE_FFN_NORM],
+    NETWORK,
+    &[
+        POST_FFN_NORM,
+        plain("altup.correction_coefs", "altup_correct_coef", Shape::StreamCorrection),
+        plain("altup.correct_output_scale", "altup_correct_scale.weight", Shape::StreamScale),
+        plain("altup.prediction_coefs", "altup_predict_coef", Shape::StreamPrediction),
+        plain("altup.modality_router", "altup_router", Shape::StreamRouter),
+        norm("altup.router_norm", "altup_router_norm"),
+        plain("laurel.linear_left", "laurel_l", Shape::LowRankDown),
+        plain("laurel.linear_right", "laurel_r", Shape::LowRankUp),
+        norm("laurel.post_laurel_norm", "laurel_post_norm"),
+    ],
+];
+
+/// Tensors of models with embeddings per layer are apart.
 pub(super) const GEMMA4: Parts = &[
     &[INPUT_NORM],
     ATTENTION,

@@ -130,18 +130,7 @@ pub(super) fn write(
     if decoder.has_long_rope {
         keys.count("rope.scaling.original_context_length", rope.original_context.unwrap_or(sizes.context));
     }
-    const TEMPERATURE: &str = "llama_4_scaling_beta";
-    match rope.scaling.within(TEMPERATURE, MAGNITUDES)? {
-        Some(scale) if decoder.is_mistral3 => {
-            keys.real("attention.temperature_scale", scale);
-            if decoder.is_latent {
-                // llama.cpp stops at a file of Mistral 4 without it.
-                keys.count("attention.temperature_length", rope.original_context.unwrap_or(sizes.context));
-            }
-        }
-        Some(_) => return Err(rope.scaling.invalid(TEMPERATURE, "absent: only Mistral 3 has it")),
-        None => {}
-    }
+    write_temperature(&rope, decoder, sizes, keys)?;
     match rope.kind {
         Some(kind) if decoder.has_long_rope_scales && !["default", "longrope"].contains(&kind) => {
             let key = if rope.scaling.get("rope_type").is_some() { "rope_type" } else { "type" };
@@ -176,6 +165,23 @@ pub(super) fn write(
             };
             Err(rope.scaling.invalid(key, expected))
         }
+    }
+}
+
+/// Writes the factor of queries that grows with their position.
+fn write_temperature(rope: &Rope<'_>, decoder: &Decoder, sizes: &Sizes, keys: &mut Keys) -> Result<()> {
+    const TEMPERATURE: &str = "llama_4_scaling_beta";
+    match rope.scaling.within(TEMPERATURE, MAGNITUDES)? {
+        Some(scale) if decoder.is_mistral3 => {
+            keys.real("attention.temperature_scale", scale);
+            if decoder.is_latent {
+                // llama.cpp stops at a file of Mistral 4 without it.
+                keys.count("attention.temperature_length", rope.original_context.unwrap_or(sizes.context));
+            }
+            Ok(())
+        }
+        Some(_) => Err(rope.scaling.invalid(TEMPERATURE, "absent: only Mistral 3 has it")),
+        None => Ok(()),
     }
 }
 

@@ -33,6 +33,10 @@ pub(super) struct Sizes {
     pub(super) head_dim: usize,
     /// Width of the embeddings per layer; 0: there are none.
     pub(super) layer_input_dim: usize,
+    /// Rows of the table of these; `None`: those of the embedding.
+    pub(super) layer_input_rows: Option<usize>,
+    /// `None`: one residual stream.
+    pub(super) streams: Option<StreamSizes>,
     /// `None`: as many as the embedding has rows.
     pub(super) vocab_size: Option<usize>,
     pub(super) context: usize,
@@ -40,6 +44,14 @@ pub(super) struct Sizes {
     pub(super) first_position: usize,
     /// Rows of an encoder's table of token types.
     pub(super) n_token_types: usize,
+}
+
+/// Sizes of several residual streams.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StreamSizes {
+    pub(super) count: usize,
+    /// Width of the low-rank projection beside the mixer.
+    pub(super) rank: usize,
 }
 
 /// Factors of the outputs of products.

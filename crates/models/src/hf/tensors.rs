@@ -13,7 +13,8 @@ use super::row_parts::{self, RowPart};
 use super::shards::Stored;
 use super::sizes::Sizes;
 use super::stacks::Stacks;
-use super::stored_names::split_layer;
+use super::stored_names::{split_layer, without_prefix};
+use super::streams::StreamProjections;
 use crate::error::{Error, Result};
 use crate::tensor_names::OUTPUT;
 
@@ -61,11 +62,14 @@ fn list_stored(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Stored>
     }
     let mut seen: HashMap<String, String> = HashMap::new();
     let (mut stacks, mut joint) = (Stacks::default(), JointProjections::default());
+    let mut streams = StreamProjections::default();
     let experts = match &model.family.form {
         Form::Decoder(decoder) => decoder.experts.zip(model.sizes.experts.as_ref()),
         Form::Encoder(_) => None,
     };
     for tensor in stored {
+        let name = without_prefix(&tensor.name).to_owned();
+        let Some(tensor) = streams.take(&name, tensor)? else { continue };
         let place_in_stack = experts.and_then(|(experts, _)| {
             let name = model.usual_name(&tensor.name);
             let name = name.strip_prefix(model.family.names.layers)?;
@@ -106,6 +110,8 @@ fn list_stored(model: &Hyperparameters, is_multimodal: bool, stored: Vec<Stored>
         target.push(tensor, &mut tensors)?;
     }
     check_complete(model, |name| seen.contains_key(name))?;
+    add_unused(model, |name| seen.contains_key(name), &mut tensors)?;
+    tensors.extend(streams.finish(&model.sizes, model.family.architecture)?);
     let n_layers = model.n_stored_layers();
     tensors.extend(joint.finish(&model.sizes, n_layers)?);
     if let Some((experts, sizes)) = experts {
@@ -298,15 +304,21 @@ fn dims(shape: Shape, sizes: &Sizes) -> Vec<u64> {
     let (width, inner, state) = (sizes.model_dim, sizes.ffn_dim, &sizes.recurrent);
     let latent = sizes.latent.unwrap_or_default();
     let (count, shared) = sizes.experts.map_or((0, 0), |experts| (experts.count, experts.shared_dim));
+    let (n_streams, rank) = sizes.streams.map_or((0, 0), |streams| (streams.count, streams.rank));
     let (input, inputs) = (sizes.layer_input_dim, sizes.layer_input_dim * sizes.n_layers);
     let dims = match shape {
         Shape::LayerScale => return vec![1],
         Shape::LayerInputNorm => return vec![input as u64],
-        Shape::LayerInputs => [inputs, sizes.vocab_size.unwrap_or(0)],
+        Shape::LayerInputs => [inputs, sizes.layer_input_rows.or(sizes.vocab_size).unwrap_or(0)],
         Shape::LayerInputProjection => [width, inputs],
         Shape::LayerInputGate => [width, input],
         Shape::LayerInputOutput => [input, width],
-        Shape::ModelNorm | Shape::LaterNorm | Shape::BareNorm | Shape::RouterScale => {
+        Shape::StreamRouter => [width, n_streams],
+        Shape::StreamPrediction => [n_streams, n_streams * n_streams],
+        Shape::StreamCorrection => [n_streams, n_streams],
+        Shape::LowRankDown => [width, rank],
+        Shape::LowRankUp => [rank, width],
+        Shape::ModelNorm | Shape::LaterNorm | Shape::BareNorm | Shape::RouterScale | Shape::StreamScale => {
             return vec![width as u64];
         }
         Shape::HeadNorm => return vec![sizes.head_dim as u64],
@@ -387,7 +399,9 @@ fn change(part: &Part, family: &Family, sizes: &Sizes) -> Change {
         Shape::Query if family.interleaves_heads => Change::Interleave(sizes.n_heads),
         Shape::Key if family.interleaves_heads => Change::Interleave(sizes.n_kv_heads),
         Shape::ModelNorm | Shape::HeadNorm if family.norms_plus_one => Change::PlusOne,
-        Shape::Router | Shape::TokenTypes => Change::Widen,
+        Shape::Router | Shape::TokenTypes | Shape::StreamPrediction | Shape::StreamCorrection => {
+            Change::Widen
+        }
         Shape::SharedGate => Change::Flatten,
         Shape::Positions if sizes.first_position > 0 => Change::SkipRows(sizes.first_position),
         _ => Change::None,
@@ -408,8 +422,25 @@ fn check_complete(model: &Hyperparameters, has: impl Fn(&str) -> bool) -> Result
     if model.is_tied == Some(false) && !has(OUTPUT) {
         return Err(Error::MissingTensor { name: "lm_head.weight".to_owned() });
     }
+    let needed = |layer| model.parts_of(layer).filter(move |part| !model.may_lack(layer, part));
     (0..model.n_stored_layers())
-        .try_for_each(|layer| model.parts_of(layer).try_for_each(|part| check(Some(layer), part)))
+        .try_for_each(|layer| needed(layer).try_for_each(|part| check(Some(layer), part)))
+}
+
+/// Adds the tensors of layers that files have, though nothing uses them, and the folder lacks.
+fn add_unused(model: &Hyperparameters, has: impl Fn(&str) -> bool, tensors: &mut Vec<Tensor>) -> Result<()> {
+    for layer in 0..model.sizes.n_layers {
+        for part in model.parts_of(layer).filter(|part| model.may_lack(layer, part)) {
+            let name = part.gguf_name(&format!("blk.{layer}."), "weight");
+            if !has(&name) {
+                let dims = dims(part.shape, &model.sizes_of(layer));
+                let tensor_type = if dims.len() == 1 { TensorType::F32 } else { TensorType::F16 };
+                let info = TensorInfo::new(name, dims, tensor_type)?;
+                tensors.push(Tensor { info, origin: Origin::Zeros });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The name of a tensor in a folder.

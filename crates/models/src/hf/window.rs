@@ -131,6 +131,12 @@ pub(super) fn write(
     Ok(())
 }
 
+/// Layers with a window, `[n_layers]`.
+pub(super) fn read(config: &Fields<'_>, window: Option<&Window>, sizes: &Sizes) -> Result<Vec<bool>> {
+    let length = window.map_or(Ok(None), |window| window.read_length(config))?;
+    read_layers(config, window.filter(|_| length.is_some()), sizes)
+}
+
 /// Reads the windowed layers, `[n_layers]`: by the family's rule, or as the file lists them if the
 /// family leaves the choice.
 fn read_layers(config: &Fields<'_>, window: Option<&Window>, sizes: &Sizes) -> Result<Vec<bool>> {

@@ -72,6 +72,10 @@ impl Checkpoint for InSitu<'_> {
         rows::convert_tensor(before, data.as_ref(), format_of(after)?, self.pool).map(TensorBytes::Made)
     }
 
+    fn padding_rows(&self, tensor: &TensorInfo) -> u64 {
+        self.inner.padding_rows(tensor)
+    }
+
     fn file_bytes(&self) -> u64 {
         self.inner.file_bytes()
     }

@@ -153,7 +153,11 @@ fn write(
         if let Some(wanted) = assignment.instead_of {
             report.fallbacks.push(Fallback { tensor: tensor.name.clone(), wanted, used });
         }
-        declared.push(TensorInfo::new(&tensor.name, tensor.dims.clone(), used)?);
+        let mut dims = tensor.dims.clone();
+        if let [_, rows] = &mut dims[..] {
+            *rows += checkpoint.padding_rows(tensor);
+        }
+        declared.push(TensorInfo::new(&tensor.name, dims, used)?);
     }
     let bytes_total = checkpoint.tensors().map(TensorInfo::bytes).fold(0, u64::saturating_add);
     let mut bytes_done = 0;
@@ -170,6 +174,9 @@ fn write(
             let means = importance.and_then(|importance| importance.means(&tensor.name));
             let to = rows::Target { tensor_type: assignment.tensor_type, importance: means.as_deref() };
             rows::write_tensor(writer, tensor, data.as_ref(), to, pool, &mut advance)?;
+            if let padding @ 1.. = checkpoint.padding_rows(tensor) {
+                rows::write_padding(writer, tensor, (data.as_ref(), padding), to, pool)?;
+            }
         }
         Ok(())
     };

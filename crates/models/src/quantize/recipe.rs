@@ -8,8 +8,7 @@
 use gguf_rs_lite::{TensorInfo, TensorType};
 
 use crate::ranking::SCORES;
-use crate::tensor_names::{OUTPUT, layer_of};
-use crate::weights::EMBEDDING;
+use crate::tensor_names::{EMBEDDING, LAYER_INPUTS, OUTPUT, layer_of};
 
 /// Storage types of a model under their usual name, such as `Q4_K_M` or `F16`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -281,8 +280,8 @@ impl Part {
         let ends = |part: &str| name.strip_suffix(".weight").is_some_and(|stem| stem.ends_with(part));
         match name {
             OUTPUT => Self::Output,
-            EMBEDDING if tied => Self::Output,
-            EMBEDDING => Self::Embedding,
+            EMBEDDING | LAYER_INPUTS if tied => Self::Output,
+            EMBEDDING | LAYER_INPUTS => Self::Embedding,
             _ if ends(".attn_v") || ends(".attn_qkv") => Self::Value,
             _ if ends(".attn_q") || ends(".attn_k") => Self::QueryKey,
             _ if ends(".attn_output") => Self::AttentionOutput,
@@ -299,8 +298,8 @@ fn has_more_bits(layer: u64, n_layers: u64) -> bool {
     layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2
 }
 
-/// True for matrices of products (not norms, biases, position tables, routers, convolutions and
-/// heads that score).
+/// True for matrices of products (not norms, biases, position tables, routers, convolutions, heads
+/// that score, and small parts of models with several residual streams or embeddings per layer).
 pub(super) fn is_weight_matrix(tensor: &TensorInfo) -> bool {
     let name = tensor.name.as_str();
     let kept = [
@@ -310,12 +309,14 @@ pub(super) fn is_weight_matrix(tensor: &TensorInfo) -> bool {
         "token_types.weight",
         "conv1d.weight",
         "shortconv.conv.weight",
+        "per_layer_model_proj.weight",
         // Two rows, on which every score depends.
         SCORES,
     ];
     tensor.dims.iter().skip(1).any(|&dim| dim > 1)
         && name.ends_with(".weight")
         && !kept.iter().any(|kept| name.ends_with(kept))
+        && !["altup", "laurel"].iter().any(|kept| name.contains(kept))
 }
 
 /// `wanted`, or what stands in for it where rows of `cols` values are not whole blocks of it.

@@ -55,6 +55,19 @@ pub(super) fn write_tensor(
     Ok(())
 }
 
+/// Writes so many copies of the first row of a matrix, whose data are these.
+pub(super) fn write_padding(
+    writer: &mut FileWriter,
+    matrix: &TensorInfo,
+    (data, padding): (&[u8], u64),
+    to: Target<'_>,
+    pool: &ThreadPool,
+) -> Result<()> {
+    let n_rows = matrix.dims.get(1).map_or(1, |&rows| rows as usize).max(1);
+    let row = &data[..data.len() / n_rows];
+    (0..padding).try_for_each(|_| write_tensor(writer, matrix, row, to, pool, &mut |_| Ok(())))
+}
+
 /// All of a tensor in another type. `data` are those of `tensor`.
 pub(crate) fn convert_tensor(
     tensor: &TensorInfo,

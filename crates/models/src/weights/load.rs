@@ -4,12 +4,14 @@ use ruvllm_kernels::rope::RopeScaling;
 
 use super::linear::linear;
 use super::load_layer::load_layer;
+use super::load_streams::load_streams;
 use super::source::{LoadProgress, TensorSource};
-use super::{EMBEDDING, PerLayerWeights, PredictionHead, RankHead, Weights};
+use super::{PerLayerWeights, PredictionHead, RankHead, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::config::rope::{FREQUENCY_DIVISORS, LONG_FACTORS, SHORT_FACTORS};
 use crate::error::Result;
+use crate::tensor_names::{EMBEDDING, LAYER_INPUTS};
 
 impl Weights {
     /// Loads the tensors that `config` asks for.
@@ -25,6 +27,7 @@ impl Weights {
         let embedding = source.matrix(EMBEDDING, config.vocab_size, config.model_dim)?;
         let has_inputs = config.decoder.layers.input_dim > 0;
         let per_layer = has_inputs.then(|| load_per_layer(&mut source, config)).transpose()?;
+        let streams = load_streams(&mut source, config)?;
         // The configuration has read these already.
         source.skip(FREQUENCY_DIVISORS);
         if matches!(config.rope.scaling, RopeScaling::LongRope { .. }) {
@@ -54,6 +57,7 @@ impl Weights {
         Ok(Self {
             embedding,
             per_layer,
+            streams,
             layers,
             output_norm,
             output_norm_bias,
@@ -68,8 +72,9 @@ impl Weights {
 fn load_per_layer(source: &mut TensorSource<'_>, config: &ModelConfig) -> Result<PerLayerWeights> {
     let input_dim = config.decoder.layers.input_dim;
     let width = config.n_layers * input_dim;
+    let rows = source.rows(LAYER_INPUTS)?.clamp(1, config.vocab_size);
     Ok(PerLayerWeights {
-        embedding: source.matrix("per_layer_token_embd.weight", config.vocab_size, width)?,
+        embedding: source.matrix(LAYER_INPUTS, rows, width)?,
         projection: linear(source, "per_layer_model_proj", width, config.model_dim)?,
         norm: source.vector("per_layer_proj_norm.weight", input_dim)?,
     })

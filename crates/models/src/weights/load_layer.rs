@@ -3,6 +3,7 @@
 use super::linear::{Joint, linear};
 use super::load_experts::{load_experts, load_shared};
 use super::load_mixer::load_mixer;
+use super::load_streams::load_layer_streams;
 use super::source::TensorSource;
 use super::{FeedForward, LayerInputWeights, LayerWeights};
 use crate::config::ModelConfig;
@@ -56,6 +57,7 @@ pub(super) fn load_layer(
         feed_forward,
         experts,
         input: load_layer_input(source, config, name)?,
+        streams: load_layer_streams(source, config, name)?,
         output_scale: load_output_scale(source, config, name)?,
     })
 }

@@ -6,10 +6,12 @@ mod load;
 mod load_experts;
 mod load_layer;
 mod load_mixer;
+mod load_streams;
 mod mixer;
 mod prediction_head;
 mod rank_head;
 mod source;
+mod streams;
 
 use ruvllm_kernels::quant::PackedMatrix;
 
@@ -22,9 +24,7 @@ pub use self::prediction_head::PredictionHead;
 pub use self::rank_head::RankHead;
 pub use self::source::{LoadProgress, WeightBytes, weight_format};
 pub(crate) use self::source::{TensorSource, format_of, read_vector};
-
-/// Name of the token embedding, `[vocab_size, model_dim]`.
-pub(crate) const EMBEDDING: &str = "token_embd.weight";
+pub use self::streams::{LayerStreamWeights, StreamWeights};
 
 /// A projection `y = W x (+ bias)`.
 #[derive(Debug)]
@@ -61,6 +61,8 @@ pub struct LayerWeights {
     /// The way of the layer's embedding to the residual stream, in models with embeddings per
     /// layer.
     pub input: Option<LayerInputWeights>,
+    /// Prediction and correction of all residual streams, in models with several.
+    pub streams: Option<LayerStreamWeights>,
     /// Factor of the residual stream behind the layer; 1 without.
     pub output_scale: f32,
 }
@@ -70,7 +72,7 @@ pub struct LayerWeights {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct PerLayerWeights {
-    /// `[vocab_size, n_layers * input_dim]`.
+    /// `[vocab_size, n_layers * input_dim]`, or fewer rows: the tokens behind them have the first.
     pub embedding: PackedMatrix,
     /// `[n_layers * input_dim, model_dim]`.
     pub projection: Linear,
@@ -170,6 +172,8 @@ pub struct Weights {
     pub embedding: PackedMatrix,
     /// Embeddings per layer, if the model has them.
     pub per_layer: Option<PerLayerWeights>,
+    /// Projections of residual streams, in models with several.
+    pub streams: Option<StreamWeights>,
     /// In their order.
     pub layers: Vec<LayerWeights>,
     /// `[model_dim]`.

@@ -171,6 +171,12 @@ impl<'a> TensorSource<'a> {
         if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
     }
 
+    /// Rows of a tensor.
+    pub(crate) fn rows(&self, name: &str) -> Result<usize> {
+        let rows = find(self.checkpoint, name)?.dims.get(1).copied().unwrap_or(1);
+        Ok(usize::try_from(rows).unwrap_or(usize::MAX))
+    }
+
     pub(crate) fn has(&self, name: &str) -> bool {
         self.checkpoint.tensor(name).is_some()
     }

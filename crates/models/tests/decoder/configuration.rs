@@ -165,14 +165,14 @@ fn rotary_parameters_without_meaning_are_refused() {
 fn other_architectures_are_refused_by_name() {
     assert_eq!(
         error_with("general.architecture", Some("gpt2".into())),
-        "architecture `gpt2` is not supported (supported: deepseek2, exaone4, falcon-h1, gemma{,2,3,4}, \
+        "architecture `gpt2` is not supported (supported: deepseek2, exaone4, falcon-h1, gemma{,2,3,3n,4}, \
          glm4{,moe}, gpt-oss, granite{,hybrid,moe}, lfm2, llama{,4}, mistral{3,4}, nemotron_h{,_moe}, \
          olmo{2,e}, phi{3,moe}, qwen{2,2moe,3,35,35moe,3moe,3next}, smollm3)"
     );
     assert_eq!(
         error_with("general.architecture", None),
         "metadata key `general.architecture` is missing, expected one of deepseek2, exaone4, falcon-h1, \
-         gemma{,2,3,4}, glm4{,moe}, gpt-oss, granite{,hybrid,moe}, lfm2, llama{,4}, mistral{3,4}, \
+         gemma{,2,3,3n,4}, glm4{,moe}, gpt-oss, granite{,hybrid,moe}, lfm2, llama{,4}, mistral{3,4}, \
          nemotron_h{,_moe}, olmo{2,e}, phi{3,moe}, qwen{2,2moe,3,35,35moe,3moe,3next}, smollm3"
     );
 }

@@ -34,7 +34,7 @@ fn no_bit_depends_on_files_chunks_batches_or_instruction_sets() {
 fn rows_without_logits_leave_no_trace() {
     let tokens = prompt(3, 40);
     let other = prompt(4, 9);
-    for name in ["gemma4_shared", "gemma4_alike"] {
+    for name in ["gemma4_shared", "gemma4_alike", "gemma3n"] {
         let folder = folder(name);
         let (recipe, threads) = (Recipe::from_name("Q8_0").expect("a recipe"), ThreadPool::single());
         let quantized = InSitu::new(&folder, recipe, &threads);

@@ -7,6 +7,7 @@ mod chunked;
 mod convert;
 mod encoders;
 mod forms;
+mod gemma3n;
 mod gemma4;
 mod goldens;
 mod gpt_oss;

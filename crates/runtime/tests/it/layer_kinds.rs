@@ -1,4 +1,5 @@
-//! Models whose layers share keys and values, or have heads of several widths (ADR-0123).
+//! Models whose layers share keys and values, or have heads of several widths (ADR-0123), or
+//! several residual streams (ADR-0135).
 
 use ruvllm::{PrefixCaching, Speculation};
 
@@ -6,8 +7,8 @@ use crate::common::{load, tiny_options};
 use crate::hybrid::{agrees, folder, ids, request, with_files};
 
 /// Folders with shared keys and values and embeddings per layer, with heads of one width, with
-/// values that are keys, with experts.
-const FORMS: [&str; 4] = ["gemma4_shared", "gemma4_alike", "gemma4_keys", "gemma4_moe"];
+/// values that are keys, with experts, with several residual streams.
+const FORMS: [&str; 5] = ["gemma4_shared", "gemma4_alike", "gemma4_keys", "gemma4_moe", "gemma3n"];
 
 #[test]
 fn prefixes_and_drafts_change_no_bit() {
@@ -26,7 +27,9 @@ fn prefixes_and_drafts_change_no_bit() {
         let repeated = ids(4, 12).repeat(6);
         agrees(&engine, folder, &request(&repeated).with_speculation(Speculation::Fixed(4)), 1);
         assert!(engine.step_statistics().drafted_tokens > 0, "{name}");
-        assert_eq!(engine.adapter_base().query_dim, 0, "{name}: adapters of attention are left out");
+        // Gemma 4 may leave values out, in any layer.
+        let takes_adapters = engine.adapter_base().query_dim > 0;
+        assert_eq!(takes_adapters, name == "gemma3n", "{name}: adapters of attention");
     }
 }
 

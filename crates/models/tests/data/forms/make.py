@@ -1,12 +1,12 @@
 """Makes a folder for each form of a family that published models have but `tiny/` has not, and what transformers computes.
 
-    python3 make.py [chunks | gemma4 | hybrids | latents | leading | mamba | mixtures | phimoe | sinks | states |
+    python3 make.py [chunks | gemma3n | gemma4 | hybrids | latents | leading | mamba | mixtures | phimoe | sinks | states |
                      switches]
     python3 make.py convert LLAMA_CPP
     python3 make.py greedy
 
 Needs torch and transformers: 4.57 for most, which are then in its form, 5.5 for those of `FORMS_5`, 5.24 for mixtures of
-experts, gpt-oss (`sinks`), Gemma 4 (`gemma4`), Llama 4 (`chunks`), Phi 3.5 MoE (`phimoe`), layers with a state (`hybrids`, `mamba`, `states`), latent attention (`latents`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
+experts, gpt-oss (`sinks`), Gemma 3n and 4 (`gemma3n`, `gemma4`), Llama 4 (`chunks`), Phi 3.5 MoE (`phimoe`), layers with a state (`hybrids`, `mamba`, `states`), latent attention (`latents`), leading layers without experts (`leading`) and for families with other norms, factors and layers without rotation. The weights are random, from seeds, and of 16 bits; the logits are computed in float64 but for what transformers itself casts to float32 (norms,
 softmax, tables of rotary positions).
 
 The second form writes `converted.gguf` beside the folders of `CONVERTED` with the converter of a llama.cpp checkout, without a vocabulary.
@@ -221,6 +221,24 @@ GEMMA4S = {
         layer_types=["sliding_attention", "sliding_attention", "full_attention"])),
 }
 
+# Several residual streams, low-rank projections beside attention, gates of which few pass, and tokens that the table of
+# embeddings per layer lacks; the first has another active stream, widths of networks by layer and keys in all layers.
+GEMMA3N = dict(rope_theta=None, rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=20000.0),
+                                                     sliding_attention=dict(rope_type="default", rope_theta=500.0)))
+GEMMA3NS = {
+    "gemma3n_widths": ("Gemma3nForCausalLM", dict(
+        GEMMA3N, num_hidden_layers=3, hidden_size=40, num_key_value_heads=1, sliding_window=12, intermediate_size=[48, 32, 40],
+        hidden_size_per_layer_input=12, vocab_size_per_layer_input=72, laurel_rank=10, num_kv_shared_layers=0,
+        altup_num_inputs=3, altup_active_idx=1, tie_word_embeddings=False, final_logit_softcapping=9.0,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"])),
+    "gemma3n": ("Gemma3nForCausalLM", dict(
+        GEMMA3N, num_hidden_layers=7, sliding_window=9, hidden_size_per_layer_input=8, vocab_size_per_layer_input=56,
+        laurel_rank=6, num_kv_shared_layers=3, final_logit_softcapping=20.0,
+        activation_sparsity_pattern=[0.9, 0.75, 0.0, 0.3, 0.0, 0.5, 0.0],
+        layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+                     "full_attention", "sliding_attention"])),
+}
+
 # States in layers of other forms: projections that are interleaved by key head, one mixer in each layer, two in each layer.
 # The factors of the first Falcon-H1 are powers of two, which change no bit of the weights that they are folded into.
 NEMOTRON = dict(
@@ -301,6 +319,9 @@ def fill(model, is_gemma, generator, norms_plus_one):
                 if "gate_up_proj" in name and parameter.dim() == 3:
                     # So that some gates and ups are beyond the limit of their activation.
                     values = values * 4.0
+                if name.endswith("modality_router.weight"):
+                    # Norms of its input are divided by the width of the model.
+                    values = values * 16.0
                 if name.endswith("mlp.router.weight") and hasattr(model.config, "lm_head_bias"):
                     values = 6.0 * values[:1] + 0.15 * values
             elif name.endswith(("mamba.A_log", "mamba.dt_bias", "mixer.A_log", "mixer.dt_bias")):
@@ -442,6 +463,8 @@ def main():
         forms = SWITCHES
     elif sys.argv[1:] == ["hybrids"]:
         forms = HYBRIDS
+    elif sys.argv[1:] == ["gemma3n"]:
+        forms = GEMMA3NS
     elif sys.argv[1:] == ["gemma4"]:
         forms = GEMMA4S
     elif sys.argv[1:] == ["leading"]:
@@ -461,7 +484,7 @@ def main():
         config._experts_implementation = "eager"
         model = getattr(transformers, class_name)(config).eval()
         is_gemma = "Gemma" in class_name
-        fill(model, is_gemma, generator, is_gemma and "Gemma4" not in class_name)
+        fill(model, is_gemma, generator, is_gemma and not class_name.startswith(("Gemma3n", "Gemma4")))
         packed = make_mxfp4(model, generator) if name.endswith("_mxfp4") else {}
         ids = torch.randint(4, COMMON["vocab_size"], (1, TOKENS), generator=generator)
         with torch.no_grad():
