@@ -10,7 +10,7 @@ use std::hint::black_box;
 
 use libfuzzer_sys::fuzz_target;
 use ruvllm_fuzz::{FOLDER, config_and_weights};
-use ruvllm_models::{Checkpoint, Error, HfFolder, Model};
+use ruvllm_models::{Checkpoint, Encoder, Error, HfFolder, Model, is_encoder};
 
 fuzz_target!(|input: &[u8]| {
     let Some((config, weights)) = config_and_weights(input) else { return };
@@ -26,6 +26,10 @@ fuzz_target!(|input: &[u8]| {
         };
         assert_eq!(data.as_ref().len() as u64, tensor.bytes());
     }
-    let _ = black_box(Model::load(&folder, &mut |_| ()));
+    if is_encoder(folder.metadata()) {
+        let _ = black_box(Encoder::load(&folder, &mut |_| ()));
+    } else {
+        let _ = black_box(Model::load(&folder, &mut |_| ()));
+    }
     let _ = black_box(folder.file_metadata());
 });
