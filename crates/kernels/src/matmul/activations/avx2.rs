@@ -69,12 +69,30 @@ fn reorder(sub_blocks: &[Q8SubBlock; LANES], order: Order) -> OrderedQuants {
         Order::Pieces => transpose_rows(quants),
         Order::EvenOdd => join(four([0, 2, 4, 6]), four([1, 3, 5, 7])),
         Order::Pairs => join(four([0, 1, 4, 5]), four([2, 3, 6, 7])),
+        Order::Eights => {
+            let eights = |sub_blocks: [usize; 4]| transpose_eights(sub_blocks.map(|s| load(quants[s])));
+            join(eights([0, 1, 2, 3]), eights([4, 5, 6, 7]))
+        }
     };
     let mut ordered = [[[0; 4]; LANES]; 8];
     for (to, vector) in ordered.iter_mut().zip(vectors) {
         store(to, vector);
     }
     ordered
+}
+
+/// Transposes a matrix of four by four 64-bit numbers.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn transpose_eights(v: [__m256i; 4]) -> [__m256i; 4] {
+    let (a, b) = (_mm256_unpacklo_epi64(v[0], v[1]), _mm256_unpackhi_epi64(v[0], v[1]));
+    let (c, d) = (_mm256_unpacklo_epi64(v[2], v[3]), _mm256_unpackhi_epi64(v[2], v[3]));
+    [
+        _mm256_permute2x128_si256::<0x20>(a, c),
+        _mm256_permute2x128_si256::<0x20>(b, d),
+        _mm256_permute2x128_si256::<0x31>(a, c),
+        _mm256_permute2x128_si256::<0x31>(b, d),
+    ]
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -121,16 +121,20 @@ pub(crate) enum Order {
     EvenOdd,
     /// Order of `EvenOdd` with sub-blocks 0, 1, 4, 5 and 2, 3, 6, 7.
     Pairs,
+    /// Vector `4h + l`: pieces `2l` and `2l + 1` of sub-block `4h`, then those of `4h + 1` to
+    /// `4h + 3`.
+    Eights,
 }
 
 impl Order {
-    pub(super) const ALL: [Self; 4] = [Self::Plain, Self::Pieces, Self::EvenOdd, Self::Pairs];
+    pub(super) const ALL: [Self; 5] = [Self::Plain, Self::Pieces, Self::EvenOdd, Self::Pairs, Self::Eights];
 
     /// Sub-block and piece in lane `lane` of vector `i`.
     const fn source(self, i: usize, lane: usize) -> (usize, usize) {
         let sub_blocks: [usize; 8] = match self {
             Self::Plain => return (i, lane),
             Self::Pieces => return (lane, i),
+            Self::Eights => return (i / 4 * 4 + lane / 2, i % 4 * 2 + lane % 2),
             Self::EvenOdd => [0, 2, 4, 6, 1, 3, 5, 7],
             Self::Pairs => [0, 1, 4, 5, 2, 3, 6, 7],
         };

@@ -66,6 +66,7 @@ fn every_order_holds_every_piece_in_the_lane_of_its_sub_block() {
         (Order::Pieces, [[0, 1, 2, 3, 4, 5, 6, 7]; 2]),
         (Order::EvenOdd, [[0, 2, 4, 6, 0, 2, 4, 6], [1, 3, 5, 7, 1, 3, 5, 7]]),
         (Order::Pairs, [[0, 1, 4, 5, 0, 1, 4, 5], [2, 3, 6, 7, 2, 3, 6, 7]]),
+        (Order::Eights, [[0, 0, 1, 1, 2, 2, 3, 3], [4, 4, 5, 5, 6, 6, 7, 7]]),
     ] {
         for (group, sub_blocks) in token.groups(order).iter().zip(token.sub_blocks.chunks(8)) {
             let mut pieces: Vec<(usize, [i8; 4])> = Vec::new();

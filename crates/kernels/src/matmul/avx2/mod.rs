@@ -6,6 +6,8 @@
 mod expand;
 mod grids;
 mod iq1;
+mod iq2;
+mod iq3;
 mod iq4_xs;
 mod nibbles;
 mod pairs;

@@ -42,6 +42,20 @@ pub(in crate::matmul) trait Group: QuantBlock {
     /// The CPU must have AVX2, FMA and F16C.
     unsafe fn dot(weights: &Self::Weights, x: &Q8Group) -> __m256i;
 
+    /// True if [`dot_once`](Self::dot_once) is faster than unpacked weights; only for formats
+    /// without minima.
+    const ONCE: bool = false;
+
+    /// [`dot`](Self::dot) with a group that serves one token: a part at a time, so that the weights
+    /// are never in registers all at once.
+    ///
+    /// # Safety
+    /// The CPU must have AVX2, FMA and F16C.
+    unsafe fn dot_once(group: &[Self], x: &Q8Group) -> __m256i {
+        // SAFETY: the caller guarantees the features.
+        unsafe { Self::dot(&Self::quants(group), x) }
+    }
+
     /// Integer minima of each sub-block times the sums of its halves, for
     /// [`HALF_MINS`](QuantBlock::HALF_MINS) only.
     ///
@@ -86,7 +100,7 @@ pub(super) fn rows<B: Group>(
                 let mut acc = _mm256_setzero_ps();
                 for (group, x) in row.chunks_exact(blocks_per_group).zip(x) {
                     prefetch(group, ahead);
-                    acc = add_group(&unpack(group), x, acc);
+                    acc = if B::ONCE { add_once(group, x, acc) } else { add_group(&unpack(group), x, acc) };
                 }
                 store_f32(sums, acc);
             }
@@ -188,6 +202,16 @@ fn add_group<B: Group>(group: &Unpacked<B>, x: &Q8Group, acc: __m256) -> __m256 
         after = _mm256_fnmadd_ps(group.mins, load_f32(&x.sums), after);
     }
     after
+}
+
+/// [`add_group`] by [`Group::dot_once`].
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn add_once<B: Group>(group: &[B], x: &Q8Group, acc: __m256) -> __m256 {
+    const { assert!(!B::ONCE || !B::HAS_MIN) }
+    // SAFETY: this function enables the features.
+    let (isum, (scales, _)) = unsafe { (B::dot_once(group, x), B::scales(group)) };
+    _mm256_fmadd_ps(_mm256_mul_ps(scales, load_f32(&x.scales)), _mm256_cvtepi32_ps(isum), acc)
 }
 
 /// Integer dot products of a group in the order [`Order::Pieces`].
