@@ -2,13 +2,45 @@
 
 use std::{fmt, ops::Range, path::Path, sync::Arc};
 
+use memmap2::Mmap;
+
 use crate::{
     error::Result,
     memory::{self, FileMemory},
 };
 
 /// Bytes of a whole file: a mapping, static bytes, or a caller's buffer.
-pub(crate) type FileBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+pub(crate) type FileBytes = Arc<dyn Bytes>;
+
+pub(crate) trait Bytes: Send + Sync {
+    fn as_bytes(&self) -> &[u8];
+
+    /// Starts to read a range from the file. Default: does nothing, for bytes in memory.
+    fn read_ahead(&self, _range: Range<usize>) {}
+}
+
+impl Bytes for Mmap {
+    fn as_bytes(&self) -> &[u8] {
+        self
+    }
+
+    fn read_ahead(&self, range: Range<usize>) {
+        // A hint: without it the pages are read when they are used.
+        #[cfg(unix)]
+        let _ = self.advise_range(memmap2::Advice::WillNeed, range.start, range.len());
+        #[cfg(not(unix))]
+        let _ = range;
+    }
+}
+
+/// A caller's bytes.
+pub(crate) struct Owned<T>(pub(crate) T);
+
+impl<T: AsRef<[u8]> + Send + Sync> Bytes for Owned<T> {
+    fn as_bytes(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+}
 
 /// Bytes of one tensor.
 ///
@@ -23,7 +55,7 @@ pub struct TensorData {
 impl TensorData {
     /// Bytes `range` of `file`, or `None` if out of bounds.
     pub(crate) fn new(file: FileBytes, range: Range<usize>) -> Option<Self> {
-        (*file).as_ref().get(range.clone())?;
+        file.as_bytes().get(range.clone())?;
         Some(Self { file, range })
     }
 
@@ -50,7 +82,7 @@ impl TensorData {
     /// All bytes of an owner, whose length must not change while they are shared.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         let range = 0..owner.as_ref().len();
-        Self { file: Arc::new(owner), range }
+        Self { file: Arc::new(Owned(owner)), range }
     }
 
     /// Range `range` of these bytes, relative to their start; `None` if out of bounds. No copy.
@@ -70,7 +102,14 @@ impl TensorData {
     /// bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        &(*self.file).as_ref()[self.range.clone()]
+        &self.file.as_bytes()[self.range.clone()]
+    }
+
+    /// Starts to read these bytes of a mapped file in the background (`MADV_WILLNEED` on Unix), so
+    /// that the threads that use them wait for fewer pages. Without effect on pages in memory and
+    /// on bytes that are not mapped.
+    pub fn read_ahead(&self) {
+        self.file.read_ahead(self.range.clone());
     }
 
     /// Length in bytes.
@@ -113,6 +152,8 @@ mod tests {
         assert_eq!((file.len(), part.as_bytes()), (10, &b"234567"[..]));
         drop((file, part));
         assert_eq!(inner.as_bytes(), b"34");
+        inner.read_ahead();
+        TensorData::from_owner(b"0123").read_ahead();
         assert!(inner.slice(0..3).is_none() && inner.slice(2..2).is_some_and(|none| none.is_empty()));
         let backwards = std::ops::Range { start: 2, end: 1 };
         assert!(inner.slice(backwards).is_none());

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt, path::Path, sync::Arc};
 
 use crate::{
-    data::TensorData,
+    data::{Owned, TensorData},
     error::{Error, Field, Place, Result},
     header::{Header, TensorInfo},
     memory::{self, FileMemory},
@@ -82,7 +82,7 @@ impl Gguf {
     /// If the bytes are not a well-formed file or lack tensor data, or are one part of a split
     /// model.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {
-        let part = Part::new(owner)?;
+        let part = Part::new(Arc::new(Owned(owner)))?;
         if let Some(split) = split::Membership::of(&part.header.metadata)? {
             return Err(Error::SplitInMemory { count: split.count });
         }
@@ -135,7 +135,7 @@ impl Gguf {
     /// Total length of all files in bytes.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
-        self.0.parts.iter().map(|part| (*part.bytes).as_ref().len() as u64).sum()
+        self.0.parts.iter().map(|part| part.bytes.as_bytes().len() as u64).sum()
     }
 
     /// All tensors in file order, part by part.

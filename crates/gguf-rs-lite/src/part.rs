@@ -17,11 +17,11 @@ pub(crate) struct Part {
 
 impl Part {
     pub(crate) fn open(path: &Path, memory: FileMemory) -> Result<Self> {
-        Self::new(memory::load(path, memory)?)
+        Self::new(Arc::new(memory::load(path, memory)?))
     }
 
-    pub(crate) fn new(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {
-        let header = Header::parse(bytes.as_ref())?;
-        Ok(Self { header, bytes: Arc::new(bytes) })
+    pub(crate) fn new(bytes: FileBytes) -> Result<Self> {
+        let header = Header::parse(bytes.as_bytes())?;
+        Ok(Self { header, bytes })
     }
 }

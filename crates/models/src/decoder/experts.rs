@@ -111,6 +111,8 @@ impl Layer<'_> {
     ) {
         let (dim, n_tokens) = (self.config.model_dim, normed.tokens());
         scratch.sort(&self.compute.kernels, spec, n_tokens);
+        let chosen = &scratch.sorted[..n_tokens * spec.used];
+        weights.read_ahead(chosen.iter().map(|row| row.expert as usize));
         self.compute_experts((spec, weights), normed.values(), scratch, squares);
 
         let ExpertBuffers { choices, down, .. } = &*scratch;

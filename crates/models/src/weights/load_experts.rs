@@ -2,7 +2,7 @@
 
 use super::linear::linear;
 use super::source::TensorSource;
-use super::{BesideWeights, ExpertLinears, ExpertWeights, FeedForward};
+use super::{BesideWeights, ExpertLinears, ExpertWeights, FeedForward, ReadAhead};
 use crate::error::{Error, Result};
 use crate::family::{Experts, Scoring};
 
@@ -27,23 +27,26 @@ pub(super) fn load_experts(
     name: &dyn Fn(&str) -> String,
 ) -> Result<ExpertWeights> {
     let (n, ffn_dim) = (experts.count, experts.ffn_dim);
-    let linears = |source: &mut TensorSource<'_>, part: &str, rows: usize, cols: usize| {
+    let mut read_ahead = Vec::new();
+    let mut linears = |source: &mut TensorSource<'_>, part: &str, rows: usize, cols: usize| {
         let name = name(part);
-        let weights = source.matrices(&format!("{name}.weight"), n, rows, cols)?;
+        let (weights, file) = source.expert_matrices(&format!("{name}.weight"), n, rows, cols)?;
+        read_ahead.extend(file);
         let bias = format!("{name}.bias");
         let bias = source.has(&bias).then(|| source.values(&bias, &[rows, n])).transpose()?;
         Ok::<_, Error>(ExpertLinears { weights, bias })
     };
     let joint = name("ffn_gate_up_exps.weight");
-    let (gate, up) = if experts.is_beside && source.has(&joint) {
-        let (gate, up) = load_joint(source, &joint, (n, ffn_dim), model_dim)?;
-        (Some(gate), up)
+    let (gate, up, joint) = if experts.is_beside && source.has(&joint) {
+        let (gate, up, joint) = load_joint(source, &joint, (n, ffn_dim), model_dim)?;
+        (Some(gate), up, joint)
     } else {
         let is_gated = experts.activation.is_gated();
         let gate = is_gated.then(|| linears(source, "ffn_gate_exps", ffn_dim, model_dim)).transpose()?;
-        (gate, linears(source, "ffn_up_exps", ffn_dim, model_dim)?)
+        (gate, linears(source, "ffn_up_exps", ffn_dim, model_dim)?, None)
     };
     let down = linears(source, "ffn_down_exps", model_dim, ffn_dim)?;
+    read_ahead.extend(joint);
     let selection_bias = match experts.router.scoring {
         Scoring::Sigmoid => source.optional_vector(&name("exp_probs_b.bias"), n)?,
         _ => None,
@@ -58,6 +61,7 @@ pub(super) fn load_experts(
         down,
         shared_gate: experts.shared_gate.then(|| source.vector(&shared_gate, model_dim)).transpose()?,
         beside,
+        read_ahead,
     })
 }
 
@@ -67,15 +71,16 @@ fn load_joint(
     name: &str,
     (n, ffn_dim): (usize, usize),
     model_dim: usize,
-) -> Result<(ExpertLinears, ExpertLinears)> {
+) -> Result<(ExpertLinears, ExpertLinears, Option<ReadAhead>)> {
     let mut rows = source.stacked_rows(name, model_dim, &[model_dim, 2 * ffn_dim, n])?;
+    let read_ahead = rows.read_ahead(n);
     let (mut gate, mut up) = (Vec::with_capacity(n), Vec::with_capacity(n));
     for _ in 0..n {
         gate.push(rows.next(ffn_dim)?);
         up.push(rows.next(ffn_dim)?);
     }
     let linears = |weights| ExpertLinears { weights, bias: None };
-    Ok((linears(gate), linears(up)))
+    Ok((linears(gate), linears(up), read_ahead))
 }
 
 fn load_beside(

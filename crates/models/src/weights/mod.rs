@@ -10,6 +10,7 @@ mod load_streams;
 mod mixer;
 mod prediction_head;
 mod rank_head;
+mod read_ahead;
 mod source;
 mod streams;
 
@@ -22,6 +23,7 @@ pub use self::mixer::{
 };
 pub use self::prediction_head::PredictionHead;
 pub use self::rank_head::RankHead;
+pub(crate) use self::read_ahead::ReadAhead;
 pub use self::source::{LoadProgress, WeightBytes, weight_format};
 pub(crate) use self::source::{TensorSource, format_of, read_vector};
 pub use self::streams::{LayerStreamWeights, StreamWeights};
@@ -122,6 +124,19 @@ pub struct ExpertWeights {
     pub shared_gate: Option<Vec<f32>>,
     /// Inputs and outputs of experts beside the network of every token.
     pub beside: Option<BesideWeights>,
+    /// Tensors that are in mapped files.
+    read_ahead: Vec<ReadAhead>,
+}
+
+impl ExpertWeights {
+    /// Starts to read the matrices of experts from a mapped file before their first use.
+    pub(crate) fn read_ahead(&self, experts: impl Iterator<Item = usize>) {
+        for expert in experts {
+            for tensor in &self.read_ahead {
+                tensor.ask(expert);
+            }
+        }
+    }
 }
 
 /// Norms and factors of experts that stand beside the network of every token.

@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use gguf_rs_lite::{TensorInfo, TensorType};
+use gguf_rs_lite::{TensorData, TensorInfo, TensorType};
 use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
 
+use super::ReadAhead;
 use crate::checkpoint::{Checkpoint, TensorBytes};
 use crate::error::{Error, Result};
 
@@ -115,8 +116,21 @@ impl<'a> TensorSource<'a> {
         rows: usize,
         cols: usize,
     ) -> Result<Vec<PackedMatrix>> {
+        Ok(self.expert_matrices(name, n, rows, cols)?.0)
+    }
+
+    /// As [`Self::matrices`], with their read-ahead where they are in a file.
+    pub(super) fn expert_matrices(
+        &mut self,
+        name: &str,
+        n: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<(Vec<PackedMatrix>, Option<ReadAhead>)> {
         let mut stacked = self.stacked_rows(name, cols, &[cols, rows, n])?;
-        (0..n).map(|_| stacked.next(rows)).collect()
+        let read_ahead = stacked.read_ahead(n);
+        let matrices = (0..n).map(|_| stacked.next(rows)).collect::<Result<_>>()?;
+        Ok((matrices, read_ahead))
     }
 
     /// Two matrices of a tensor of shape [`rows`, `cols`], of the rows that each part names in its
@@ -146,11 +160,15 @@ impl<'a> TensorSource<'a> {
             TensorBytes::Shared(_) => self.bytes.shared += info.bytes(),
             TensorBytes::Made(_) => self.bytes.private += info.bytes(),
         }
+        let file = match &data {
+            TensorBytes::Shared(data) => Some(data.clone()),
+            TensorBytes::Made(_) => None,
+        };
         let bytes = SharedBytes::new(data);
         // A matrix of the whole holds the bytes to the shape.
         PackedMatrix::new(format, rows, cols, bytes.clone())?;
         self.report(info);
-        Ok(MatrixRows { format, cols, row_bytes: bytes.as_ref().len() / rows, bytes })
+        Ok(MatrixRows { format, cols, row_bytes: bytes.as_ref().len() / rows, bytes, file })
     }
 
     /// The vector `name` of `len` values, as f32.
@@ -237,9 +255,16 @@ pub(crate) struct MatrixRows {
     row_bytes: usize,
     /// The rows that are left.
     bytes: SharedBytes,
+    /// The whole tensor, where a file holds it in this form.
+    file: Option<TensorData>,
 }
 
 impl MatrixRows {
+    /// Read-ahead of the tensor as the matrices of `n` experts; `None` for one in private memory.
+    pub(super) fn read_ahead(&self, n: usize) -> Option<ReadAhead> {
+        self.file.clone().map(|tensor| ReadAhead::new(tensor, n))
+    }
+
     /// The next `rows` rows; there must be so many left.
     pub(crate) fn next(&mut self, rows: usize) -> Result<PackedMatrix> {
         let (taken, len) = (rows * self.row_bytes, self.bytes.as_ref().len());
