@@ -42,6 +42,18 @@ pub enum Decoded<'l> {
     Greedy(&'l [Option<TokenId>]),
 }
 
+/// Requests with which a sequence shares stored prefixes.
+#[derive(Debug, Clone, Copy)]
+pub struct PrefixSharing<'t> {
+    /// Path of the tenant: the sequence shares with requests of this tenant, and what is stored for
+    /// all.
+    pub tenant: &'t str,
+    /// Number of tokens below which a stored prefix is not taken.
+    pub min_tokens: usize,
+    /// First tokens, in whole blocks, that are stored for all tenants.
+    pub shared_tokens: usize,
+}
+
 /// Sequences of a backend whose next tokens can be computed together.
 ///
 /// [`InferenceBackend::batch`](crate::InferenceBackend::batch) makes one. By default a sequence is
@@ -52,6 +64,25 @@ pub trait BackendBatch {
     /// # Errors
     /// As [`InferenceBackend::session`](crate::InferenceBackend::session).
     fn begin(&mut self, capacity: usize) -> Result<usize>;
+
+    /// Begins a sequence with the part of `prompt` that earlier sequences have stored; returns its
+    /// number and that of its tokens. At least the last token of `prompt` is left to compute.
+    /// Default: an empty sequence.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    fn begin_with_prefix(
+        &mut self,
+        capacity: usize,
+        _prompt: &[TokenId],
+        _sharing: &PrefixSharing<'_>,
+    ) -> Result<(usize, usize)> {
+        self.begin(capacity).map(|number| (number, 0))
+    }
+
+    /// Stores a sequence, which begins with `tokens`, as a prefix of later ones, as far as a later
+    /// one would compute the same bits. Default: does nothing.
+    fn keep_prefix(&mut self, _number: usize, _tokens: &[TokenId], _sharing: &PrefixSharing<'_>) {}
 
     /// The sequence with a number; `None` after [`end`](Self::end).
     fn sequence(&mut self, number: usize) -> Option<&mut dyn BackendSession>;

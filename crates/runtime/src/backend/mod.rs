@@ -26,6 +26,8 @@ use std::ops::ControlFlow;
 
 use ruvllm_kernels::attention::KvFormat;
 use ruvllm_kv_cache::KvPolicy;
+use ruvllm_kv_cache::prefix::TreeStatistics;
+use ruvllm_memory::Tenant;
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
 
@@ -92,6 +94,26 @@ pub trait InferenceBackend: Send + Sync {
     /// [`KvPolicy::block_tokens`] for its capacity. Default: no limit.
     fn kv_room(&self) -> usize {
         usize::MAX
+    }
+
+    /// True if sequences share what earlier ones have computed of their prompts
+    /// ([`BackendBatch::begin_with_prefix`]). Default: false.
+    fn shares_prefixes(&self) -> bool {
+        false
+    }
+
+    /// Counters of the stored prefixes in memory. Default: `None`, for a backend that stores none.
+    fn prefix_statistics(&self) -> Option<TreeStatistics> {
+        None
+    }
+
+    /// The tenant of a path, to whose requests its stored prefixes are visible. Default: the root,
+    /// for a backend that keeps tenants apart in nothing.
+    ///
+    /// # Errors
+    /// A path that is not one, or more tenants than there is a place for.
+    fn tenant(&self, _path: &str) -> Result<Tenant, ruvllm_memory::Error> {
+        Ok(Tenant::root())
     }
 
     /// Memory on the device. Default: `None`, for a backend without a device of its own.
@@ -188,7 +210,7 @@ pub trait InferenceBackend: Send + Sync {
     }
 
     /// Measures requests that run at once: see [`Engine::bench_parallel`]. The default makes one
-    /// uncounted round of each count first, and has no drafts, shared prefixes and preemptions.
+    /// uncounted round of each count first, and has no drafts and preemptions.
     ///
     /// # Errors
     /// As [`Engine::bench_parallel`], and errors of the backend's sessions.
@@ -268,6 +290,10 @@ impl InferenceBackend for Engine {
 
     fn kv_policy(&self) -> KvPolicy {
         *Engine::kv_policy(self)
+    }
+
+    fn tenant(&self, path: &str) -> Result<Tenant, ruvllm_memory::Error> {
+        self.kv_store().pool().tenant(path)
     }
 
     fn perplexity(

@@ -251,7 +251,8 @@ impl BackendQueue {
     }
 
     /// Submits `n` choices of a prompt, each a request of its own with a seed one above that of the
-    /// one before. The prompt is computed for each.
+    /// one before. On a backend with a prefix cache those that begin behind the first share whole
+    /// blocks of its prompt; otherwise the prompt is computed for each.
     ///
     /// # Errors
     /// As [`submit`](Self::submit), and [`Error::InvalidOption`] for an `n` of 0 or above 128.

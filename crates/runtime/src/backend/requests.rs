@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ruvllm_kernels::{Kernels, ThreadPool};
-use ruvllm_memory::{PressurePolicy, Tenant};
+use ruvllm_memory::PressurePolicy;
 use ruvllm_scheduler::Config;
 
 use super::InferenceBackend;
@@ -39,8 +39,7 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
     pub(super) fn many(backend: &'b B, pool: &'b ThreadPool, counters: Arc<StepCounters>) -> Self {
         let mut config = Config::default();
         config.step_tokens = config.step_tokens.max(backend.prefill_chunk());
-        // Sequences share no prefixes that would be worth waiting for.
-        config.prefix_ordering = false;
+        config.prefix_ordering = backend.shares_prefixes();
         config.block_tokens = backend.kv_policy().block_tokens();
         Self::with(backend, Some(pool), config, counters)
     }
@@ -175,14 +174,14 @@ pub(super) fn job<B: InferenceBackend + ?Sized>(
     cancel: &CancelToken,
 ) -> (Job, RequestHandle) {
     let spec = SequenceSpec {
-        tenant: Tenant::root(),
+        tenant: request.tenant.clone(),
         adapters: Arc::default(),
         kv: None,
         pressure: PressurePolicy::default(),
         capacity: if session.is_some() { backend.context_length() } else { prepared.capacity() },
-        caches_prefix: false,
-        min_cache_tokens: 0,
-        shared_tokens: 0,
+        caches_prefix: request.cache_prefix && backend.shares_prefixes(),
+        min_cache_tokens: request.min_cache_tokens,
+        shared_tokens: request.shared_tokens,
     };
     let inbox = Arc::new(Inbox::default());
     let (priority, deadline) = (request.priority, request.deadline);

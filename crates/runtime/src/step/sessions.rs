@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use ruvllm_kv_cache::prefix::PrefixKey;
+use ruvllm_memory::Tenant;
 use ruvllm_text::TokenId;
 
 use super::executor::{Executor, Logits, Outcome, Part, PartLogits, SequenceId, SequenceReport, Step};
-use crate::backend::batch::{BackendBatch, Decoded, NextToken};
+use crate::backend::batch::{BackendBatch, Decoded, NextToken, PrefixSharing};
 use crate::backend::sequence::{BackendSession, common_prefix_len};
 use crate::error::{Error, Result};
 use crate::request::SequenceSize;
@@ -29,6 +30,15 @@ struct Held {
     tokens: Vec<TokenId>,
     /// Logits of a part with several rows.
     rows: Vec<f32>,
+    /// `None` if it shares no prefix.
+    sharing: Option<Sharing>,
+}
+
+/// Properties of a request that decide on the prefixes that it shares.
+struct Sharing {
+    tenant: Tenant,
+    min_tokens: usize,
+    shared_tokens: usize,
 }
 
 /// Lists of a step, kept for their memory.
@@ -119,6 +129,18 @@ impl<'b> SessionExecutor<'b> {
     }
 }
 
+impl Sharing {
+    fn of(spec: &SequenceSpec) -> Option<Self> {
+        let SequenceSpec { min_cache_tokens: min_tokens, shared_tokens, .. } = *spec;
+        spec.caches_prefix.then(|| Self { tenant: spec.tenant.clone(), min_tokens, shared_tokens })
+    }
+
+    fn as_prefix(&self) -> PrefixSharing<'_> {
+        let &Self { ref tenant, min_tokens, shared_tokens } = self;
+        PrefixSharing { tenant: tenant.path(), min_tokens, shared_tokens }
+    }
+}
+
 impl Held {
     /// Computes a part; returns the number of tokens. `logits` gets the number of tokens, that of
     /// rows, and the rows, if any are wanted. A backend gives one row of logits in a pass: each
@@ -166,16 +188,24 @@ impl Held {
 }
 
 impl Executor for SessionExecutor<'_> {
-    fn begin(&mut self, id: SequenceId, spec: &SequenceSpec, _: &[TokenId]) -> Result<usize> {
-        let number = self.batch.begin(spec.capacity)?;
-        self.sequences.insert(id, Held { number, tokens: Vec::new(), rows: Vec::new() });
-        Ok(0)
+    fn begin(&mut self, id: SequenceId, spec: &SequenceSpec, prompt: &[TokenId]) -> Result<usize> {
+        let sharing = Sharing::of(spec);
+        let (number, known) = match &sharing {
+            Some(sharing) => self.batch.begin_with_prefix(spec.capacity, prompt, &sharing.as_prefix())?,
+            None => (self.batch.begin(spec.capacity)?, 0),
+        };
+        let tokens = prompt[..known].to_vec();
+        self.sequences.insert(id, Held { number, tokens, rows: Vec::new(), sharing });
+        Ok(known)
     }
 
-    fn resume(&mut self, id: SequenceId, _: &SequenceSpec, prompt: &[TokenId]) -> Result<Option<usize>> {
+    fn resume(&mut self, id: SequenceId, spec: &SequenceSpec, prompt: &[TokenId]) -> Result<Option<usize>> {
         let kept = self.cut(id, |tokens| common_prefix_len(tokens, prompt));
         if kept.is_err() {
             self.release(id);
+        }
+        if let Some(held) = self.sequences.get_mut(&id) {
+            held.sharing = Sharing::of(spec);
         }
         kept
     }
@@ -205,7 +235,11 @@ impl Executor for SessionExecutor<'_> {
         0
     }
 
-    fn prefilled(&mut self, _: SequenceId) {}
+    fn prefilled(&mut self, id: SequenceId) {
+        if let Some(Held { number, tokens, sharing: Some(sharing), .. }) = self.sequences.get(&id) {
+            self.batch.keep_prefix(*number, tokens, &sharing.as_prefix());
+        }
+    }
 
     fn park(&mut self, id: SequenceId) {
         self.release(id);
@@ -236,7 +270,7 @@ impl Executor for SessionExecutor<'_> {
 mod tests {
     use std::sync::Arc;
 
-    use ruvllm_memory::{PressurePolicy, Tenant};
+    use ruvllm_memory::PressurePolicy;
 
     use super::*;
     use crate::backend::batch::{OnDecoded, OneByOne, Open, Wanted};

@@ -7,6 +7,7 @@ mod ahead;
 mod batches;
 mod families;
 mod memory;
+mod prefixes;
 mod quantized;
 mod refused;
 mod sequences;

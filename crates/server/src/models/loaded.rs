@@ -284,13 +284,18 @@ impl LoadedModel {
         }
     }
 
-    /// The tenant of a caller in the memory of the engine; the root for another backend, which
-    /// keeps no accounts.
+    /// The tenant of a caller in the memory of the engine; of another backend, whose stored
+    /// prefixes it keeps apart, without an account.
     ///
     /// # Errors
     /// 500 for a name that the pool refuses.
     pub(crate) fn tenant_of(&self, caller: &Caller) -> Result<Tenant, ApiError> {
-        self.try_engine().map_or_else(|| Ok(Tenant::root()), |engine| tenant_of(engine, caller))
+        match &self.computed {
+            Computed::Backend(queue) if caller.key.is_some() => {
+                queue.backend().tenant(&caller.tenant).map_err(|error| ApiError::internal(&error))
+            }
+            _ => self.try_engine().map_or_else(|| Ok(Tenant::root()), |engine| tenant_of(engine, caller)),
+        }
     }
 
     /// Computes embeddings in a thread of its own; see [`Self::with_texts`].

@@ -6,7 +6,7 @@ use ruvllm_text::TokenId;
 use super::GpuBackend;
 use super::executor::{Argmax, Ids, Next, batch_rows};
 use super::session::{GpuSession, failed, soft_cap};
-use crate::backend::batch::{BackendBatch, Decoded, NextToken, Numbered, OnDecoded, Wanted};
+use crate::backend::batch::{BackendBatch, Decoded, NextToken, Numbered, OnDecoded, PrefixSharing, Wanted};
 use crate::backend::sequence::BackendSession;
 use crate::error::Result;
 
@@ -53,7 +53,7 @@ impl<'b> GpuBatch<'b> {
             let session = self.sequences.get(sequence)?;
             Some(Next { place: &session.place, position: Some(session.len), token: Some(token) })
         };
-        let batch: Vec<Next<'_, '_>> = others.iter().chain(&greedy).filter_map(next).collect();
+        let batch: Vec<Next<'_>> = others.iter().chain(&greedy).filter_map(next).collect();
         let action = format!("decode a token of {} sequences", batch.len());
         let failure = || failed(action.clone());
         let mut passes = executor.passes();
@@ -181,6 +181,23 @@ impl<'b> GpuBatch<'b> {
 impl BackendBatch for GpuBatch<'_> {
     fn begin(&mut self, capacity: usize) -> Result<usize> {
         Ok(self.sequences.insert(self.backend.gpu_session(capacity)?))
+    }
+
+    fn begin_with_prefix(
+        &mut self,
+        capacity: usize,
+        prompt: &[TokenId],
+        sharing: &PrefixSharing<'_>,
+    ) -> Result<(usize, usize)> {
+        let session = self.backend.session_of(capacity, Some((prompt, sharing)))?;
+        let known = session.len;
+        Ok((self.sequences.insert(session), known))
+    }
+
+    fn keep_prefix(&mut self, number: usize, tokens: &[TokenId], sharing: &PrefixSharing<'_>) {
+        if let Some(session) = self.sequences.get(number) {
+            session.keep_prefix(tokens, sharing);
+        }
     }
 
     fn sequence(&mut self, number: usize) -> Option<&mut dyn BackendSession> {

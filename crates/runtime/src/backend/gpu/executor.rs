@@ -10,8 +10,9 @@ use ruvllm_gpu::{
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
 
+use super::blocks::Lease;
 use super::launches::{Operands, Parts, Pass, Phase};
-use super::pool::{Angles, KvPool, Lease};
+use super::pool::{Angles, KvPool};
 use super::rows::Rows;
 use super::weights::DeviceWeights;
 
@@ -47,8 +48,8 @@ pub(super) struct Executor {
 
 /// The next token of a sequence in a decode pass.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Next<'a, 'p> {
-    pub(super) place: &'a Place<'p>,
+pub(super) struct Next<'p> {
+    pub(super) place: &'p Place,
     /// `None` for a row whose result nobody takes: it writes no keys and values.
     pub(super) position: Option<usize>,
     /// `None` if the pass before left it on the device.
@@ -75,10 +76,10 @@ pub(super) enum Ids {
 
 /// A sequence on the device.
 #[derive(Debug)]
-pub(super) struct Place<'p> {
+pub(super) struct Place {
     /// Unique number of the sequence.
     pub(super) id: u64,
-    pub(super) lease: Lease<'p>,
+    pub(super) lease: Lease,
     /// True if the sequence uses the second RoPE frequencies (`LongRoPE`).
     pub(super) long: bool,
 }
@@ -161,7 +162,7 @@ impl Executor {
         /// Rows of the prefill passes: longer prompts are rarer and have larger buffers.
         const PROMPTS: [usize; 3] = [16, 32, 64];
         let tokens = context.min((MIN_TABLE * KV_BLOCK_TOKENS) as usize);
-        let Ok(lease) = self.pool.lease(tokens) else { return Ok(()) };
+        let Ok(lease) = self.pool.blocks.lease(tokens) else { return Ok(()) };
         let mut passes = self.passes();
         let place = Place { id: passes.next_sequence(), lease, long: self.angles.is_long(tokens) };
         for (index, prompt) in PROMPTS.into_iter().enumerate() {
@@ -209,7 +210,7 @@ impl Passes {
     pub(super) fn prefill(
         &mut self,
         executor: &Executor,
-        place: &Place<'_>,
+        place: &Place,
         start: usize,
         tokens: &[TokenId],
         rows: u32,
@@ -236,10 +237,10 @@ impl Passes {
 
     /// Writes the inputs of a decode pass of at most [`batch_limit`](Self::batch_limit) sequences,
     /// all with the same RoPE frequencies, and returns its launches.
-    pub(super) fn decode(&mut self, executor: &Executor, batch: &[Next<'_, '_>]) -> Result<Arc<Pass>> {
+    pub(super) fn decode(&mut self, executor: &Executor, batch: &[Next<'_>]) -> Result<Arc<Pass>> {
         let rows = batch_rows(batch.len());
         let end = batch.iter().filter_map(|next| next.position).max().map_or(1, |last| last + 1);
-        let places: Vec<&Place<'_>> = batch.iter().map(|next| next.place).collect();
+        let places: Vec<&Place> = batch.iter().map(|next| next.place).collect();
         let pass = self.pass(executor, &places, Phase::Decode, rows, end)?;
         let gpu = &executor.gpu;
         if let Some(tokens) = batch.iter().map(|next| next.token).collect::<Option<Vec<_>>>() {
@@ -249,7 +250,7 @@ impl Passes {
         let positions = batch.iter().map(|next| next.position.unwrap_or(0) as u32);
         gpu.write(&pass.rows.kv.positions, &padded(positions, 0, rows))?;
         let unused = executor.pool.unused_slot();
-        let slot = |next: &Next<'_, '_>| next.position.map_or(unused, |at| next.place.lease.slot(at));
+        let slot = |next: &Next<'_>| next.position.map_or(unused, |at| next.place.lease.slot(at));
         gpu.write(&pass.rows.kv.slots, &padded(batch.iter().map(slot), unused, rows))?;
         Ok(pass)
     }
@@ -259,7 +260,7 @@ impl Passes {
     pub(super) fn prepare_sizes(
         &mut self,
         executor: &Executor,
-        place: &Place<'_>,
+        place: &Place,
         capacity: usize,
     ) -> Result<()> {
         for tokens in [1, capacity] {
@@ -277,7 +278,7 @@ impl Passes {
     fn pass(
         &mut self,
         executor: &Executor,
-        places: &[&Place<'_>],
+        places: &[&Place],
         phase: Phase,
         rows: u32,
         tokens: usize,
@@ -313,7 +314,7 @@ impl Passes {
     fn prepare(
         &mut self,
         executor: &Executor,
-        places: &[&Place<'_>],
+        places: &[&Place],
         phase: Phase,
         rows: u32,
         tokens: usize,
@@ -348,7 +349,7 @@ impl Passes {
     fn table(
         &mut self,
         executor: &Executor,
-        places: &[&Place<'_>],
+        places: &[&Place],
         (rows, blocks): (u32, u32),
     ) -> Result<Buffer> {
         let gpu = &executor.gpu;

@@ -10,6 +10,7 @@
 //! Passes of one size share prepared launches; positions, slots and block tables are in buffers.
 
 mod batch;
+mod blocks;
 mod executor;
 mod launches;
 mod pool;
@@ -32,7 +33,10 @@ pub use ruvllm_gpu::{
 use ruvllm_gpu::{Gpu, Selection};
 use ruvllm_kernels::attention::KvFormat;
 use ruvllm_kv_cache::KvPolicy;
+use ruvllm_kv_cache::prefix::TreeStatistics;
+use ruvllm_memory::{PagePool, PoolConfig, Tenant};
 use ruvllm_models::{Model, ModelConfig};
+use ruvllm_text::TokenId;
 
 use self::batch::GpuBatch;
 use self::executor::Executor;
@@ -41,6 +45,7 @@ use self::refusal::{NAME, Refusal};
 pub use self::report::{GpuKernel, GpuLoadTimes, GpuSelfTest, gpu_choose, gpu_self_test};
 pub use self::session::GpuSession;
 use self::weights::DeviceWeights;
+use super::batch::PrefixSharing;
 use super::{BackendBatch, BackendSession, DeviceMemory, InferenceBackend};
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
@@ -121,6 +126,8 @@ pub struct GpuBackend {
     converted: Vec<String>,
     times: GpuLoadTimes,
     executor: Executor,
+    /// Names of tenants; its memory is never used.
+    tenants: PagePool,
 }
 
 impl GpuBackend {
@@ -162,7 +169,11 @@ impl GpuBackend {
         times.read = start.elapsed() - times.open;
         let (executor, context, converted) = upload(gpu, &model, options, codec.sampled_ids(), &mut times)
             .map_err(|refusal| refusal.into_error(&name))?;
-        Ok(Self { codec, context, prefill_chunk: options.prefill_chunk, converted, times, executor })
+        let budget = PoolConfig::new(0).page_bytes;
+        let tenants =
+            PagePool::new(PoolConfig::new(budget)).map_err(|source| Error::KvBudget { budget, source })?;
+        let prefill_chunk = options.prefill_chunk;
+        Ok(Self { codec, context, prefill_chunk, converted, times, executor, tenants })
     }
 
     /// Name and driver of the adapter.
@@ -201,11 +212,20 @@ impl GpuBackend {
     /// # Errors
     /// As [`InferenceBackend::session`].
     pub fn gpu_session(&self, capacity: usize) -> Result<GpuSession<'_>> {
+        self.session_of(capacity, None)
+    }
+
+    /// Creates a sequence, with the longest stored prefix of a prompt if one is given.
+    fn session_of(
+        &self,
+        capacity: usize,
+        prompt: Option<(&[TokenId], &PrefixSharing<'_>)>,
+    ) -> Result<GpuSession<'_>> {
         if capacity > self.context {
             let (what, model_context) = ("the sequence".to_owned(), self.context);
             return Err(Error::ContextTooLong { what, tokens: capacity, model_context });
         }
-        GpuSession::new(&self.executor, &self.codec, capacity)
+        GpuSession::new(&self.executor, &self.codec, capacity, prompt)
     }
 }
 
@@ -239,7 +259,7 @@ impl InferenceBackend for GpuBackend {
     }
 
     fn kv_room(&self) -> usize {
-        self.executor.pool.free_tokens()
+        self.executor.pool.blocks.room()
     }
 
     fn device_memory(&self) -> Option<DeviceMemory> {
@@ -251,6 +271,19 @@ impl InferenceBackend for GpuBackend {
             weights: self.weight_bytes(),
             kv: self.kv_bytes(),
         })
+    }
+
+    fn shares_prefixes(&self) -> bool {
+        true
+    }
+
+    fn prefix_statistics(&self) -> Option<TreeStatistics> {
+        Some(self.executor.pool.blocks.statistics())
+    }
+
+    /// In a pool of names alone.
+    fn tenant(&self, path: &str) -> Result<Tenant, ruvllm_memory::Error> {
+        self.tenants.tenant(path)
     }
 
     fn is_lost(&self) -> bool {

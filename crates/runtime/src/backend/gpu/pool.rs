@@ -1,11 +1,11 @@
-//! KV blocks of all sequences, and RoPE tables.
-
-use std::sync::{Mutex, PoisonError};
+//! Keys and values of all sequences, and RoPE tables.
 
 use ruvllm_gpu::{Buffer, Gpu, KV_BLOCK_TOKENS, KvBlocks, Result};
 use ruvllm_kernels::rope::{RopeFrequencies, RopeTable};
 use ruvllm_kv_cache::KvRopes;
 use ruvllm_models::ModelConfig;
+
+use super::blocks::BlockPool;
 
 /// Tokens of a KV block.
 const BLOCK: usize = KV_BLOCK_TOKENS as usize;
@@ -14,25 +14,18 @@ const BLOCK: usize = KV_BLOCK_TOKENS as usize;
 #[derive(Debug)]
 pub(super) struct KvPool {
     layers: Vec<KvBlocks>,
-    blocks: u32,
-    free: Mutex<Vec<u32>>,
-}
-
-/// Blocks of a sequence; dropping them frees them.
-#[derive(Debug)]
-pub(super) struct Lease<'p> {
-    pool: &'p KvPool,
-    blocks: Vec<u32>,
+    n_blocks: u32,
+    pub(super) blocks: BlockPool,
 }
 
 impl KvPool {
     /// Allocates blocks for `tokens` tokens, and one for padding rows.
     pub(super) fn new(gpu: &Gpu, config: &ModelConfig, tokens: usize) -> Result<Self> {
-        let blocks = tokens.div_ceil(BLOCK) as u32;
+        let n_blocks = tokens.div_ceil(BLOCK) as u32;
         let (kv_heads, head_dim) = (config.n_kv_heads as u32, config.head_dim as u32);
-        let layer = |_| KvBlocks::new(gpu, blocks + 1, kv_heads, head_dim);
+        let layer = |_| KvBlocks::new(gpu, n_blocks + 1, kv_heads, head_dim);
         let layers = (0..config.n_layers).map(layer).collect::<Result<_>>()?;
-        Ok(Self { layers, blocks, free: Mutex::new((0..blocks).rev().collect()) })
+        Ok(Self { layers, n_blocks, blocks: BlockPool::new(n_blocks, BLOCK) })
     }
 
     /// Tokens, in whole blocks, whose keys and values take at most `bytes`; at least one block.
@@ -54,43 +47,12 @@ impl KvPool {
 
     /// Block of the keys and values of padding rows.
     pub(super) fn unused_block(&self) -> u32 {
-        self.blocks
+        self.n_blocks
     }
 
     /// Slot of the keys and values of padding rows.
     pub(super) fn unused_slot(&self) -> u32 {
-        self.blocks * KV_BLOCK_TOKENS
-    }
-
-    /// Tokens for which blocks are free.
-    pub(super) fn free_tokens(&self) -> usize {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).len() * BLOCK
-    }
-
-    /// Takes blocks for `tokens` tokens; the error is the number of tokens that fit.
-    pub(super) fn lease(&self, tokens: usize) -> std::result::Result<Lease<'_>, usize> {
-        let n = tokens.div_ceil(BLOCK);
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(kept) = free.len().checked_sub(n) else { return Err(free.len() * BLOCK) };
-        Ok(Lease { pool: self, blocks: free.split_off(kept) })
-    }
-}
-
-impl Lease<'_> {
-    /// Block table of the sequence.
-    pub(super) fn blocks(&self) -> &[u32] {
-        &self.blocks
-    }
-
-    /// Slot of the keys and values of a position.
-    pub(super) fn slot(&self, position: usize) -> u32 {
-        self.blocks[position / BLOCK] * KV_BLOCK_TOKENS + (position % BLOCK) as u32
-    }
-}
-
-impl Drop for Lease<'_> {
-    fn drop(&mut self) {
-        self.pool.free.lock().unwrap_or_else(PoisonError::into_inner).append(&mut self.blocks);
+        self.n_blocks * KV_BLOCK_TOKENS
     }
 }
 

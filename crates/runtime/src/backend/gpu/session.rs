@@ -3,11 +3,13 @@
 use std::ops::ControlFlow;
 
 use ruvllm_gpu::Dispatch;
+use ruvllm_kv_cache::prefix::{PrefixKey, Scope};
 use ruvllm_text::TokenId;
 
 use super::executor::{Executor, Ids, MAX_ROWS, Next, Passes, Place};
 use super::launches::Pass;
 use super::refusal::{NAME, device_error};
+use crate::backend::batch::PrefixSharing;
 use crate::backend::sequence::BackendSession;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
@@ -21,24 +23,49 @@ use crate::error::{Error, Result};
 pub struct GpuSession<'b> {
     executor: &'b Executor,
     codec: &'b TextCodec,
-    pub(super) place: Place<'b>,
+    pub(super) place: Place,
     pub(super) len: usize,
+    /// First tokens that the products of prompts have computed: their keys and values have the same
+    /// bits in every sequence that begins with them.
+    as_prompt: usize,
     capacity: usize,
     logits: Vec<f32>, // [vocab_size] of the last pass
 }
 
 impl<'b> GpuSession<'b> {
-    /// An empty sequence of at most `capacity` tokens.
-    pub(super) fn new(executor: &'b Executor, codec: &'b TextCodec, capacity: usize) -> Result<Self> {
-        let lease = executor.pool.lease(capacity).map_err(|room| Error::Backend {
-            backend: NAME.to_owned(),
-            action: format!("make a sequence of {capacity} tokens"),
-            source: format!("the KV cache on the device has room for {room}; raise GpuOptions::kv_tokens")
-                .into(),
-        })?;
-        let id = executor.passes().next_sequence();
-        let place = Place { id, lease, long: executor.angles.is_long(capacity) };
-        Ok(Self { executor, codec, place, len: 0, capacity, logits: Vec::new() })
+    /// A sequence of at most `capacity` tokens: empty, or with the longest stored prefix of a
+    /// prompt, the last token left out.
+    pub(super) fn new(
+        executor: &'b Executor,
+        codec: &'b TextCodec,
+        capacity: usize,
+        prompt: Option<(&[TokenId], &PrefixSharing<'_>)>,
+    ) -> Result<Self> {
+        let (blocks, long) = (&executor.pool.blocks, executor.angles.is_long(capacity));
+        let taken = match prompt {
+            None => blocks.lease(capacity).map(|lease| (lease, 0)),
+            Some((prompt, sharing)) => {
+                blocks.lease_with_prefix(capacity, &prefix_key(sharing, long), prompt, sharing.min_tokens)
+            }
+        };
+        let (lease, len) = taken.map_err(no_room(format!("make a sequence of {capacity} tokens")))?;
+        let place = Place { id: executor.passes().next_sequence(), lease, long };
+        Ok(Self { executor, codec, place, len, as_prompt: len, capacity, logits: Vec::new() })
+    }
+
+    /// Stores those of the first `tokens`, the sequence's own, that were computed as a prompt.
+    pub(super) fn keep_prefix(&self, tokens: &[TokenId], sharing: &PrefixSharing<'_>) {
+        let tokens = &tokens[..tokens.len().min(self.as_prompt)];
+        let key = prefix_key(sharing, self.place.long);
+        self.executor.pool.blocks.keep(&self.place.lease, &key, tokens, sharing.shared_tokens);
+    }
+
+    /// Counts tokens up to `end` that the products of prompts have computed.
+    fn prefilled(&mut self, end: usize) {
+        if self.as_prompt == self.len {
+            self.as_prompt = end;
+        }
+        self.len = end;
     }
 
     /// Appends `prompt`, at least one token, then decodes up to `n` tokens greedily. Each is passed
@@ -66,7 +93,7 @@ impl<'b> GpuSession<'b> {
         let pass = self.last_pass(&mut passes, prompt)?;
         let action = || format!("compute positions {start}..{}", end + n - 1);
         let mut reading = passes.start_argmax(executor, &pass, Ids::All).map_err(failed(action()))?;
-        self.len = end;
+        self.prefilled(end);
         for step in 1..=n {
             // The next step reads its token on the device.
             let next = if step < n {
@@ -135,7 +162,7 @@ impl<'b> GpuSession<'b> {
             }
             let list: Vec<&Dispatch> = pass.keys.iter().collect();
             self.executor.gpu.run(&list).map_err(failed(action))?;
-            self.len = end;
+            self.prefilled(end);
             rest = later;
         }
     }
@@ -147,7 +174,7 @@ impl<'b> GpuSession<'b> {
         let pass = self.last_pass(&mut passes, tokens)?;
         let action = format!("compute positions {start}..{}", start + tokens.len());
         executor.gpu.run(&pass.keys.iter().collect::<Vec<_>>()).map_err(failed(action))?;
-        self.len = start + tokens.len();
+        self.prefilled(start + tokens.len());
         Ok(())
     }
 
@@ -157,6 +184,7 @@ impl<'b> GpuSession<'b> {
         let (executor, end) = (self.executor, self.len + tokens.len());
         let mut passes = executor.passes();
         let action = format!("compute positions {}..{end}", self.len);
+        let decode = decode && tokens.len() == 1;
         let pass = match tokens {
             &[token] if decode => {
                 let next = Next { place: &self.place, position: Some(self.len), token: Some(token) };
@@ -175,7 +203,11 @@ impl<'b> GpuSession<'b> {
         if let Some(cap) = executor.config.decoder.logits_soft_cap {
             soft_cap(&mut self.logits, cap);
         }
-        self.len = end;
+        if decode {
+            self.len = end;
+        } else {
+            self.prefilled(end);
+        }
         Ok(())
     }
 }
@@ -192,7 +224,18 @@ impl BackendSession for GpuSession<'_> {
     }
 
     fn truncate(&mut self, len: usize) -> Result<usize> {
-        self.len = self.len.min(len);
+        let len = self.len.min(len);
+        let action = || format!("go on behind {len} tokens");
+        let unshared = self.executor.pool.blocks.unshare(&mut self.place.lease, len);
+        self.len = match unshared.map_err(no_room(action()))? {
+            None => len,
+            Some(kept) => {
+                // Block tables on the device are those of a number.
+                self.place.id = self.executor.passes().next_sequence();
+                kept
+            }
+        };
+        self.as_prompt = self.as_prompt.min(self.len);
         Ok(self.len)
     }
 
@@ -225,6 +268,27 @@ impl BackendSession for GpuSession<'_> {
         on_token: &mut dyn FnMut(TokenId) -> ControlFlow<()>,
     ) -> Result<()> {
         GpuSession::greedy(self, prompt, n, on_token)
+    }
+}
+
+/// Key of the prefixes of a tenant, apart by RoPE frequencies.
+fn prefix_key(sharing: &PrefixSharing<'_>, long: bool) -> PrefixKey {
+    PrefixKey {
+        // The prefixes end with the backend, which has one model and one format.
+        model: [0; 32],
+        adapter: None,
+        kv_format: "f16".into(),
+        rope_scaling: if long { "long" } else { "usual" }.into(),
+        scope: Scope::Tenant(sharing.tenant.into()),
+    }
+}
+
+/// Error of a sequence that has no room in the KV cache.
+fn no_room(action: String) -> impl FnOnce(usize) -> Error {
+    move |room| Error::Backend {
+        backend: NAME.to_owned(),
+        action,
+        source: format!("the KV cache on the device has room for {room}; raise GpuOptions::kv_tokens").into(),
     }
 }
 
