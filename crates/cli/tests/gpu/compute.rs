@@ -80,8 +80,8 @@ fn bench_has_the_fields_of_the_cpu_and_names_the_gpu() {
 #[test]
 fn parallel_requests_are_measured_on_the_gpu() {
     let Some(gpu) = gpu() else { return };
-    let arguments = ["bench", "--parallel", "1,3", "-p", "12", "-n", "4", "-r", "1", "--device", &gpu];
-    let document = run(&[&arguments[..], &["--json"]].concat()).json();
+    let arguments = ["bench", "--parallel", "1,3", "-n", "4", "-r", "1", "--device", &gpu];
+    let document = run(&[&arguments[..], &["-p", "12", "--json"]].concat()).json();
     assert!(document.get("isa").is_none() && document["gpu"]["adapter"].is_string(), "{document}");
     let results = document["parallel"].as_array().unwrap();
     for (result, parallel) in results.iter().zip([1, 3]) {
@@ -89,9 +89,11 @@ fn parallel_requests_are_measured_on_the_gpu() {
         assert_eq!((&result["threads"], &result["kv"]), (&1.into(), &"f16".into()));
         assert!(result["tokens_per_s"].as_f64().unwrap() > 0.0, "{result}");
     }
-    run(&[&arguments[..], &["--shared-prefix", "8"]].concat())
-        .fails_with(2, &["--shared-prefix", "no prefix cache", "--device cpu"]);
-    run(&[&arguments[..], &["--speculation", "2"]].concat())
+    let shared = ["-p", "48", "--shared-prefix", "40", "--json"];
+    let document = run(&[&arguments[..], &shared].concat()).json();
+    // A whole block of 32 tokens, that the uncounted round has stored.
+    assert_eq!(document["parallel"][1]["cached_tokens"], 3 * 32, "{document}");
+    run(&[&arguments[..], &["-p", "12", "--speculation", "2"]].concat())
         .fails_with(2, &["--speculation", "no drafts", "--device cpu"]);
 }
 

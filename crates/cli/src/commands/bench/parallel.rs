@@ -126,15 +126,9 @@ pub(super) fn measure(args: &BenchArgs) -> Result<Document> {
 
 /// Rejects settings that a GPU does not have.
 fn check_device(args: &BenchArgs, is_gpu: bool) -> Result<()> {
-    let conflict = |flag, lacks: &str| {
-        let reason = format!("a GPU {lacks}; leave it out, or measure with --device cpu");
-        Err(Error::Conflict { flag, reason })
-    };
-    if is_gpu && args.shared_prefix > 0 {
-        return conflict("--shared-prefix", "has no prefix cache");
-    }
     if is_gpu && args.speculation.setting() != Speculation::Off {
-        return conflict("--speculation", "computes no drafts");
+        let reason = "a GPU computes no drafts; leave it out, or measure with --device cpu".to_owned();
+        return Err(Error::Conflict { flag: "--speculation", reason });
     }
     Ok(())
 }
