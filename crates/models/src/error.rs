@@ -216,6 +216,17 @@ pub enum Error {
         architecture: String,
     },
 
+    /// A layer has its experts in one tensor and single ones beside it.
+    #[error(
+        "tensor `{joint}` holds all experts of a layer, and `{single}` a single one: remove those of one form"
+    )]
+    MixedExperts {
+        /// Name of the tensor of all experts.
+        joint: String,
+        /// Name of a matrix of a single expert.
+        single: String,
+    },
+
     /// A tensor is stored in a weight format that has no kernels.
     #[error("tensor `{name}` has type {found}, which is not supported (supported: {supported})")]
     UnsupportedTensorType {

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 try:
     import peft
@@ -123,6 +124,21 @@ def name_answers(folder):
     (folder / "1_LogitScore/config.json").write_text(json.dumps(dict(false_token_id=no, true_token_id=yes)))
 
 
+def separate_experts(folder):
+    """Rewrites a folder of Llama 4 with a matrix per expert in the place of one transposed tensor."""
+    separate = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        head, _, part = name.partition(".experts.")
+        if not part:
+            separate[name] = tensor
+            continue
+        parts = ["gate_proj", "up_proj"] if part == "gate_up_proj" else [part]
+        for expert, matrix in enumerate(tensor):
+            for own, rows in zip(parts, matrix.T.chunk(len(parts))):
+                separate[f"{head}.experts.{expert}.{own}.weight"] = rows.contiguous()
+    save_file(separate, folder / "model.safetensors", metadata=dict(format="pt"))
+
+
 def is_mixture(model):
     return any(".experts." in name for name in model.state_dict())
 
@@ -169,6 +185,9 @@ def make(out, family, number, draw):
     # Of Granite and Phi, that form has been published by nobody.
     stacked = is_mixture(model) and not family.startswith(("granite", "phi")) and maybe(draw, 0.3)
     model.save_pretrained(folder, **(dict(save_original_format=False) if stacked else {}))
+    if stacked and family == "llama4":
+        # Its experts are always in one tensor, but for folders of quantizers.
+        separate_experts(folder)
     if family == "qwen3_reranker":
         name_answers(folder)
     vocabulary = fields.get("text_config", fields)["vocab_size"]

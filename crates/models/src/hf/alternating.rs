@@ -88,6 +88,11 @@ impl Alternating {
         Ok(tensors)
     }
 
+    /// A tensor of a layer that is not taken.
+    pub(super) fn any(&self, layer: usize) -> Option<&Stored> {
+        self.0.range((layer, "", "")..(layer + 1, "", "")).next().map(|(_, stored)| stored)
+    }
+
     /// A tensor that no layer has taken.
     pub(super) fn left_over(self) -> Option<Stored> {
         self.0.into_values().next()

@@ -75,7 +75,8 @@ pub(super) enum StackForm {
     /// All experts in one tensor in which gate and up alternate, with biases: transposed, or in
     /// MXFP4.
     Alternating,
-    /// All experts in one tensor, transposed, the columns of gate before those of up.
+    /// All experts in one tensor, transposed, the columns of gate before those of up, or a matrix
+    /// per expert as usual.
     Halves,
 }
 
@@ -183,6 +184,18 @@ impl Experts {
             Some(rest) => format!("mlp.{rest}"),
             None => name.to_owned(),
         }
+    }
+
+    /// Number and stack of an expert's matrix, `rest` of whose name is behind `experts.`; gpt-oss
+    /// has none.
+    pub(super) fn single(&self, rest: &str) -> Option<(usize, usize)> {
+        if self.form == StackForm::Alternating {
+            return None;
+        }
+        let (expert, part) = rest.strip_suffix(".weight")?.split_once('.')?;
+        // Written back, so that `+1` and `01` are no experts.
+        let number = expert.parse::<usize>().ok().filter(|number| number.to_string() == expert)?;
+        Some((number, self.parts.iter().position(|known| *known == part)?))
     }
 
     /// Name of a matrix of an expert, or of that of all experts.

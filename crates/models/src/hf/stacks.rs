@@ -2,8 +2,9 @@
 //!
 //! transformers 4 stores a matrix per expert; transformers 5 reads and writes these too, and
 //! computes with gate and up joint and all experts in one tensor, which it stores on request.
-//! Stacks of the first form, and gate and up of the second, are made in memory when they are asked
-//! for.
+//! Folders of Llama 4 have one transposed tensor as published, and a matrix per expert as quantized
+//! by llm-compressor. Stacks of matrices per expert, and gate and up of the joint form, are made in
+//! memory when they are asked for.
 
 use std::collections::BTreeMap;
 
@@ -37,24 +38,19 @@ impl Stacks {
     ) -> Result<Option<Stored>> {
         let Some(rest) = name.strip_prefix("mlp.experts.") else { return Ok(Some(stored)) };
         let stored_name = stored.name.clone();
-        let replaced = match rest {
-            _ if experts.form != StackForm::Usual => match self.alternating.take(layer, rest, stored) {
+        let replaced = if let Some((expert, stack)) = experts.single(rest) {
+            self.single.insert((layer, stack, expert), stored)
+        } else if experts.form != StackForm::Usual {
+            match self.alternating.take(layer, rest, stored) {
                 Ok(replaced) => replaced,
                 Err(stored) => return Ok(Some(stored)),
-            },
-            JOINT_GATE_UP => self.joint.insert((layer, 0), stored),
-            JOINT_DOWN => self.joint.insert((layer, 2), stored),
-            JOINT_UP if !experts.is_gated => self.joint.insert((layer, 1), stored),
-            _ => {
-                let place = rest.strip_suffix(".weight").and_then(|rest| rest.split_once('.'));
-                let place = place.and_then(|(expert, part)| {
-                    // Written back, so that `+1` and `01` are no experts.
-                    let number =
-                        expert.parse::<usize>().ok().filter(|number| number.to_string() == expert)?;
-                    Some((number, experts.parts.iter().position(|known| *known == part)?))
-                });
-                let Some((expert, stack)) = place else { return Ok(Some(stored)) };
-                self.single.insert((layer, stack, expert), stored)
+            }
+        } else {
+            match rest {
+                JOINT_GATE_UP => self.joint.insert((layer, 0), stored),
+                JOINT_DOWN => self.joint.insert((layer, 2), stored),
+                JOINT_UP if !experts.is_gated => self.joint.insert((layer, 1), stored),
+                _ => return Ok(Some(stored)),
             }
         };
         match replaced {
@@ -79,7 +75,8 @@ impl Stacks {
         let (width, inner, count) = (model_dim as u64, sizes.ffn_dim as u64, sizes.count as u64);
         let mut tensors = Vec::with_capacity(STACKS.len() * layers.len());
         for &layer in layers {
-            if experts.form != StackForm::Usual {
+            self.check_form(layer)?;
+            if experts.form != StackForm::Usual && self.any_single(layer).is_none() {
                 tensors.extend(self.alternating.layer(experts, layer, (model_dim, sizes))?);
                 continue;
             }
@@ -113,6 +110,22 @@ impl Stacks {
             Some(stored) => {
                 Err(Error::UnexpectedTensor { name: stored.name, architecture: architecture.to_owned() })
             }
+        }
+    }
+
+    /// A matrix of a single expert of a layer.
+    fn any_single(&self, layer: usize) -> Option<&Stored> {
+        self.single.range((layer, 0, 0)..(layer + 1, 0, 0)).next().map(|(_, stored)| stored)
+    }
+
+    /// Checks that the experts of a layer are in one form.
+    fn check_form(&self, layer: usize) -> Result<()> {
+        let joint = self.joint.range((layer, 0)..(layer + 1, 0)).next().map(|(_, stored)| stored);
+        match (self.any_single(layer), joint.or(self.alternating.any(layer))) {
+            (Some(single), Some(joint)) => {
+                Err(Error::MixedExperts { joint: joint.name.clone(), single: single.name.clone() })
+            }
+            _ => Ok(()),
         }
     }
 

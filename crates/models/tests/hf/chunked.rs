@@ -6,7 +6,7 @@ use ruvllm_models::{Checkpoint, Compute, Model, ModelConfig, Scoring, Window};
 use serde_json::{Value as Json, json};
 
 use crate::mixtures::{bits, changed, changed_file, folder, form, prompt};
-use crate::support::{Copy, tensors};
+use crate::support::{Copy, Weight, assert_same_tensors, tensors};
 
 fn load(checkpoint: &dyn Checkpoint) -> Model {
     Model::load(checkpoint, &mut |_| ()).expect("it loads")
@@ -122,6 +122,94 @@ fn experts_are_transposed() {
             value(made_down, (expert * 32 + input) * 16 + inner),
             value(&down, (expert * 16 + inner) * 32 + input)
         );
+    }
+}
+
+/// The form `llama4` with a matrix per expert, as llm-compressor writes them.
+fn single_experts() -> Copy {
+    let copy = Copy::of_folder(&form("llama4"));
+    let (joint, mut weights): (Vec<_>, Vec<_>) =
+        copy.weights().into_iter().partition(|weight| weight.name.contains(".experts."));
+    for weight in joint {
+        let (stem, name) = weight.name.rsplit_once('.').expect("a name");
+        let [_, columns, all_rows] = weight.shape[..] else { panic!("{:?}", weight.shape) };
+        let parts = if name == "down_proj" { &["down_proj"][..] } else { &["gate_proj", "up_proj"] };
+        let rows = all_rows / parts.len();
+        for (expert, data) in weight.data.chunks(2 * columns * all_rows).enumerate() {
+            for (part, name) in parts.iter().enumerate() {
+                let value = |row: usize, column: usize| {
+                    let index = column * all_rows + part * rows + row;
+                    [data[2 * index], data[2 * index + 1]]
+                };
+                let data = (0..rows).flat_map(|row| (0..columns).flat_map(move |column| value(row, column)));
+                weights.push(Weight {
+                    name: format!("{stem}.{expert}.{name}.weight"),
+                    dtype: weight.dtype,
+                    shape: vec![rows, columns],
+                    data: data.collect(),
+                });
+            }
+        }
+    }
+    copy.write("model.safetensors", &weights);
+    copy
+}
+
+#[test]
+fn single_experts_are_those_of_one_tensor() {
+    let copy = single_experts();
+    let single = copy.open().expect("it opens");
+    assert_same_tensors(&single, &folder("llama4"));
+    assert!(logits(&load(&single)) == logits(&load(&folder("llama4"))));
+    // As a part of a larger model.
+    let mut weights = copy.weights();
+    weights.iter_mut().for_each(|weight| weight.name = format!("language_model.{}", weight.name));
+    copy.write("model.safetensors", &weights);
+    assert_same_tensors(&copy.open().expect("it opens"), &folder("llama4"));
+}
+
+#[test]
+fn missing_and_mixed_experts_are_named() {
+    let refused = |change: &dyn Fn(&mut Vec<Weight>)| {
+        let copy = single_experts();
+        let mut weights = copy.weights();
+        change(&mut weights);
+        copy.write("model.safetensors", &weights);
+        copy.open().map(|_| ()).expect_err("refused").to_string()
+    };
+    let joint = |layer: usize, name: &str| {
+        let name = format!("model.layers.{layer}.feed_forward.experts.{name}");
+        let weights = Copy::of_folder(&form("llama4")).weights();
+        weights.into_iter().find(|weight| weight.name == name).expect("a tensor")
+    };
+    let single = "model.layers.3.feed_forward.experts.0.gate_proj.weight";
+    for name in ["gate_up_proj", "down_proj"] {
+        assert_eq!(
+            refused(&|weights| weights.push(joint(3, name))),
+            format!(
+                "tensor `model.layers.3.feed_forward.experts.{name}` holds all experts of a layer, and `{single}` a \
+                 single one: remove those of one form"
+            )
+        );
+    }
+    for name in ["2.up_proj", "3.down_proj", "0.gate_proj"] {
+        let name = format!("model.layers.1.feed_forward.experts.{name}.weight");
+        let error = refused(&|weights| weights.retain(|weight| weight.name != name));
+        assert_eq!(error, format!("tensor `{name}` is missing"));
+    }
+    let none =
+        refused(&|weights| weights.retain(|weight| !weight.name.contains("layers.3.feed_forward.experts.")));
+    assert_eq!(none, "tensor `model.layers.3.feed_forward.experts.gate_up_proj` is missing");
+    let renamed = |from: &str, to: &str| {
+        refused(&|weights| {
+            let weight = weights.iter_mut().find(|weight| weight.name == from).expect("a tensor");
+            weight.name = to.to_owned();
+        })
+    };
+    for number in ["4", "03", "+3"] {
+        let name = format!("model.layers.1.feed_forward.experts.{number}.up_proj.weight");
+        let error = renamed("model.layers.1.feed_forward.experts.3.up_proj.weight", &name);
+        assert!(error.contains("experts.3.up_proj.weight` is missing") || error.contains(&name), "{error}");
     }
 }
 

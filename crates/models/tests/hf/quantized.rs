@@ -19,7 +19,7 @@ use crate::support::{Copy, Weight};
 const TOLERANCE: f64 = 5e-4;
 
 /// Folder, type of the first layer's key projection, and `general.source.quantization`.
-const FOLDERS: [(&str, TensorType, &str); 10] = [
+const FOLDERS: [(&str, TensorType, &str); 12] = [
     ("awq", TensorType::Q4_1, "awq, 4 bit, groups of 32"),
     ("gptq", TensorType::Q4_0, "gptq, 4 bit, groups of 32"),
     ("gptq_zeros", TensorType::Q4_1, "gptq, 4 bit, a group per row"),
@@ -37,6 +37,12 @@ const FOLDERS: [(&str, TensorType, &str); 10] = [
         "compressed_int",
         TensorType::Q8_0,
         "compressed-tensors, int-quantized, 8 bit, a scale per row or matrix",
+    ),
+    ("llama4_packed", TensorType::Q4_0, "compressed-tensors, pack-quantized, 4 bit, groups of 32"),
+    (
+        "llama4_float",
+        TensorType::BF16,
+        "compressed-tensors, float-quantized, 8 bit, a scale per row or matrix",
     ),
 ];
 

@@ -1,6 +1,6 @@
 """Makes a folder for each quantization method of Hugging Face folders, and what transformers computes with its weights.
 
-    python3 make.py [--natural OUTPUT]
+    python3 make.py [--natural OUTPUT] [FORM ...]
 
 Needs torch, transformers 5.24 and compressed-tensors 0.20; with autoawq 0.2.9 and auto-gptq 0.7.1 on the path
 (`PYTHONPATH`, unpacked, of which no kernel is run), their own unpacking is compared with the one here. The weights are
@@ -193,6 +193,16 @@ FORMS = {
 }
 
 
+# Experts of Llama 4, one matrix each, as llm-compressor writes them.
+LLAMA4 = dict(num_hidden_layers=2, intermediate_size=32, intermediate_size_mlp=64, num_local_experts=3, num_experts_per_tok=1,
+              interleave_moe_layer_step=1, attention_chunk_size=12, attn_scale=0.3, floor_scale=8, no_rope_layers=[1, 1],
+              rope_theta=None, rope_parameters=dict(rope_type="default", rope_theta=10000.0))
+FORMS |= {
+    "llama4_packed": ("Llama4ForCausalLM", LLAMA4, FORMS["compressed_packed"][2], FORMS["compressed_packed"][3]),
+    "llama4_float": ("Llama4ForCausalLM", LLAMA4, FORMS["compressed_float"][2], FORMS["compressed_float"][3]),
+}
+
+
 def fill(model, generator):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -207,10 +217,14 @@ def fill(model, generator):
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--natural", type=Path)
-    output = arguments.parse_args().natural
+    arguments.add_argument("forms", nargs="*", metavar="FORM")
+    arguments = arguments.parse_args()
+    output = arguments.natural
     natural, output = output is not None, output or HERE
     torch.set_num_threads(1)
     for seed, (name, (class_name, changes, quantization, quantize)) in enumerate(FORMS.items()):
+        if arguments.forms and name not in arguments.forms:
+            continue
         print(name)
         generator = torch.Generator().manual_seed(seed)
         fields = {key: value for key, value in (COMMON | changes).items() if value is not None or key == "sliding_window"}
@@ -223,7 +237,7 @@ def main():
         shutil.rmtree(folder, ignore_errors=True)
         # A matrix per expert, as published folders have them.
         model.half().save_pretrained(folder)
-        tensors, quantized, restored = load_file(folder / "model.safetensors"), {}, {}
+        tensors, quantized, restored = single_experts(load_file(folder / "model.safetensors")), {}, {}
         for tensor, weight in tensors.items():
             stem, _, end = tensor.rpartition(".")
             if end == "weight" and stem.endswith(MATRICES):
@@ -248,20 +262,37 @@ def main():
         print(f"  logits of deviation {logits.std():.1f}")
 
 
+def single_experts(tensors):
+    """The tensors with a matrix per expert where transformers saves the experts of Llama 4 in one."""
+    single = {}
+    for name, tensor in tensors.items():
+        head, _, part = name.partition(".feed_forward.experts.")
+        if not part:
+            single[name] = tensor
+            continue
+        for expert, matrix in enumerate(tensor):
+            halves = matrix.T.chunk(2) if part == "gate_up_proj" else [matrix.T]
+            for own, half in zip(["gate_proj", "up_proj"] if part == "gate_up_proj" else ["down_proj"], halves):
+                single[f"{head}.feed_forward.experts.{expert}.{own}.weight"] = half.contiguous()
+    return single
+
+
 def to_own(tensors, model):
     """The tensors under the model's own names: experts joined, as transformers 5 computes with them."""
     own, experts = {}, {}
     for name, tensor in tensors.items():
-        head, _, rest = name.partition(".mlp.experts.")
+        head, _, rest = name.partition(".experts.")
         if rest:
             expert, part, _ = rest.split(".")
             experts.setdefault(head, {}).setdefault(int(expert), {})[part] = tensor
         else:
             own[name] = tensor
     for head, parts in experts.items():
-        gate_up = [torch.cat([parts[i]["gate_proj"], parts[i]["up_proj"]]) for i in sorted(parts)]
-        own[f"{head}.mlp.experts.gate_up_proj"] = torch.stack(gate_up)
-        own[f"{head}.mlp.experts.down_proj"] = torch.stack([parts[i]["down_proj"] for i in sorted(parts)])
+        gate_up = torch.stack([torch.cat([parts[i]["gate_proj"], parts[i]["up_proj"]]) for i in sorted(parts)])
+        down = torch.stack([parts[i]["down_proj"] for i in sorted(parts)])
+        is_transposed = model.config.model_type.startswith("llama4")
+        own[f"{head}.experts.gate_up_proj"] = gate_up.transpose(1, 2) if is_transposed else gate_up
+        own[f"{head}.experts.down_proj"] = down.transpose(1, 2) if is_transposed else down
     if model.config.tie_word_embeddings:
         own.setdefault("lm_head.weight", own["model.embed_tokens.weight"])
     return own
