@@ -8,6 +8,7 @@ use gguf_rs_lite::TensorData;
 
 use super::shards::Stored;
 use super::transpose::transpose;
+use crate::error::Result;
 use crate::weights::weight_format;
 
 /// Values of a quant block of MXFP4.
@@ -40,9 +41,19 @@ pub(super) enum RowForm {
 impl ExpertRows {
     /// The bytes in GGUF: biases in f32, rows of floats in their type or of blocks of MXFP4, one
     /// expert behind the other. `data` has the bytes of stored tensors.
-    pub(super) fn bytes(&self, data: impl Fn(&Stored) -> Option<TensorData>) -> Option<Vec<u8>> {
+    ///
+    /// # Errors
+    /// Any error of `data`.
+    pub(super) fn bytes(&self, data: impl Fn(&Stored) -> Result<TensorData>) -> Result<Option<Vec<u8>>> {
         let stored = data(&self.stored)?;
-        let bytes = stored.as_bytes();
+        let exponents = match &self.form {
+            RowForm::Mxfp4(scales) => Some(data(scales)?),
+            RowForm::Bias | RowForm::Transposed => None,
+        };
+        Ok(self.made(stored.as_bytes(), exponents.as_ref().map(TensorData::as_bytes)))
+    }
+
+    fn made(&self, bytes: &[u8], exponents: Option<&[u8]>) -> Option<Vec<u8>> {
         match &self.form {
             RowForm::Bias => {
                 let format = self.stored.tensor_type.and_then(weight_format)?;
@@ -60,9 +71,9 @@ impl ExpertRows {
                     _ => None,
                 }
             }
-            RowForm::Mxfp4(scales) => {
+            RowForm::Mxfp4(_) => {
                 let blocks_of_row = *self.stored.dims.get(1)? as usize;
-                Some(self.repacked(bytes, data(scales)?.as_bytes(), blocks_of_row))
+                Some(self.repacked(bytes, exponents?, blocks_of_row))
             }
         }
     }

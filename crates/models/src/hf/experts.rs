@@ -171,12 +171,10 @@ impl Experts {
 
     /// The name of a tensor behind the number of its layer, with `mlp.` as its beginning.
     pub(super) fn usual_name(&self, name: &str) -> String {
-        if let Some([gate_up, down]) = self.joint {
-            return match name {
-                _ if name == gate_up => format!("mlp.experts.{JOINT_GATE_UP}"),
-                _ if name == down => format!("mlp.experts.{JOINT_DOWN}"),
-                _ => name.to_owned(),
-            };
+        match self.joint {
+            Some([gate_up, _]) if name == gate_up => return format!("mlp.experts.{JOINT_GATE_UP}"),
+            Some([_, down]) if name == down => return format!("mlp.experts.{JOINT_DOWN}"),
+            _ => {}
         }
         let of_experts = |beginning| name.strip_prefix(beginning).filter(|rest| rest.starts_with("experts."));
         let of_alias = |alias| name.strip_prefix(alias);
@@ -203,6 +201,11 @@ impl Experts {
         if let Some([gate_up, down]) = self.joint {
             return format!("model.layers.{layer}.{}", if stack == 2 { down } else { gate_up });
         }
+        self.shown_single(layer, expert, stack)
+    }
+
+    /// Name of a matrix of an expert.
+    pub(super) fn shown_single(&self, layer: usize, expert: usize, stack: usize) -> String {
         let part = self.parts[stack];
         format!("model.layers.{layer}.{}experts.{expert}.{part}.weight", self.prefix())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gguf_rs_lite::TensorInfo;
+use gguf_rs_lite::{TensorInfo, TensorType};
 
 use super::fields::Fields;
 use super::keys::Keys;
@@ -73,7 +73,7 @@ impl JointProjections {
     /// The tensors of the first `n_layers` layers.
     ///
     /// # Errors
-    /// A projection that is missing, of another shape, or quantized.
+    /// A projection that is missing, of another shape, or in quant blocks.
     pub(super) fn finish(mut self, sizes: &Sizes, n_layers: usize) -> Result<Vec<Tensor>> {
         let Some(latent) = &sizes.latent else { return Ok(Vec::new()) };
         let (n_heads, of_head) = (sizes.n_heads, latent.still_dim + latent.value_dim);
@@ -86,15 +86,15 @@ impl JointProjections {
                 return Err(Error::TensorShape { name: stored.name, expected: dims, found: stored.dims });
             }
             let tensor_type = stored.supported_type()?;
-            if stored.packed.is_some() {
+            if ![TensorType::F32, TensorType::F16, TensorType::BF16].contains(&tensor_type) {
                 let (name, found) = (stored.name, tensor_type.name());
-                let supported = "F32, F16 and BF16: keys and values of a head are taken apart".to_owned();
+                let supported =
+                    "F32, F16, BF16 and FP8: keys and values of a head are taken apart".to_owned();
                 return Err(Error::UnsupportedTensorType { name, found, supported });
             }
-            let row_bytes = stored.byte_len() / (n_heads * of_head).max(1);
             let values = (0..n_heads).map(|head| {
                 let rows = head * of_head + latent.still_dim..(head + 1) * of_head;
-                Slice { bytes: rows.start * row_bytes..rows.end * row_bytes, ..Slice::whole(&stored) }
+                Slice::rows(&stored, rows)
             });
             let mut push = |part: &str, dims: [usize; 2], origin| -> Result<()> {
                 let dims = [dims[0] as u64, dims[1] as u64, n_heads as u64];

@@ -100,6 +100,7 @@ pub(super) const GRANITE: Experts = Experts {
     ffn_dim: None,
     renormalize: None,
     joint: Some(["block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"]),
+    beginning: Some("block_sparse_moe."),
     ..USUAL
 };
 

@@ -179,7 +179,11 @@ impl HfFolder {
     pub fn quantized(&self) -> Option<&str> {
         self.tensors.iter().find_map(|tensor| match &tensor.origin {
             Origin::Experts(ExpertRows { stored, form: RowForm::Mxfp4(_), .. }) => Some(stored.name.as_str()),
-            Origin::Stored(stored, _) if stored.packed.is_some() => Some(stored.name.as_str()),
+            Origin::Stored(stored, _) | Origin::Experts(ExpertRows { stored, .. })
+                if stored.packed.is_some() =>
+            {
+                Some(stored.name.as_str())
+            }
             Origin::Stacked(slices) => {
                 let mut stored = slices.iter().map(|slice| &slice.stored);
                 stored.find(|stored| stored.packed.is_some()).map(|stored| stored.name.as_str())
@@ -299,7 +303,7 @@ impl Checkpoint for HfFolder {
                 return bytes.map(TensorBytes::Made).ok_or_else(missing);
             }
             Origin::Experts(rows) => {
-                let bytes = rows.bytes(|stored| self.shards.data(stored).ok());
+                let bytes = rows.bytes(|stored| self.shards.data(stored))?;
                 return bytes.map(TensorBytes::Made).ok_or_else(missing);
             }
             Origin::Stored(stored, change) => (stored, *change),

@@ -71,4 +71,16 @@ impl Slice {
     pub(super) fn whole(stored: &Stored) -> Self {
         Self { bytes: 0..stored.byte_len(), stored: stored.clone(), factor: 1.0 }
     }
+
+    /// Rows of a tensor, those of all experts one below the other. Of FP8 only these are made.
+    pub(super) fn rows(stored: &Stored, rows: Range<usize>) -> Self {
+        if let Some(packed) = stored.packed.as_ref().and_then(|packed| packed.of_rows(rows.clone())) {
+            let columns = stored.dims.first().copied().unwrap_or(0);
+            let dims = vec![columns, rows.len() as u64];
+            return Self::whole(&Stored { dims, packed: Some(packed), ..stored.clone() });
+        }
+        let all_rows: u64 = stored.dims.iter().skip(1).product();
+        let row_bytes = stored.byte_len() / (all_rows as usize).max(1);
+        Self { bytes: rows.start * row_bytes..rows.end * row_bytes, ..Self::whole(stored) }
+    }
 }

@@ -42,6 +42,9 @@ pub(super) trait Repack: fmt::Debug + Send + Sync {
     /// Number of bytes that are made.
     fn byte_len(&self) -> usize;
 
+    /// Some of the rows, those of all experts one below the other; `None` if only all can be made.
+    fn of_rows(&self, rows: Range<usize>) -> Option<Arc<dyn Repack>>;
+
     /// The bytes. `data` has those of stored tensors.
     ///
     /// # Errors

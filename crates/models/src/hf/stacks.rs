@@ -81,11 +81,12 @@ impl Stacks {
                 continue;
             }
             if let Some(stored) = self.joint.remove(&(layer, 0)) {
-                let half = joint(&stored, [width, 2 * inner, count])? / 2;
+                check_dims(&stored, [width, 2 * inner, count])?;
+                let half = sizes.ffn_dim;
                 for stack in [0, 1] {
                     let slices = (0..sizes.count).map(|expert| {
                         let first = (2 * expert + stack) * half;
-                        Slice { bytes: first..first + half, ..Slice::whole(&stored) }
+                        Slice::rows(&stored, first..first + half)
                     });
                     let origin = Origin::Stacked(slices.collect());
                     tensors.push(stacked(layer, stack, [width, inner, count], &stored, origin)?);
@@ -138,9 +139,14 @@ impl Stacks {
             },
         };
         let stored = self.joint.remove(&(layer, stack)).ok_or_else(missing)?;
-        joint(&stored, dims)?;
-        let whole = Slice::whole(&stored);
-        stacked(layer, stack, dims, &stored, Origin::Stacked(vec![whole]))
+        check_dims(&stored, dims)?;
+        let [_, rows, experts] = dims.map(|dim| dim as usize);
+        let slices = match stored.packed {
+            // Made expert by expert.
+            Some(_) => (0..experts).map(|i| Slice::rows(&stored, i * rows..(i + 1) * rows)).collect(),
+            None => vec![Slice::whole(&stored)],
+        };
+        stacked(layer, stack, dims, &stored, Origin::Stacked(slices))
     }
 
     /// One stack of single matrices.
@@ -152,8 +158,14 @@ impl Stacks {
         count: usize,
     ) -> Result<Tensor> {
         let mut slices: Vec<Slice> = Vec::new();
+        let is_single = self.any_single(layer).is_some();
         for expert in 0..count {
-            let missing = || Error::MissingTensor { name: experts.shown(layer, expert, stack) };
+            let missing = || Error::MissingTensor {
+                name: match is_single {
+                    true => experts.shown_single(layer, expert, stack),
+                    false => experts.shown(layer, expert, stack),
+                },
+            };
             let stored = self.single.remove(&(layer, stack, expert)).ok_or_else(missing)?;
             let type_of_stack = slices.first().map_or(stored.type_name, |first| first.stored.type_name);
             if stored.dims != dims {
@@ -173,13 +185,13 @@ impl Stacks {
     }
 }
 
-/// Checks the shape of a tensor of all experts and returns the bytes of one.
-fn joint(stored: &Stored, dims: [u64; 3]) -> Result<usize> {
-    if stored.dims != dims {
-        let (name, found) = (stored.name.clone(), stored.dims.clone());
-        return Err(Error::TensorShape { name, expected: dims.to_vec(), found });
+/// Checks the shape of a tensor of all experts.
+fn check_dims(stored: &Stored, dims: [u64; 3]) -> Result<()> {
+    if stored.dims == dims {
+        return Ok(());
     }
-    Ok(stored.byte_len() / (dims[2] as usize).max(1))
+    let (name, found) = (stored.name.clone(), stored.dims.clone());
+    Err(Error::TensorShape { name, expected: dims.to_vec(), found })
 }
 
 fn stacked(layer: usize, stack: usize, dims: [u64; 3], stored: &Stored, origin: Origin) -> Result<Tensor> {

@@ -17,6 +17,7 @@ mod latents;
 mod mixtures;
 mod prediction;
 mod quantized;
+mod quantized_experts;
 mod refused;
 mod rerankers;
 mod rotary_encoders;

@@ -138,3 +138,38 @@ const SCALE_TYPES: &str = "F32, F16, BF16, F8_E8M0";
 pub(super) fn check_scale_type(stored: &Stored) -> Result<()> {
     floats(stored, &[]).map(|_| ())
 }
+
+/// Rows and columns that share a scale, from the shape of the scales of so many matrices of
+/// `[rows, columns]`; tiles are whole.
+pub(super) fn cells_of_experts(
+    scales: &Stored,
+    experts: usize,
+    [rows, columns]: [usize; 2],
+    tile: Option<[u64; 2]>,
+) -> Result<Cells> {
+    check_scale_type(scales)?;
+    let dims: Vec<usize> =
+        scales.dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect();
+    let grid = match dims[..] {
+        [] | [1] => return Ok(Cells { rows: experts.saturating_mul(rows), columns }),
+        [found] if found == experts => Some([1, 1]),
+        [groups, grid_rows, found] if found == experts && groups > 0 && grid_rows > 0 => {
+            Some([grid_rows, groups])
+        }
+        _ => None,
+    };
+    let width = |groups: usize| match tile.and_then(|[_, width]| usize::try_from(width).ok()) {
+        // The last tile of a row may be cut.
+        Some(width) if columns.div_ceil(width.max(1)) == groups => Some(width.min(columns)),
+        _ => columns.is_multiple_of(groups).then_some(columns / groups),
+    };
+    let cells = grid.and_then(|[grid_rows, groups]| {
+        let height = rows.is_multiple_of(grid_rows).then_some(rows / grid_rows)?;
+        Some(Cells { rows: height, columns: width(groups)? })
+    });
+    cells.ok_or_else(|| {
+        let expected = format!("whole tiles of {experts} matrices of {rows} rows and {columns} columns");
+        let reason = format!("has shape {:?}, expected scales of {expected}", scales.dims);
+        Error::QuantizedTensor { name: scales.name.clone(), reason }
+    })
+}

@@ -1,10 +1,13 @@
 //! A quantized matrix in parts, and its quant blocks.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use gguf_rs_lite::{TensorData, TensorType};
 use ruvllm_kernels::quant::WeightFormat;
 
 use super::super::shards::{Repack, Shards, Stored};
-use super::grid::{Cells, Grid, GridBytes, check_scale_type, read_order};
+use super::grid::{Cells, Grid, GridBytes, cells_of_experts, check_scale_type, read_order};
 use super::layout::{BLOCK, FLOAT8, Layout, TILE_ROWS, Tile, per_word};
 use super::parts::{
     G_IDX, Parts, QWEIGHT, QZEROS, SCALES, WEIGHT, WEIGHT_G_IDX, WEIGHT_PACKED, WEIGHT_SCALE,
@@ -14,11 +17,17 @@ use super::scheme::Method;
 use crate::error::{Error, Result};
 use crate::weights::weight_format;
 
-/// A quantized matrix.
-#[derive(Debug)]
+/// A quantized matrix, or those of all experts of a layer, one below the other.
+#[derive(Debug, Clone)]
 pub(super) struct Packed {
     /// Rows and columns.
     shape: [usize; 2],
+    /// Matrices in a tensor of all experts.
+    experts: Option<usize>,
+    /// Rows that bytes are made of.
+    rows: Range<usize>,
+    /// Rows of the scales above the first one.
+    scale_rows_above: usize,
     tensor_type: TensorType,
     format: WeightFormat,
     layout: Layout,
@@ -219,15 +228,50 @@ impl Packed {
     /// A matrix of numbers of 8 bits.
     fn float8(stem: &str, mut parts: Parts, tile: Option<[u64; 2]>) -> Result<Self> {
         let quants = parts.require(stem, WEIGHT)?;
-        check_type(&quants, "F8_E4M3")?;
-        let [rows, columns] = sides(&quants)?;
-        let shape = [times(&quants, rows, 1)?, times(&quants, columns, 1)?];
         let scales = match parts.take(WEIGHT_SCALE_INV) {
             Some(scales) => scales,
             None => parts.require(stem, WEIGHT_SCALE)?,
         };
-        let cells = cells_of(&scales, shape, tile)?;
-        Self::typed(Self::untyped(shape, Layout::Float8, cells, (quants, scales, None, None)))
+        Self::of_float8(quants, scales, tile)
+    }
+
+    /// A matrix of numbers of 8 bits, or those of all experts of a layer.
+    pub(super) fn of_float8(quants: Stored, scales: Stored, tile: Option<[u64; 2]>) -> Result<Self> {
+        check_type(&quants, "F8_E4M3")?;
+        let [columns, rows, experts] = quants.dims[..] else {
+            let [rows, columns] = sides(&quants)?;
+            let shape = [times(&quants, rows, 1)?, times(&quants, columns, 1)?];
+            let cells = cells_of(&scales, shape, tile)?;
+            return Self::typed(Self::untyped(shape, Layout::Float8, cells, (quants, scales, None, None)));
+        };
+        if [columns, rows, experts].contains(&0) {
+            return Err(bad(&quants, format!("has shape {:?}, expected matrices", quants.dims)));
+        }
+        let experts = times(&quants, experts, 1)?;
+        let (rows, columns) = (times(&quants, rows, 1)?, times(&quants, columns, 1)?);
+        let cells = cells_of_experts(&scales, experts, [rows, columns], tile)?;
+        let shape = [times(&quants, rows as u64, experts)?, columns];
+        let packed = Self::untyped(shape, Layout::Float8, cells, (quants, scales, None, None));
+        Ok(Self { experts: Some(experts), ..packed })
+    }
+
+    /// A matrix of numbers of 8 bits, the `index`-th of those that a tensor has the scales of:
+    /// `count` for each expert.
+    pub(super) fn of_expert(
+        quants: Stored,
+        scales: Stored,
+        experts: usize,
+        count: usize,
+        index: usize,
+        tile: Option<[u64; 2]>,
+    ) -> Result<Self> {
+        check_type(&quants, "F8_E4M3")?;
+        let [rows, columns] = sides(&quants)?;
+        let shape = [times(&quants, rows, 1)?, times(&quants, columns, 1)?];
+        let of_expert = [times(&quants, rows, count)?, shape[1]];
+        let cells = cells_of_experts(&scales, experts, of_expert, tile)?;
+        let packed = Self::untyped(shape, Layout::Float8, cells, (quants, scales, None, None));
+        Ok(Self { scale_rows_above: index.saturating_mul(shape[0]), ..packed })
     }
 
     /// A matrix with a type that any matrix may have.
@@ -242,7 +286,20 @@ impl Packed {
             true => (TensorType::F16, WeightFormat::F16),
             false => (TensorType::BF16, WeightFormat::BF16),
         };
-        Self { shape, tensor_type, format, layout, cells, quants, scales, zeros, order }
+        Self {
+            shape,
+            experts: None,
+            rows: 0..shape[0],
+            scale_rows_above: 0,
+            tensor_type,
+            format,
+            layout,
+            cells,
+            quants,
+            scales,
+            zeros,
+            order,
+        }
     }
 
     /// The matrix in quant blocks that keep its quants, if there are such.
@@ -283,19 +340,21 @@ impl Packed {
         Ok((!is_usual).then_some(stored))
     }
 
-    /// The tensor with the quants.
-    pub(super) fn quants(&self) -> &Stored {
-        &self.quants
-    }
-
-    /// The type that its bytes are made in.
-    pub(super) fn tensor_type(&self) -> TensorType {
-        self.tensor_type
-    }
-
-    /// Dimensions, fastest-varying first.
-    pub(super) fn dims(&self) -> Vec<u64> {
-        self.shape.iter().rev().map(|&side| side as u64).collect()
+    /// The tensor as which it is listed.
+    pub(super) fn listed(self, name: String) -> Stored {
+        let [rows, columns] = self.shape.map(|side| side as u64);
+        Stored {
+            name,
+            shard: self.quants.shard,
+            range: self.quants.range.clone(),
+            tensor_type: Some(self.tensor_type),
+            type_name: self.tensor_type.name(),
+            dims: match self.experts.map(|experts| experts as u64) {
+                Some(experts) => vec![columns, rows / experts.max(1), experts],
+                None => vec![columns, rows],
+            },
+            packed: Some(Arc::new(self)),
+        }
     }
 
     fn row_bytes(&self) -> usize {
@@ -304,7 +363,7 @@ impl Packed {
 
     /// Writes the quants of a row from a column on.
     fn write(&self, grid: &Grid, (row, left): (usize, usize), quants: &[u8], out: &mut [u8]) -> Result<()> {
-        let (scale, zero) = grid.at(row, left);
+        let (scale, zero) = grid.at(self.scale_rows_above + row, left);
         match self.tensor_type {
             TensorType::Q4_0 => {
                 out[..2].copy_from_slice(&self.half(scale, row, left)?);
@@ -334,10 +393,11 @@ impl Packed {
         out: &mut [u8],
     ) -> Result<()> {
         let mut values = [0.0; BLOCK];
-        let first = grid.at(row, left);
+        let scale_row = self.scale_rows_above + row;
+        let first = grid.at(scale_row, left);
         let is_one_group = grid.is_one_group(left, quants.len());
         for (i, (value, &quant)) in values.iter_mut().zip(quants).enumerate() {
-            let (scale, zero) = if is_one_group { first } else { grid.at(row, left + i) };
+            let (scale, zero) = if is_one_group { first } else { grid.at(scale_row, left + i) };
             *value = match self.layout {
                 Layout::Float8 => scale * FLOAT8[usize::from(quant)],
                 _ => scale * (f32::from(quant) - f32::from(zero)),
@@ -375,7 +435,13 @@ impl Packed {
 
 impl Repack for Packed {
     fn byte_len(&self) -> usize {
-        self.shape[0] * self.row_bytes()
+        self.rows.len() * self.row_bytes()
+    }
+
+    fn of_rows(&self, rows: Range<usize>) -> Option<Arc<dyn Repack>> {
+        // Words of other layouts hold several rows.
+        (self.layout == Layout::Float8)
+            .then(|| Arc::new(Self { rows, experts: None, ..self.clone() }) as Arc<_>)
     }
 
     fn bytes(&self, data: &dyn Fn(&Stored) -> Result<TensorData>) -> Result<Vec<u8>> {
@@ -399,19 +465,19 @@ impl Repack for Packed {
                     .map(|(stored, data)| (stored, data.as_bytes())),
             },
         )?;
-        let [rows, columns] = self.shape;
+        let columns = self.shape[1];
         let (row_bytes, block_bytes) = (self.row_bytes(), self.format.block_bytes());
         let mut out = vec![0; self.byte_len()];
         let mut tile: Tile = [[0; BLOCK]; TILE_ROWS];
-        for top in (0..rows).step_by(TILE_ROWS) {
-            let height = TILE_ROWS.min(rows - top);
+        for top in self.rows.clone().step_by(TILE_ROWS) {
+            let height = TILE_ROWS.min(self.rows.end - top);
             for left in (0..columns).step_by(BLOCK) {
                 let width = BLOCK.min(columns - left);
                 self.layout.read(quants.as_bytes(), self.shape, (top, height), (left, width), &mut tile);
                 let at = left / self.format.block_len() * block_bytes;
                 let bytes = width.div_ceil(self.format.block_len()) * block_bytes;
                 for (i, quants) in tile[..height].iter().enumerate() {
-                    let start = (top + i) * row_bytes + at;
+                    let start = (top - self.rows.start + i) * row_bytes + at;
                     self.write(&grid, (top + i, left), &quants[..width], &mut out[start..start + bytes])?;
                 }
             }

@@ -6,6 +6,7 @@
 //! for symmetric ones, `Q4_1` for 4 bits with zero points. Others become F16 or BF16, as the
 //! methods' own code dequantizes them. ADR-0117 has the errors.
 
+mod experts;
 mod grid;
 mod layout;
 mod matrix;
@@ -16,10 +17,11 @@ mod scheme;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
+use self::experts::ExpertScales;
 use self::matrix::Packed;
-use self::parts::{OF_ACTIVATIONS, Parts, WEIGHT};
+use self::parts::{OF_ACTIVATIONS, Parts, WEIGHT, WEIGHT_SCALE_INV};
+use self::scheme::Method;
 pub(super) use self::scheme::Scheme;
 use super::shards::{Shards, Stored};
 use crate::error::{Error, Result};
@@ -32,7 +34,9 @@ pub(super) fn collect(scheme: &Scheme, stored: Vec<Stored>, shards: &Shards) -> 
     let method = scheme.method;
     let mut matrices: BTreeMap<String, Parts> = BTreeMap::new();
     let mut tensors = Vec::with_capacity(stored.len());
+    let mut of_experts = ExpertScales::default();
     for tensor in stored {
+        let Some(tensor) = of_experts.take(method, tensor) else { continue };
         let Some((stem, end)) = tensor.name.rsplit_once('.') else {
             tensors.push(tensor);
             continue;
@@ -49,6 +53,11 @@ pub(super) fn collect(scheme: &Scheme, stored: Vec<Stored>, shards: &Shards) -> 
             None => tensors.push(tensor),
         }
     }
+    let joint = |tensor: Stored| match tensor.tensor_type {
+        Some(_) => Ok(tensor),
+        None => of_experts.joint(method, tensor),
+    };
+    let mut tensors: Vec<Stored> = tensors.into_iter().map(joint).collect::<Result<_>>()?;
     let plain: HashMap<String, &'static str> =
         tensors.iter().map(|tensor| (tensor.name.clone(), tensor.type_name)).collect();
     for (stem, parts) in matrices {
@@ -62,20 +71,30 @@ pub(super) fn collect(scheme: &Scheme, stored: Vec<Stored>, shards: &Shards) -> 
                 }
             });
         }
-        let packed = Packed::new(method, &stem, parts, shards)?;
-        let first = packed.quants();
-        let (shard, range) = (first.shard, first.range.clone());
-        tensors.push(Stored {
-            name,
-            shard,
-            range,
-            tensor_type: Some(packed.tensor_type()),
-            type_name: packed.tensor_type().name(),
-            dims: packed.dims(),
-            packed: Some(Arc::new(packed)),
-        });
+        tensors.push(matrix(method, &stem, parts, &mut of_experts, shards)?.listed(name));
     }
+    // No model has these names.
+    tensors.extend(of_experts.left_over());
     // In the order of the files, which is that of reading.
     tensors.sort_by(|a, b| (a.shard, a.range.start, &a.name).cmp(&(b.shard, b.range.start, &b.name)));
     Ok(tensors)
+}
+
+/// A matrix of its parts, or with scales beside those of other experts.
+fn matrix(
+    method: Method,
+    stem: &str,
+    mut parts: Parts,
+    of_experts: &mut ExpertScales,
+    shards: &Shards,
+) -> Result<Packed> {
+    if let Some(quants) = parts.without_scales() {
+        if let Some(single) = of_experts.single(stem, quants, method.tile()) {
+            return single;
+        }
+        if let Some(scales) = of_experts.of_granite(stem) {
+            parts.insert(WEIGHT_SCALE_INV, scales);
+        }
+    }
+    Packed::new(method, stem, parts, shards)
 }

@@ -45,6 +45,14 @@ impl Method {
         }
     }
 
+    /// Rows and columns with one scale, in FP8.
+    pub(super) fn tile(self) -> Option<[u64; 2]> {
+        match self {
+            Self::Float8 { tile } | Self::Compressed { tile, .. } => tile,
+            Self::Awq { .. } | Self::Gptq { .. } => None,
+        }
+    }
+
     pub(super) fn has_activation_scales(self) -> bool {
         matches!(self, Self::Float8 { .. } | Self::Compressed { .. })
     }
@@ -62,6 +70,12 @@ impl Parts {
     /// True if the quants are among them.
     pub(super) fn has_quants(&self) -> bool {
         [QWEIGHT, WEIGHT_PACKED, WEIGHT].iter().any(|end| self.0.contains_key(end))
+    }
+
+    /// Quants in FP8 without scales beside them.
+    pub(super) fn without_scales(&self) -> Option<&Stored> {
+        let has_scales = [WEIGHT_SCALE, WEIGHT_SCALE_INV].iter().any(|end| self.0.contains_key(end));
+        self.0.get(WEIGHT).filter(|_| !has_scales)
     }
 
     pub(super) fn take(&mut self, end: &str) -> Option<Stored> {

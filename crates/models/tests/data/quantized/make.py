@@ -27,7 +27,7 @@ from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 HERE = Path(__file__).parent
 TOKENS, EVERY = 40, 5
-MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+MATRICES = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 COMMON = dict(hidden_size=64, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
@@ -202,6 +202,51 @@ FORMS |= {
     "llama4_float": ("Llama4ForCausalLM", LLAMA4, FORMS["compressed_float"][2], FORMS["compressed_float"][3]),
 }
 
+# Experts in one tensor: as Mistral Small 4 is published, as llm-compressor wrote Granite's, and as transformers saves a model
+# that it has quantized itself, with the scales alone in one tensor. Of the last, tiles lie across the border of gate and up.
+FORMS |= {
+    "fp8_experts": ("Mistral4ForCausalLM", dict(
+                        rms_norm_eps=1e-6, head_dim=None, num_key_value_heads=4, kv_lora_rank=32, q_lora_rank=32, qk_nope_head_dim=16,
+                        qk_rope_head_dim=8, v_head_dim=16, n_routed_experts=3, n_shared_experts=1, num_experts_per_tok=2,
+                        moe_intermediate_size=24, first_k_dense_replace=0, n_group=1, topk_group=1, norm_topk_prob=True,
+                        tie_word_embeddings=False, rope_theta=None, rope_parameters=dict(
+                            rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, rope_theta=10000.0, mscale=1.0, mscale_all_dim=1.0,
+                            original_max_position_embeddings=12, llama_4_scaling_beta=0.4)),
+                    dict(quant_method="fp8", activation_scheme="static", weight_block_size=None, modules_to_not_convert=["lm_head"]),
+                    lambda weight, natural, _: scalar(*float8(weight, tuple(weight.shape), natural, "weight_scale_inv", torch.float32))),
+    "compressed_experts": ("GraniteMoeForCausalLM", dict(
+                               head_dim=None, num_local_experts=3, num_experts_per_tok=2, intermediate_size=24, attention_multiplier=0.3),
+                           FORMS["compressed_float"][2], FORMS["compressed_float"][3]),
+    # Keys and values of a head are 40 rows, and tiles 32.
+    "fp8_latents": ("DeepseekV3ForCausalLM", dict(
+                        rms_norm_eps=1e-6, head_dim=None, num_key_value_heads=4, kv_lora_rank=32, q_lora_rank=32, qk_nope_head_dim=24,
+                        qk_rope_head_dim=8, v_head_dim=16, n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2,
+                        moe_intermediate_size=32, first_k_dense_replace=0, n_group=2, topk_group=1, tie_word_embeddings=False),
+                    FORMS["fp8"][2], FORMS["fp8"][3]),
+    "fp8_saved": ("Qwen3MoeForCausalLM", dict(num_experts=3, num_experts_per_tok=2, moe_intermediate_size=48, norm_topk_prob=True),
+                  FORMS["fp8"][2], FORMS["fp8"][3]),
+}
+
+
+def scalar(parts, values):
+    """One scale of the matrix, and one of its inputs, which is not used."""
+    parts["weight_scale_inv"] = parts["weight_scale_inv"].reshape(())
+    return parts | dict(activation_scale=torch.tensor(0.5)), values
+
+
+def of_experts(name, weight, quantize):
+    """Tensors and values of the matrices of all experts."""
+    made = [quantize(matrix.double()) for matrix in weight]
+    stem = name.removesuffix(".weight")
+    quantized = {}
+    for part in made[0][0]:
+        own = torch.stack([parts[part] for parts, _ in made])
+        if own.dim() == 1 and part == "weight_scale_inv":
+            own = own[:, None, None]
+        end = part if stem != name else part.replace("weight_", "").replace("weight", "")
+        quantized[f"{stem}.{end}" if stem != name else f"{stem}_{end}".rstrip("_")] = own
+    return quantized, torch.stack([values for _, values in made])
+
 
 def fill(model, generator):
     with torch.no_grad():
@@ -238,9 +283,15 @@ def main():
         # A matrix per expert, as published folders have them.
         model.half().save_pretrained(folder)
         tensors, quantized, restored = single_experts(load_file(folder / "model.safetensors")), {}, {}
+        if name == "fp8_saved":
+            tensors = to_own(tensors, model)
+            del tensors["lm_head.weight"]
         for tensor, weight in tensors.items():
             stem, _, end = tensor.rpartition(".")
-            if end == "weight" and stem.endswith(MATRICES):
+            if weight.dim() == 3:
+                parts, restored[tensor] = of_experts(tensor, weight, lambda matrix: quantize(matrix, natural, generator))
+                quantized |= separated(parts) if name == "fp8_saved" else parts
+            elif end == "weight" and stem.endswith(MATRICES):
                 parts, values = quantize(weight.double(), natural, generator)
                 quantized |= {f"{stem}.{part}": value for part, value in parts.items()}
                 restored[tensor] = values
@@ -262,6 +313,21 @@ def main():
         print(f"  logits of deviation {logits.std():.1f}")
 
 
+def separated(parts):
+    """The quants with a matrix per expert."""
+    single = {}
+    for name, tensor in parts.items():
+        head, _, part = name.rpartition(".")
+        names = dict(gate_up_proj=["gate_proj", "up_proj"], down_proj=["down_proj"]).get(part)
+        if names is None:
+            single[name] = tensor
+            continue
+        for expert, matrix in enumerate(tensor):
+            for own, rows in zip(names, matrix.chunk(len(names))):
+                single[f"{head}.{expert}.{own}.weight"] = rows.contiguous()
+    return single
+
+
 def single_experts(tensors):
     """The tensors with a matrix per expert where transformers saves the experts of Llama 4 in one."""
     single = {}
@@ -281,8 +347,10 @@ def to_own(tensors, model):
     """The tensors under the model's own names: experts joined, as transformers 5 computes with them."""
     own, experts = {}, {}
     for name, tensor in tensors.items():
+        name = name.replace("input_linear.weight", "experts.gate_up_proj").replace("output_linear.weight", "experts.down_proj")
+        name = name.replace("router.layer.weight", "router.weight")
         head, _, rest = name.partition(".experts.")
-        if rest:
+        if "." in rest:
             expert, part, _ = rest.split(".")
             experts.setdefault(head, {}).setdefault(int(expert), {})[part] = tensor
         else:
