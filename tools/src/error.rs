@@ -37,6 +37,12 @@ pub enum Error {
         /// The marker's name.
         marker: String,
     },
+    /// Rows cannot be added to a table of another run.
+    #[error("--add: {reason}; measure all policies again, without --add")]
+    OtherRun {
+        /// The difference.
+        reason: String,
+    },
     /// A table lacks a number that a plot shows.
     #[error("{place} has no {figure}")]
     NoFigure {

@@ -183,6 +183,7 @@ mod tests {
             "kv-quality",
             "kv-quality --file a.txt --model b.gguf --limit 49152 --kv q8 --program ruvllm",
             "kv-quality --only passkey,bytes --trials 2",
+            "kv-quality --only perplexity --kv q8 --add",
             "quantize-table --llama bin --model a.gguf --file b.txt --type Q4_0,Q2_K --limit 8192 --no-record",
             "plots",
             "bench --peer llama-bench=x --model a.gguf --model b.gguf -p 512 -n 64 -t 1,2 --rounds 3",

@@ -44,6 +44,10 @@ pub struct KvQualityArgs {
     /// always comes first
     #[arg(long, value_name = "POLICY")]
     pub kv: Vec<String>,
+    /// Adds the rows of --kv to the recorded perplexities, whose text and f16 must be those of this
+    /// run, instead of replacing them
+    #[arg(long, requires = "kv", conflicts_with = "no_record")]
+    pub add: bool,
     /// A text to calibrate policies with nuq3 on, which are left out without it; another one than
     /// the text to measure
     #[arg(long, value_name = "FILE")]

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::kv_eval::{KvPart, KvQualityArgs, eval};
 use super::machine::Machine;
-use super::{kv_bytes, kv_passkey, programs, report, section};
+use super::{kv_bytes, kv_passkey, kv_rows, programs, report, section};
 use xtask::Workspace;
 use xtask::process::CommandLine;
 
@@ -117,7 +117,12 @@ fn perplexity(workspace: &Workspace, program: &Path, args: &KvQualityArgs) -> Re
     if args.no_record {
         return Ok(());
     }
-    section::record(workspace, PAGE, SECTION, &markdown(&machine, args.context, &points))?;
+    let mut text = markdown(&machine, args.context, &points);
+    if args.add {
+        let recorded = section::recorded(workspace, PAGE, SECTION)?;
+        text = kv_rows::added(&recorded, &text, &POLICIES).map_err(|reason| Error::OtherRun { reason })?;
+    }
+    section::record(workspace, PAGE, SECTION, &text)?;
     plots::plots(workspace)
 }
 

@@ -13,6 +13,7 @@ mod kv_bytes;
 mod kv_eval;
 mod kv_passkey;
 mod kv_quality;
+mod kv_rows;
 mod limits;
 mod machine;
 mod model;

@@ -64,6 +64,19 @@ pub(crate) fn record(workspace: &Workspace, page: &str, name: &str, block: &str)
     Ok(())
 }
 
+/// Content of section `name` of a page.
+///
+/// # Errors
+/// [`Error::NoMarker`], [`Error::Io`].
+pub(super) fn recorded(workspace: &Workspace, page: &str, name: &str) -> Result<String> {
+    let text = workspace.read(page)?;
+    let [begin, end] = ["begin", "end"].map(|side| format!("<!-- bench:{name}:{side} -->"));
+    let section = text.split_once(&format!("{begin}\n")).and_then(|(_, rest)| rest.split_once(&end));
+    let (section, _) = section
+        .ok_or_else(|| Error::NoMarker { path: workspace.path(page), marker: format!("bench:{name}") })?;
+    Ok(section.to_owned())
+}
+
 /// Parses a section's name: lower-case letters, digits, dashes and underscores.
 pub(super) fn parse_name(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
