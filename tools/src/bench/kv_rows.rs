@@ -30,8 +30,8 @@ fn policy(row: &str) -> &str {
     row.split('`').nth(1).unwrap_or_default()
 }
 
-/// Adds the rows of a run to a recorded section, in the order of the policies `order`; replaces rows
-/// of the same policies, and names the run.
+/// Adds the rows of a run to a recorded section, in the order of the policies `order`; replaces
+/// rows of the same policies, and names the run.
 ///
 /// # Errors
 /// A reason, if one of the two is not such a section, or if texts or baselines differ.
