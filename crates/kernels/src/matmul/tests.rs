@@ -125,6 +125,52 @@ fn every_remainder_gives_the_same_bits() {
     }
 }
 
+/// Rows of the first and of the last stored quants and grid points; one or both ends of a quant
+/// block are the half-precision number 1, its scale in most formats.
+fn extreme_matrix(format: WeightFormat, rows: usize, cols: usize) -> PackedMatrix {
+    let mut blocks = Vec::new();
+    for row in 0..rows {
+        for _ in 0..cols / format.block_len() {
+            let start = blocks.len();
+            blocks.resize(start + format.block_bytes(), if row % 2 == 0 { 0xff } else { 0 });
+            let end = blocks.len();
+            blocks[start..start + 2].copy_from_slice(&[0x00, 0x3c]);
+            blocks[end - 2..].copy_from_slice(&[0x00, 0x3c]);
+        }
+    }
+    matrix(format, rows, cols, &blocks)
+}
+
+/// Sums of 16 bits at their limits: the signs of a token are those of a weight row, or the
+/// opposite.
+///
+/// Of eight activations one is 127 times the scale, the others `level` times; the levels are on
+/// both sides of the limit of the formats that have one.
+#[test]
+fn the_largest_products_of_many_tokens_do_not_overflow() {
+    let (pool, scalar) = (ThreadPool::single(), Kernels::for_isa(crate::Isa::Scalar).unwrap());
+    let (rows, cols, levels) = (18, 512, [127.0, 86.0, 85.0, 84.0, 60.0]);
+    for format in WeightFormat::ALL.into_iter().filter(|format| format.uses_q8()) {
+        let w = extreme_matrix(format, rows, cols);
+        let mut row = vec![0.0; cols];
+        let mut x: Vec<f32> = Vec::new();
+        for token in 0..40 {
+            w.dequantize_row(token % rows, &mut row);
+            // A tile of four tokens has one level, so that one token does not decide for others.
+            let level = levels[token / 4 % levels.len()];
+            x.extend(row.iter().enumerate().map(|(i, &w)| {
+                let magnitude = if i % 8 == 0 { 127.0 } else { level };
+                if (w < 0.0) == (token % 4 < 2) { magnitude } else { -magnitude }
+            }));
+        }
+        let reference = bits(&product(&scalar, &pool, &w, &x));
+        for kernels in Kernels::available() {
+            let found = bits(&product(&kernels, &pool, &w, &x));
+            assert_eq!(found, reference, "{kernels:?} {}", format.name());
+        }
+    }
+}
+
 /// One to forty tokens, over all paths: the bits of a row are those of the row alone.
 #[test]
 fn any_number_of_tokens_gives_the_bits_of_one() {

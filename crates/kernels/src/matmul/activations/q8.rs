@@ -278,6 +278,30 @@ pub(crate) struct TileStep {
     pub(crate) scales: [f32; TILE_TOKENS],
     pub(crate) sums: [f32; TILE_TOKENS],
     pub(crate) halves: [[i16; 2]; TILE_TOKENS],
+    /// `columns[h][t][j]`: sum of values `4g + 2j` and `4g + 2j + 1` of half `h` of token `t`, over
+    /// all `g`; the values that `maddubs` adds up in one 16-bit lane.
+    pub(crate) columns: [[[i16; 2]; TILE_TOKENS]; 2],
+    /// Largest sum of magnitudes of any column; at most 8 * 127.
+    pub(crate) reach: i32,
+}
+
+/// `columns` and `reach` of [`TileStep`].
+#[inline(always)]
+fn columns(tokens: &[Q8SubBlock; TILE_TOKENS]) -> ([[[i16; 2]; TILE_TOKENS]; 2], i32) {
+    let (mut sums, mut reach) = ([[[0; 2]; TILE_TOKENS]; 2], 0);
+    for (t, token) in tokens.iter().enumerate() {
+        for (half, sums) in token.quants.as_chunks::<{ SUB_BLOCK / 2 }>().0.iter().zip(&mut sums) {
+            let mut magnitudes = [0_i16; 2];
+            for piece in half.as_chunks::<4>().0 {
+                for (i, &x) in piece.iter().enumerate() {
+                    sums[t][i / 2] += i16::from(x);
+                    magnitudes[i / 2] += i16::from(x).abs();
+                }
+            }
+            reach = reach.max(magnitudes[0]).max(magnitudes[1]);
+        }
+    }
+    (sums, i32::from(reach))
 }
 
 /// Quantizes `values`, `[tokens, cols]`, into tiles, `[tiles, sub-blocks in slot order]`.
@@ -294,11 +318,14 @@ pub(crate) fn quantize_tiles<L: Q8Leaf>(leaf: L, values: &[f32], cols: usize, ti
                 let values = &row[b * SUB_BLOCK..cols.min((b + 1) * SUB_BLOCK)];
                 sub_blocks(leaf, values, std::slice::from_mut(token));
             }
+            let (columns, reach) = columns(&tokens);
             tile[slot_position(b, n)] = TileStep {
                 quants: leaf.interleave(&tokens),
                 scales: tokens.map(|token| token.scale),
                 sums: tokens.map(|token| token.sum),
                 halves: tokens.map(|token| token.halves),
+                columns,
+                reach,
             };
         }
     }

@@ -5,12 +5,17 @@
 //! allows, then one `madd` widens (and multiplies by the integer scales of halves). Signed quants
 //! need `|w| * sign(x, w)` and 32-bit accumulation. One accumulator slot at a time keeps the number
 //! of float accumulators small.
+//!
+//! Sums of stored quants less their offset are smaller than those of stored quants: they begin with
+//! the offset's share, wrap around modulo 2^16 on the way, and are exact at the end
+//! ([`centered_pieces`]).
 
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
-use super::vector::{load, load_f32, store_f32};
+use super::vector::{load, load_f32, store, store_f32};
 use crate::lanes::LANES;
-use crate::matmul::activations::TileStep;
+use crate::matmul::activations::{TILE_TOKENS, TileStep};
 use crate::matmul::panel::{PANEL_ROWS, PanelStep, slot_len};
 use crate::quant::QuantBlock;
 
@@ -27,13 +32,16 @@ pub(super) fn tile<B: QuantBlock, const T: usize>(
     tile: &[TileStep],
     out: &mut [[f32; PANEL_ROWS]; T],
 ) {
-    let mut slots = [[[_mm256_setzero_ps(); V]; T]; LANES];
+    // Not zeroed first, which would be a `memset` per tile.
+    let mut slots = [const { MaybeUninit::<Tile<__m256, T>>::uninit() }; LANES];
     let mut start = 0;
     for (slot, acc) in slots.iter_mut().enumerate() {
         let end = start + slot_len(slot, panel.len());
-        *acc = slot_sums::<B, T>(&panel[start..end], &tile[start..end]);
+        acc.write(slot_sums::<B, T>(&panel[start..end], &tile[start..end]));
         start = end;
     }
+    // SAFETY: the loop has written every slot.
+    let slots = slots.each_ref().map(|acc| unsafe { acc.assume_init_ref() });
     for (t, out) in out.iter_mut().enumerate() {
         for (v, out) in out.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
             let mut s = [_mm256_setzero_ps(); LANES / 2];
@@ -52,6 +60,10 @@ fn slot_sums<B: QuantBlock, const T: usize>(panel: &[PanelStep], tile: &[TileSte
     let mut acc = [[_mm256_setzero_ps(); V]; T];
     for (w, x) in panel.iter().zip(tile) {
         let isum = match B::MAX_QUANT {
+            Some(_) if const { centered_pieces::<B>() == 8 } => centered_dot::<B, T, 8>(w, x),
+            Some(_) if const { centered_pieces::<B>() == 4 } && x.reach <= const { column_limit::<B>() } => {
+                centered_dot::<B, T, 4>(w, x)
+            }
             Some(_) => unsigned_dot::<B, T>(w, x),
             None => signed_dot::<T>(w, x),
         };
@@ -72,6 +84,61 @@ fn slot_sums<B: QuantBlock, const T: usize>(panel: &[PanelStep], tile: &[TileSte
     acc
 }
 
+/// Sum of magnitudes of activations up to which a 16-bit sum of centered quants is exact.
+const fn column_limit<B: QuantBlock>() -> i32 {
+    let (above, below) = match B::MAX_QUANT {
+        Some(largest) => (largest as i32 - B::OFFSET as i32, B::OFFSET as i32),
+        None => (i8::MAX as i32, i8::MAX as i32),
+    };
+    i16::MAX as i32 / if above > below { above } else { below }
+}
+
+/// Pieces per 16-bit sum of quants less their offset; 0 where stored quants allow as many.
+///
+/// A sum of eight pieces takes any activations. One of four takes those within [`column_limit`]: at
+/// least three quarters of the largest sum of magnitudes, which few steps exceed.
+const fn centered_pieces<B: QuantBlock>() -> usize {
+    let pieces = match column_limit::<B>() {
+        limit if limit >= 16 * 127 && !B::HALF_SCALES => 8,
+        limit if limit >= 6 * 127 => 4,
+        _ => 0,
+    };
+    if B::MAX_QUANT.is_some() && B::OFFSET != 0 && pieces > B::SUMS { pieces } else { 0 }
+}
+
+/// Integer dot products of one sub-block of quants less their offset, `N` pieces per 16-bit sum.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn centered_dot<B: QuantBlock, const T: usize, const N: usize>(
+    w: &PanelStep,
+    x: &TileStep,
+) -> Tile<__m256i, T> {
+    let offset = _mm256_set1_epi16(-i16::from(B::OFFSET));
+    let mut shares = _mm256_mullo_epi16(load(&x.columns), offset);
+    if N == 8 {
+        shares = _mm256_add_epi16(shares, _mm256_permute2x128_si256::<1>(shares, shares));
+    }
+    let mut starts = [[[0_i16; 2]; TILE_TOKENS]; 2];
+    store(&mut starts, shares);
+    let mut isum = [[_mm256_setzero_si256(); V]; T];
+    for part in 0..8 / N {
+        let mut pairs = [[_mm256_setzero_si256(); V]; T];
+        for t in 0..T {
+            pairs[t] = [pair(starts[part][t]); V];
+        }
+        for g in part * N..(part + 1) * N {
+            add_products(w, x, g, &mut pairs);
+        }
+        for t in 0..T {
+            for v in 0..V {
+                let scale = if B::HALF_SCALES { load(&w.halves[part][v]) } else { _mm256_set1_epi16(1) };
+                isum[t][v] = _mm256_add_epi32(isum[t][v], _mm256_madd_epi16(pairs[t][v], scale));
+            }
+        }
+    }
+    isum
+}
+
 /// Integer dot products of one sub-block of unsigned quants.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
@@ -82,13 +149,7 @@ fn unsigned_dot<B: QuantBlock, const T: usize>(w: &PanelStep, x: &TileStep) -> T
         let mut pairs = products::<T>(w, x, first);
         finish_step(&mut pairs);
         for g in first + 1..first + B::SUMS {
-            let products = products::<T>(w, x, g);
-            for t in 0..T {
-                for v in 0..V {
-                    pairs[t][v] = _mm256_add_epi16(pairs[t][v], products[t][v]);
-                }
-            }
-            finish_step(&mut pairs);
+            add_products(w, x, g, &mut pairs);
         }
         for t in 0..T {
             for v in 0..V {
@@ -128,6 +189,19 @@ fn products<const T: usize>(w: &PanelStep, x: &TileStep, g: usize) -> Tile<__m25
         }
     }
     products
+}
+
+/// Adds the [`products`] of four values.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn add_products<const T: usize>(w: &PanelStep, x: &TileStep, g: usize, pairs: &mut Tile<__m256i, T>) {
+    let products = products::<T>(w, x, g);
+    for t in 0..T {
+        for v in 0..V {
+            pairs[t][v] = _mm256_add_epi16(pairs[t][v], products[t][v]);
+        }
+    }
+    finish_step(pairs);
 }
 
 /// Broadcasts four values to every lane.
