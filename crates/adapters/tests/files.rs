@@ -224,12 +224,15 @@ fn tensors_that_are_no_factors_are_refused() {
         |part: &str| format!("base_model.model.model.vision_tower.layers.1.self_attn.q_proj.{part}.weight");
     let seen = BTreeMap::from([(vision("lora_A"), f32s([2, 6])), (vision("lora_B"), f32s([8, 2]))]);
     assert!(refusal(&config(), &seen).contains("cannot be changed"));
-    // A copy of the weights, which PEFT adds for the logits, is none of the adapter's business.
+    // A copy of weights and bias, which PEFT adds for the logits, is none of the adapter's
+    // business.
     let mut tensors = tensors();
     for (name, tensor) in [("lora_A", f32s([2, 6])), ("lora_B", f32s([12, 2])), ("base_layer", f32s([12, 6]))]
     {
         tensors.insert(format!("base_model.model.lm_head.{name}.weight"), tensor);
     }
+    tensors
+        .insert("base_model.model.lm_head.base_layer.bias".to_owned(), (Dtype::F32, vec![12], vec![0; 48]));
     let file = LoraFile::open(folder(&config(), &tensors).path()).unwrap();
     assert_eq!(file.updates().len(), 2);
     assert!(adapter(&base(), &file, 1.0).unwrap().at(0, Site::Logits).is_some());

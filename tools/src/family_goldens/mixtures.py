@@ -112,6 +112,9 @@ def llama4(draw):
         num_local_experts=count, num_experts_per_tok=min(count, pick(draw, 1, 1, 2)), use_qk_norm=count != 128,
         interleave_moe_layer_step=pick(draw, 1, 2) if count else 0, attention_chunk_size=pick(draw, 1, 12, 32, 64, 100, 8192),
         attn_temperature_tuning=maybe(draw, 0.8), attn_scale=pick(draw, 0.1, 0.3), floor_scale=pick(draw, 8, 32, 8192))
+    if fields["interleave_moe_layer_step"] > layers:
+        # No layer has experts: such a model has the norms.
+        fields.update(use_qk_norm=True)
     if not count:
         fields.update(moe_layers=[])
         if maybe(draw, 0.5):

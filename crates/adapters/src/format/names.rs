@@ -33,8 +33,11 @@ mod tests {
             (Projection::Down, "ffn_down_shexp", "down_proj"),
         ] {
             assert_eq!(Projection::of_gguf_name(&format!("blk.2.{gguf}.weight")), Some((projection, 2)));
-            let module = format!("model.layers.2.mlp.shared_expert.{module}");
-            assert_eq!(Projection::of_module(&module), Some((projection, 2)));
+            // The second names are those of Llama 4.
+            for network in ["mlp.shared_expert", "feed_forward.shared_expert", "feed_forward"] {
+                let module = format!("model.layers.2.{network}.{module}");
+                assert_eq!(Projection::of_module(&module), Some((projection, 2)), "{module}");
+            }
         }
     }
 }

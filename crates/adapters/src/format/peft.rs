@@ -36,7 +36,7 @@ const LAYERS: [&str; 4] =
 const LOGITS: [&str; 2] = ["lm_head", "language_model.lm_head"];
 
 /// Of several names of a projection, the first is written.
-const PROJECTIONS: [(&str, Projection); 12] = [
+const PROJECTIONS: [(&str, Projection); 18] = [
     ("self_attn.q_proj", Projection::Query),
     ("self_attn.k_proj", Projection::Key),
     ("self_attn.v_proj", Projection::Value),
@@ -49,6 +49,12 @@ const PROJECTIONS: [(&str, Projection); 12] = [
     ("mlp.shared_expert.gate_proj", Projection::Gate),
     ("mlp.shared_expert.up_proj", Projection::Up),
     ("mlp.shared_expert.down_proj", Projection::Down),
+    ("feed_forward.gate_proj", Projection::Gate),
+    ("feed_forward.up_proj", Projection::Up),
+    ("feed_forward.down_proj", Projection::Down),
+    ("feed_forward.shared_expert.gate_proj", Projection::Gate),
+    ("feed_forward.shared_expert.up_proj", Projection::Up),
+    ("feed_forward.shared_expert.down_proj", Projection::Down),
 ];
 
 /// The fields that matter here. PEFT writes many of them as `null`.
@@ -131,7 +137,7 @@ fn updates(data: &TensorData, scales: &Scales) -> Result<Vec<Update>> {
     let mut factors: BTreeMap<String, [Option<Factor>; 2]> = BTreeMap::new();
     for (name, info) in metadata.tensors() {
         // Of matrices outside of the layers PEFT saves a copy, too.
-        if name.ends_with(".base_layer.weight") {
+        if [".base_layer.weight", ".base_layer.bias"].iter().any(|end| name.ends_with(end)) {
             continue;
         }
         let (module, which) = split(&name)?;

@@ -3,7 +3,7 @@
 use crate::error::Error;
 
 /// Parts of names of experts and their routers, in GGUF files and in Hugging Face models.
-const OF_EXPERTS: [&str; 7] = [
+const OF_EXPERTS: [&str; 8] = [
     "_exps.",
     ".ffn_gate_inp",
     ".experts.",
@@ -11,6 +11,7 @@ const OF_EXPERTS: [&str; 7] = [
     ".shared_expert_gate.",
     ".mlp.experts",
     ".mlp.gate.",
+    ".feed_forward.router.",
 ];
 
 /// The error for a matrix that no adapter can change.
@@ -35,6 +36,7 @@ mod tests {
             "blk.3.ffn_gate_inp_shexp.weight",
             "model.layers.0.mlp.experts.3.gate_proj",
             "model.layers.1.mlp.gate",
+            "model.layers.1.feed_forward.router",
             "model.layers.1.block_sparse_moe.experts.0.w1",
             "model.layers.1.mlp.shared_expert_gate",
         ] {
