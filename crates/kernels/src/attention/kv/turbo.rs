@@ -8,9 +8,9 @@
 //! - *Means* of a dimension over the 32 positions hold what neighbouring keys (and values) have in
 //!   common. They are the upper bytes of half-precision numbers; the codes are those of the
 //!   residuals of the rounded means, so that the rounding costs no accuracy.
-//! - *Scales* are unbiased: `scale = <r, r> / <r, level[code]>` for the residuals `r` of a
-//!   position, so that the decoded residuals project to `r`. The scale of the smallest error would
-//!   shorten each position by the distortion (3.5 %), which sums over positions keep.
+//! - *Scales* keep the norm: `scale = |r| / |level[code]|` for the residuals `r` of a position. The
+//!   scale of the smallest error would shorten each position by the distortion (3.5 %), which sums
+//!   over positions keep; an unbiased one would lengthen it by as much (ADR-0137).
 //!
 //! # Layout of a tile
 //! | part | keys | values |
@@ -24,7 +24,7 @@
 //!
 //! # Source
 //! Zandieh et al., "`TurboQuant`: online vector quantization with near-optimal distortion rate",
-//! arXiv 2504.19874. Differences: ADR-0131.
+//! arXiv 2504.19874. Differences: ADR-0131, ADR-0137.
 
 use half::f16;
 
@@ -204,12 +204,9 @@ fn inverse_deviation(energy: f32, dim: usize) -> f32 {
     if deviation > 0.0 { 1.0 / deviation } else { 0.0 }
 }
 
-/// Unbiased scale of residuals with this sum of squares, and of products with their levels.
-fn unbiased_scale(energy: f32, product: f32) -> f16 {
-    if energy == 0.0 {
-        return f16::ZERO;
-    }
-    let scale = f16::from_f32_const(energy / product);
+/// Scale with which levels have the norm of the residuals, from the sums of squares of both.
+fn norm_scale(energy: f32, squares: f32) -> f16 {
+    let scale = f16::from_f32_const((energy / squares).sqrt());
     if scale.is_finite() { scale } else { f16::NAN }
 }
 
@@ -247,22 +244,23 @@ pub(super) fn store_keys<L: Lanes>(l: L, keys: &[Line], dim: usize, codes: &mut 
         *inverse = l.load(&of_lanes);
     }
     let levels = l.load(&NORMAL_LEVELS);
-    let mut products = [l.zero(); COLUMNS];
+    let mut squares = [l.zero(); COLUMNS];
     for ((row, mean), codes) in rows.iter().zip(&*means).zip(codes.as_chunks_mut::<CODE_BYTES>().0) {
         let mut found = [[0; LANES]; COLUMNS];
         for column in 0..COLUMNS {
             let residual = residuals(l, &row[column], &[*mean; LANES]);
             found[column] = nearest(l, &THRESHOLDS, l.mul(residual, inverses[column]));
-            products[column] = l.fma(residual, l.lookup(levels, found[column]), products[column]);
+            let level = l.lookup(levels, found[column]);
+            squares[column] = l.fma(level, level, squares[column]);
         }
         *codes = pack(bytemuck::cast_ref(&found));
     }
-    let sums = wide_energies.iter().zip(products).zip(scales.as_chunks_mut::<LANES>().0);
-    for ((energies, products), scales) in sums {
+    let sums = wide_energies.iter().zip(squares).zip(scales.as_chunks_mut::<LANES>().0);
+    for ((energies, squares), scales) in sums {
         let mut wide = [0.0; LANES];
-        l.store(products, &mut wide);
-        for ((scale, energy), product) in scales.iter_mut().zip(energies).zip(wide) {
-            *scale = unbiased_scale(*energy, product);
+        l.store(squares, &mut wide);
+        for ((scale, energy), squares) in scales.iter_mut().zip(energies).zip(wide) {
+            *scale = norm_scale(*energy, squares);
         }
     }
 }
@@ -296,18 +294,19 @@ pub(super) fn store_values<L: Lanes>(l: L, values: &[Line], dim: usize, codes: &
         }
         let energy = l.sum(energy);
         let inverse = l.splat(inverse_deviation(energy, dim));
-        let mut product = l.zero();
+        let mut squares = l.zero();
         let units = row.as_chunks::<COLUMNS>().0.iter().zip(means.as_chunks::<COLUMNS>().0);
         for ((x, means), codes) in units.zip(codes) {
             let mut found = [[0; LANES]; COLUMNS];
             for column in 0..COLUMNS {
                 let residual = residuals(l, &x[column], &means[column]);
                 found[column] = nearest(l, &THRESHOLDS, l.mul(residual, inverse));
-                product = l.fma(residual, l.lookup(levels, found[column]), product);
+                let level = l.lookup(levels, found[column]);
+                squares = l.fma(level, level, squares);
             }
             *codes = pack(bytemuck::cast_ref(&found));
         }
-        *scale = unbiased_scale(energy, l.sum(product));
+        *scale = norm_scale(energy, l.sum(squares));
     }
 }
 

@@ -61,19 +61,21 @@ fn relative_error(rows: &[f32], found: &[f32]) -> f64 {
     product(&errors, &errors) / product(rows, rows)
 }
 
-/// Distortion of the quantizer, 3.454 %, at an unbiased scale.
+/// Distortion of the quantizer, 3.454 %, of values with shorter tails and of the residuals of a
+/// mean over 32: about 3 %.
 #[test]
 fn normal_values_have_the_distortion_of_the_quantizer() {
     let rows = normal(1, 128 * HEAD_DIM);
     for role in ROLES {
         let error = relative_error(&rows, &there_and_back(role, &rows));
-        assert!((0.030..0.037).contains(&error), "{role:?}: {error}");
+        assert!((0.028..0.034).contains(&error), "{role:?}: {error}");
     }
 }
 
-/// Attention sums over positions: errors of one direction would add up.
+/// Attention sums over positions: a common shortening would stay. The scale of least squares gives
+/// 0.965, an unbiased one 1.036.
 #[test]
-fn positions_keep_their_length() {
+fn positions_keep_their_norm() {
     let mut rows = normal(2, 128 * HEAD_DIM);
     // Without a mean, residuals are the values.
     for pair in rows.chunks_exact_mut(2 * HEAD_DIM) {
@@ -83,7 +85,7 @@ fn positions_keep_their_length() {
     for role in ROLES {
         let found = there_and_back(role, &rows);
         for (x, y) in rows.chunks(HEAD_DIM).zip(found.chunks(HEAD_DIM)) {
-            let kept = product(x, y) / product(x, x);
+            let kept = product(y, y) / product(x, x);
             assert!((kept - 1.0).abs() < 2e-3, "{role:?}: {kept}");
         }
     }
