@@ -162,6 +162,22 @@ pub struct ArgmaxKernel {
     pub values: u32,
 }
 
+/// Values per row that [`Gpu::largest`](crate::Gpu::largest) finds.
+pub const LARGEST_VALUES: u32 = 64;
+
+/// The largest of each 1024 candidates of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LargestKernel {
+    /// Values of a row.
+    pub width: u32,
+    /// Candidates of a row: its first values, or those that a launch before has left.
+    pub candidates: u32,
+    /// Candidates are values of the row.
+    pub is_first: bool,
+    /// One list is left: its values are stored, in the place of their order.
+    pub is_last: bool,
+}
+
 /// Activation function of [`RowOp::Gated`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
@@ -320,6 +336,8 @@ pub enum Kernel {
     CopyRow(u32),
     /// Order and index of the largest of each 1024 values of a row.
     Argmax(ArgmaxKernel),
+    /// The largest of each 1024 candidates of a row.
+    Largest(LargestKernel),
     /// Read of this many 16-byte words without stores: bandwidth measurements.
     Read(u32),
     /// Index of the largest of this many candidates per row, from [`Kernel::Argmax`].
@@ -444,6 +462,11 @@ impl Kernel {
             Self::CopyRow(n) => format!("copy_row_{n}"),
             Self::Argmax(a) => format!("argmax_{}of{}", a.values, a.width),
             Self::ArgmaxMerge(n) => format!("argmax_merge_{n}"),
+            Self::Largest(l) => {
+                let from = if l.is_first { "" } else { "_lists" };
+                let to = if l.is_last { "_last" } else { "" };
+                format!("largest_{}of{}{from}{to}", l.candidates, l.width)
+            }
             Self::Read(n) => format!("read_{n}"),
         }
     }

@@ -12,7 +12,7 @@
 //!   ├── kernels     compiled by background threads, kept on disk (open_cached)
 //!   ├── Matrix      weights, repacked at upload; product and gemm with Activations, gather
 //!   ├── KvBlocks    paged keys and values; rope_kv, attention
-//!   ├── rows        quantize, rms_norm, add_rms_norm, head_norm, gated, add, rope, argmax
+//!   ├── rows        quantize, rms_norm, add_rms_norm, head_norm, gated, add, rope, argmax, largest
 //!   └── Dispatch    a prepared launch; a list of them is a pass
 //! Kernel, Target ── what the generator makes a kernel for; Kernel::source is its WGSL
 //! self_test ── every kernel against float64 on this device
@@ -40,6 +40,7 @@ mod future;
 mod gemm;
 mod gpu;
 mod kernel;
+mod largest;
 mod limits;
 mod matrix;
 mod memory;
@@ -60,8 +61,8 @@ pub use gpu::Gpu;
 pub use kernel::{
     Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel,
     CooperativeTile, ExpandKernel, GatherKernel, GemmKernel, HeadNormKernel, KV_BLOCK_TOKENS, Kernel,
-    MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel,
-    RowOp, Target, Tile, TiledAttentionKernel,
+    LARGEST_VALUES, LargestKernel, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel,
+    RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile, TiledAttentionKernel,
 };
 pub use matrix::{Activations, Matrix};
 pub use memory::Buffer;

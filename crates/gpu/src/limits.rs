@@ -63,6 +63,11 @@ impl Kernel {
                 let (expected, found) = (format!("1 to {}", a.width), a.values.into());
                 Err(Error::Shape { what: "values of an argmax", expected, found })
             }
+            Self::Largest(l) if !l.is_first || (1..=l.width).contains(&l.candidates) => Ok(()),
+            Self::Largest(l) => {
+                let (expected, found) = (format!("1 to {}", l.width), l.candidates.into());
+                Err(Error::Shape { what: "values of which the largest are found", expected, found })
+            }
             Self::ArgmaxMerge(n) => expect_multiple("values", 1, (*n).into()),
         }
     }

@@ -83,7 +83,8 @@ impl Buffer {
         &self.inner.raw
     }
 
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    /// True for clones of one buffer.
+    pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 

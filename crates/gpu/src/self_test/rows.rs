@@ -4,7 +4,7 @@ use super::products::stored;
 use super::{EPSILON, Report, output, poisoned, same_bits, worst};
 use crate::error::Result;
 use crate::gpu::Gpu;
-use crate::kernel::{Activation, HeadNormKernel, RopeKernel, RopeLayout};
+use crate::kernel::{Activation, HeadNormKernel, LARGEST_VALUES, RopeKernel, RopeLayout};
 use crate::memory::Buffer;
 use crate::reference::Random;
 use crate::rows::{Quantized, RowOutput};
@@ -20,7 +20,8 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
     add(gpu, random, report)?;
     head_norm(gpu, random, report)?;
     copy_row(gpu, random, report)?;
-    argmax(gpu, random, report)
+    argmax(gpu, random, report)?;
+    largest(gpu, random, report)
 }
 
 fn norm(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
@@ -238,12 +239,8 @@ fn copy_row(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn argmax(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
-    // One of four has the size of a vocabulary.
-    let longest = if random.range(0, 3) == 0 { 150_000 } else { 3000 };
-    let (rows, n) = (random.range(1, 9) as usize, random.range(1, longest) as usize);
-    let width = n + random.range(0, 300) as usize;
-    // Few distinct values: the first of equals must win. A row of impossible values in some.
+/// Rows of few distinct values, some impossible, of which the first `n` of `width` count.
+fn logits(random: &mut Random, (rows, n, width): (usize, usize, usize)) -> Vec<f32> {
     let mut x: Vec<f32> = (0..rows * width).map(|_| random.range(0, 2000) as f32 / 16.0 - 100.0).collect();
     let impossible = |value: &mut f32, nan: u32| *value = [f32::NEG_INFINITY, f32::NAN][nan as usize];
     for _ in 0..rows * width / 8 {
@@ -252,6 +249,21 @@ fn argmax(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     if rows > 4 {
         x[..n].iter_mut().for_each(|value| impossible(value, random.range(0, 1)));
     }
+    x
+}
+
+/// Number of rows, of values that count, and of all values of a row.
+fn logits_shape(random: &mut Random) -> (usize, usize, usize) {
+    // One of four has the size of a vocabulary.
+    let longest = if random.range(0, 3) == 0 { 150_000 } else { 3000 };
+    let (rows, n) = (random.range(1, 9) as usize, random.range(1, longest) as usize);
+    (rows, n, n + random.range(0, 300) as usize)
+}
+
+fn argmax(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    let shape @ (rows, n, width) = logits_shape(random);
+    // Few distinct values: the first of equals must win.
+    let x = logits(random, shape);
     let first_largest = |row: &[f32]| {
         let largest = row[..n].iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let first = row[..n].iter().position(|&value| value == largest && value > f32::NEG_INFINITY);
@@ -263,5 +275,28 @@ fn argmax(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     gpu.run(&[&first, &merge])?;
     let found: Vec<u32> = gpu.download(&out)?;
     report.add_equal("argmax".to_owned(), &format!("{rows} x {n} of {width}"), found == exact);
+    Ok(())
+}
+
+fn largest(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    let shape @ (rows, n, width) = logits_shape(random);
+    let x = logits(random, shape);
+    let list = LARGEST_VALUES as usize;
+    let out = gpu.upload(&vec![u32::MAX - 1; rows * list * 2])?;
+    let launches = gpu.largest(&gpu.upload(&x)?, n as u32, &out)?;
+    gpu.run(&launches.iter().collect::<Vec<_>>())?;
+    let found: Vec<u32> = gpu.download(&out)?;
+    let is_right = |(row, found): (&[f32], &[u32])| {
+        let mut exact: Vec<(usize, f32)> =
+            row[..n].iter().copied().enumerate().filter(|&(_, value)| value > f32::NEG_INFINITY).collect();
+        exact.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        exact.truncate(list);
+        let entry = |pair: &[u32]| (pair[0] as usize, f32::from_bits(pair[1]));
+        let mut entries = found.chunks_exact(2).map(entry);
+        entries.by_ref().take(exact.len()).eq(exact.iter().copied())
+            && entries.all(|(_, value)| value == f32::NEG_INFINITY)
+    };
+    let right = x.chunks_exact(width).zip(found.chunks_exact(2 * list)).all(is_right);
+    report.add_equal("largest".to_owned(), &format!("{rows} x {n} of {width}"), right);
     Ok(())
 }

@@ -99,7 +99,7 @@ pub(super) fn read(code: &mut Code, words: u32) {
 
 /// Order of an f32 among others, as an unsigned integer: both zeros are equal, NaN is below all.
 /// Integers, because a driver may assume that no value is NaN.
-const ORDER: &str = "fn order(bits: u32) -> u32 {
+pub(super) const ORDER: &str = "fn order(bits: u32) -> u32 {
     let magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) {
     return 0u;
@@ -108,7 +108,7 @@ const ORDER: &str = "fn order(bits: u32) -> u32 {
     }";
 
 /// [`ORDER`] of `-inf`.
-const ORDER_OF_IMPOSSIBLE: u32 = 0x8000_0000 - 0x7f80_0000;
+pub(super) const ORDER_OF_IMPOSSIBLE: u32 = 0x8000_0000 - 0x7f80_0000;
 
 /// Argmax of each 1024 values of a row: order and index.
 pub(super) fn argmax(code: &mut Code, a: &ArgmaxKernel) {

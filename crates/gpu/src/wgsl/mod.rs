@@ -12,6 +12,7 @@ mod expand;
 mod gemm;
 mod heads;
 mod kv;
+mod largest;
 mod output;
 mod product;
 mod rows;
@@ -27,6 +28,7 @@ pub(crate) use cooperative::{cooperative_bytes, cooperative_grid, expanded, squa
 pub(crate) use elementwise::{ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS};
 pub(crate) use gemm::gemm_grid;
 pub(crate) use kv::rope_kv_groups;
+pub(crate) use largest::LARGEST_CANDIDATES;
 pub(crate) use product::{grid, group_grid, workgroup_bytes as product_workgroup_bytes};
 pub(crate) use rows::workgroups_per_row;
 pub(crate) use tiled::{TILED_HEAD_DIM, TILED_SPLIT_TOKENS, choose_tile_heads, tiled_bytes, tiled_grid};
@@ -55,6 +57,7 @@ impl Kernel {
             Kernel::CopyRow(n) => elementwise::copy_row(&mut code, *n),
             Kernel::Add(a) => elementwise::add(&mut code, a),
             Kernel::Argmax(a) => elementwise::argmax(&mut code, a),
+            Kernel::Largest(l) => largest::emit(&mut code, l),
             Kernel::Read(n) => elementwise::read(&mut code, *n),
             Kernel::ArgmaxMerge(n) => elementwise::argmax_merge(&mut code, *n),
         }

@@ -1,6 +1,6 @@
 //! Error bounds and properties of bits on random shapes.
 
-use ruvllm_gpu::{Activations, Error, Format, Kernel, Matrix, Quantized, Tile, self_test};
+use ruvllm_gpu::{Activations, Error, Format, Kernel, LARGEST_VALUES, Matrix, Quantized, Tile, self_test};
 
 use crate::gpu;
 
@@ -92,6 +92,38 @@ fn argmax_is_the_first_of_equals_in_every_row_of_any_length() {
         let [first, merge] = gpu.argmax(&x, values as u32, &out).unwrap();
         gpu.run(&[&first, &merge]).unwrap();
         assert_eq!(gpu.download::<u32>(&out).unwrap(), expected, "{values} of {width}");
+    }
+}
+
+#[test]
+fn the_largest_values_are_sorted_and_equal_ones_by_index() {
+    let Some(gpu) = gpu() else { return };
+    let inf = f32::INFINITY;
+    let list = LARGEST_VALUES as usize;
+    for (width, values) in [(1, 1), (64, 63), (1024, 1024), (1030, 1025), (20_000, 17_000)] {
+        let falling: Vec<f32> = (0..width).map(|i| -(i as f32)).collect();
+        let rising: Vec<f32> = (0..width).map(|i| i as f32).collect();
+        let zeros: Vec<f32> = (0..width).map(|i| if i % 3 == 0 { -0.0 } else { 0.0 }).collect();
+        let mut rare = vec![-inf; width];
+        for (at, value) in [(0, f32::NAN), (values / 2, -3.5), (values - 1, inf)] {
+            rare[at] = value;
+        }
+        let rows = [falling, rising, zeros, rare, vec![f32::NAN; width]];
+        let (x, out) = (gpu.upload(&rows.concat()).unwrap(), gpu.zeroed(rows.len() as u64 * 512).unwrap());
+        let launches = gpu.largest(&x, values as u32, &out).unwrap();
+        gpu.run(&launches.iter().collect::<Vec<_>>()).unwrap();
+        let found: Vec<u32> = gpu.download(&out).unwrap();
+        for (row, found) in rows.iter().zip(found.chunks_exact(2 * list)) {
+            let possible = |&(_, value): &(usize, f32)| value > -inf;
+            let mut expected: Vec<_> = row[..values].iter().copied().enumerate().filter(possible).collect();
+            expected.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
+            expected.truncate(list);
+            let bits = |(at, value): (usize, f32)| (at as u32, value.to_bits());
+            let found: Vec<_> = found.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+            let (there, rest) = found.split_at(expected.len());
+            assert_eq!(there, expected.into_iter().map(bits).collect::<Vec<_>>(), "{values} of {width}");
+            assert!(rest.iter().all(|&(_, bits)| bits == (-inf).to_bits()), "{values} of {width}");
+        }
     }
 }
 

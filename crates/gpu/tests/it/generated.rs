@@ -4,9 +4,9 @@
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{
     Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel,
-    CooperativeTile, ExpandKernel, Format, GatherKernel, GemmKernel, HeadNormKernel, Kernel, MAX_BATCH,
-    MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel, RowOp, Target,
-    Tile, TiledAttentionKernel,
+    CooperativeTile, ExpandKernel, Format, GatherKernel, GemmKernel, HeadNormKernel, Kernel, LargestKernel,
+    MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel,
+    RowOp, Target, Tile, TiledAttentionKernel,
 };
 
 const TARGETS: [Target; 7] = [
@@ -109,6 +109,15 @@ fn row_kernels() -> Vec<Kernel> {
         Kernel::HeadNorm(HeadNormKernel { heads: 8, kv_heads: 2, head_dim: 128, eps_bits: eps }),
         Kernel::Argmax(ArgmaxKernel { width: 128_256, values: 128_003 }),
         Kernel::ArgmaxMerge(126),
+        Kernel::Largest(LargestKernel {
+            width: 128_256,
+            candidates: 128_003,
+            is_first: true,
+            is_last: false,
+        }),
+        Kernel::Largest(LargestKernel { width: 128_256, candidates: 8064, is_first: false, is_last: false }),
+        Kernel::Largest(LargestKernel { width: 128_256, candidates: 512, is_first: false, is_last: true }),
+        Kernel::Largest(LargestKernel { width: 700, candidates: 691, is_first: true, is_last: true }),
         Kernel::Read(4096),
     ]);
     kernels
