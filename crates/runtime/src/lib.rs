@@ -118,7 +118,9 @@ pub use ruvllm_text::tool_call::{ToolCall, ToolCallEvent, ToolCallFormat, ToolCa
 
 pub use crate::adapter::AdapterSource;
 pub use crate::adapter_choice::{AdapterChoice, ServedAdapter};
-pub use crate::backend::batch::{BackendBatch, Decoded, NextToken, OnDecoded, PrefixSharing, Wanted};
+pub use crate::backend::batch::{
+    BackendBatch, Decoded, NextToken, OnDecoded, PrefixSharing, TokenLogit, Wanted,
+};
 #[cfg(feature = "candle")]
 pub use crate::backend::candle::{CandleBackend, CandleDevice, CandleOptions};
 pub use crate::backend::conversation::BackendConversation;

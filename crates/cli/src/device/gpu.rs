@@ -167,6 +167,7 @@ fn backend_options(options: &EngineOptions, wanted: Wanted) -> GpuOptions {
         budget: memory,
         tokenizer: options.tokenizer.clone(),
         prefill_chunk: options.prefill_chunk,
+        speculation: options.speculation,
         cache_dir: cache,
         ..gpu_options(index)
     }

@@ -93,8 +93,26 @@ fn parallel_requests_are_measured_on_the_gpu() {
     let document = run(&[&arguments[..], &shared].concat()).json();
     // A whole block of 32 tokens, that the uncounted round has stored.
     assert_eq!(document["parallel"][1]["cached_tokens"], 3 * 32, "{document}");
-    run(&[&arguments[..], &["-p", "12", "--speculation", "2"]].concat())
-        .fails_with(2, &["--speculation", "no drafts", "--device cpu"]);
+    // Random tokens, in which there is little to look up.
+    let drafts = run(&[&arguments[..], &["-p", "12", "--speculation", "2", "--json"]].concat()).json();
+    let found = &drafts["parallel"][1]["speculation"];
+    assert_eq!(found["setting"], "2", "{drafts}");
+    assert!(found["drafted_tokens"].is_u64() && document["parallel"][1].get("speculation").is_none());
+}
+
+#[test]
+fn a_text_that_repeats_itself_is_drafted_and_stays_the_same() {
+    let Some(gpu) = gpu() else { return };
+    let text = "The fox ran to the river. The fox ran to the river. The fox ran to the";
+    let arguments =
+        ["generate", "--json", "-n", "20", "--temperature", "0", "--context", "128", "--device", &gpu];
+    let generate =
+        |speculation| run(&[&arguments[..], &["--speculation", speculation, text]].concat()).json();
+    let (plain, drafted) = (generate("off"), generate("4"));
+    assert_eq!(plain["tokens"], drafted["tokens"]);
+    let count = |field: &str| drafted["speculation"][field].as_u64().unwrap_or(0);
+    assert!(count("accepted_tokens") > 3, "{drafted}");
+    assert!(plain.get("speculation").is_none_or(|none| none["drafted_tokens"] == 0), "{plain}");
 }
 
 #[test]

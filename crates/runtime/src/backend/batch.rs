@@ -19,12 +19,15 @@ pub struct NextToken {
     pub wanted: Wanted,
 }
 
-/// Result that a sequence wants of a decode step.
+/// Result that a sequence wants of a decode step. Logits are an answer to all: the caller finds
+/// the rest in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     /// Logits.
     Logits,
-    /// The greedy token alone. Logits are an answer too: the caller finds it in them.
+    /// So many of the largest logits.
+    Largest(usize),
+    /// The greedy token alone.
     Greedy {
         /// True if the sequence has room for the token after it: computing that in advance, behind
         /// the greedy token, may be of use.
@@ -40,6 +43,41 @@ pub enum Decoded<'l> {
     /// Greedy tokens, for those that want one: the id of the largest logit, the lowest of equals,
     /// among the ids of the tokenizer. `None` if every one is NaN or `-inf`.
     Greedy(&'l [Option<TokenId>]),
+    /// The largest logits among the ids of the tokenizer, for those that want so many or fewer.
+    Largest {
+        /// Number of logits of a row.
+        most: usize,
+        /// Rows of so many: largest first, equal ones by id. NaN counts as `-inf`.
+        logits: &'l [TokenLogit],
+    },
+}
+
+/// A logit and its token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenLogit {
+    /// Id of the token.
+    pub token: TokenId,
+    /// Its logit.
+    pub logit: f32,
+}
+
+/// Result of one token of a decode step: see [`Decoded`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Row<'l> {
+    Logits(&'l [f32]),
+    Greedy(Option<TokenId>),
+    Largest(&'l [TokenLogit]),
+}
+
+impl<'l> Decoded<'l> {
+    /// The result of one row.
+    pub(crate) fn row(&self, row: usize, vocab_size: usize) -> Row<'l> {
+        match *self {
+            Self::Logits(logits) => Row::Logits(&logits[row * vocab_size..][..vocab_size]),
+            Self::Greedy(tokens) => Row::Greedy(tokens[row]),
+            Self::Largest { most, logits } => Row::Largest(&logits[row * most..][..most]),
+        }
+    }
 }
 
 /// Requests with which a sequence shares stored prefixes.
@@ -90,11 +128,20 @@ pub trait BackendBatch {
     /// Releases a sequence, if there is one. Its number may be given to another.
     fn end(&mut self, number: usize);
 
-    /// Appends a token to each of these sequences, all different, as a decode step; passes each
-    /// result to `on_decoded` once, those of a pass together.
+    /// Largest number of tokens behind the next one of a sequence that the next
+    /// [`decode`](Self::decode) computes in about the time of that one, and that
+    /// [`BackendSession::truncate`] drops again. Default: 0, no drafts.
+    fn draft_room(&self, _number: usize) -> usize {
+        0
+    }
+
+    /// Appends tokens to sequences as decode steps do, with the result of each: one token of a
+    /// sequence, or up to [`draft_room`](Self::draft_room) more that follow it in `tokens`. Passes
+    /// each result to `on_decoded` once, those of a pass together, and those of a sequence in one
+    /// pass.
     ///
     /// # Errors
-    /// See [`BackendSession::forward`]. Sequences without a new token are as they were, and
+    /// See [`BackendSession::forward`]. Sequences without new tokens are as they were, and
     /// their results were not passed.
     fn decode(&mut self, tokens: &[NextToken], on_decoded: &mut OnDecoded<'_>) -> Result<()>;
 }
@@ -171,10 +218,15 @@ impl BackendBatch for OneByOne<'_> {
     }
 
     fn decode(&mut self, tokens: &[NextToken], on_decoded: &mut OnDecoded<'_>) -> Result<()> {
-        for (index, next) in tokens.iter().enumerate() {
-            if let Some(sequence) = self.sequences.get_mut(next.sequence) {
-                on_decoded(&[index], Decoded::Logits(sequence.forward(&[next.token])?));
+        let (mut start, mut ids, mut logits) = (0, Vec::new(), Vec::new());
+        for run in tokens.chunk_by(|a, b| a.sequence == b.sequence) {
+            if let Some(sequence) = self.sequences.get_mut(run[0].sequence) {
+                ids.clear();
+                ids.extend(run.iter().map(|next| next.token));
+                let rows: Vec<usize> = (start..start + run.len()).collect();
+                on_decoded(&rows, Decoded::Logits(sequence.forward_all(&ids, &mut logits)?));
             }
+            start += run.len();
         }
         Ok(())
     }

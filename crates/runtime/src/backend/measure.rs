@@ -185,8 +185,8 @@ fn round<B: InferenceBackend + ?Sized>(
         ControlFlow::Continue(())
     });
     let arrivals = |(pieces, completion): (_, Result<Completion>)| {
-        let cached_tokens = completion?.cached_tokens;
-        Ok(Arrivals { submitted, pieces, cached_tokens, drafts: (0, 0) })
+        let Completion { cached_tokens, drafted_tokens, accepted_tokens, .. } = completion?;
+        Ok(Arrivals { submitted, pieces, cached_tokens, drafts: (drafted_tokens, accepted_tokens) })
     };
     pieces.into_iter().zip(completions).map(arrivals).collect()
 }

@@ -42,6 +42,7 @@ use crate::error::Result;
 use crate::evaluate::Perplexity;
 use crate::request::{Completion, GenerateRequest};
 use crate::session::Session;
+use crate::speculation::Speculation;
 use crate::step::RequestHandle;
 
 /// A loaded model that computes logits: the trait of inference backends.
@@ -114,6 +115,13 @@ pub trait InferenceBackend: Send + Sync {
     /// A path that is not one, or more tenants than there is a place for.
     fn tenant(&self, _path: &str) -> Result<Tenant, ruvllm_memory::Error> {
         Ok(Tenant::root())
+    }
+
+    /// Drafts of requests that name no setting. They come from the tokens of a request alone
+    /// (prompt look-up), and are made where batches have room for them
+    /// ([`BackendBatch::draft_room`]). Default: as they pay.
+    fn speculation(&self) -> Speculation {
+        Speculation::Auto
     }
 
     /// Memory on the device. Default: `None`, for a backend without a device of its own.
@@ -210,7 +218,7 @@ pub trait InferenceBackend: Send + Sync {
     }
 
     /// Measures requests that run at once: see [`Engine::bench_parallel`]. The default makes one
-    /// uncounted round of each count first, and has no drafts and preemptions.
+    /// uncounted round of each count first, and has no preemptions.
     ///
     /// # Errors
     /// As [`Engine::bench_parallel`], and errors of the backend's sessions.

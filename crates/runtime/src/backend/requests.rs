@@ -14,6 +14,7 @@ use crate::generate::check_choices;
 use crate::request::{Completion, GenerateRequest};
 use crate::sequence::SequenceSpec;
 use crate::session_table::SessionId;
+use crate::speculation::Speculator;
 use crate::step::{
     Facts, Inbox, Job, Outlet, Prepared, RequestAdapters, RequestHandle, SessionExecutor, StepCounters,
     StepLoop,
@@ -51,7 +52,8 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         counters: Arc<StepCounters>,
     ) -> Self {
         let executor = SessionExecutor::new(backend.batch(), backend.prefill_chunk());
-        let steps = StepLoop::new(executor, backend.codec(), pool, Arc::clone(&counters), config);
+        let steps = StepLoop::new(executor, backend.codec(), pool, Arc::clone(&counters), config)
+            .with_drafts(Speculator::lookup(backend.speculation()));
         Self { backend, counters, steps }
     }
 

@@ -25,6 +25,7 @@ use self::mirostat::Mirostat;
 pub use self::order::{SamplerOrder, SamplerStep};
 pub use self::params::SamplingParams;
 pub(crate) use self::rng::uniform;
+use crate::backend::batch::TokenLogit;
 use crate::error::{Error, Result};
 
 /// Samples the next tokens of one sequence.
@@ -153,6 +154,15 @@ impl Sampler {
         self.params.temperature == 0.0 && self.steps.is_empty() && self.params.logit_bias.is_empty()
     }
 
+    /// Number of the largest logits that it samples from, if it reads no others
+    /// ([`sample_largest`](Self::sample_largest)).
+    pub(crate) fn largest(&self) -> Option<usize> {
+        let rest = &self.steps[self.leading..];
+        let skipped = usize::from(Self::begins_with_fixed_temperature(&self.params, rest));
+        let selects = self.params.temperature > 0.0 && rest.get(skipped) == Some(&SamplerStep::TopK);
+        (selects && self.leading == 0 && self.params.logit_bias.is_empty()).then_some(self.params.top_k)
+    }
+
     /// Kernels that it samples with.
     pub(crate) fn kernels(&self) -> Kernels {
         self.kernels
@@ -218,7 +228,20 @@ impl Sampler {
                 self.kernels.argmax(&self.logits).filter(|&best| self.logits[best] > f32::NEG_INFINITY);
             return best.map(|best| best as TokenId).ok_or(Error::NoCandidate);
         }
-        let total = self.distribution(position);
+        self.draw(position, None)
+    }
+
+    /// As [`sample`](Self::sample), from [`largest`](Self::largest) or more of the largest logits,
+    /// in descending order, equal ones by id.
+    ///
+    /// # Errors
+    /// As [`sample`](Self::sample).
+    pub(crate) fn sample_largest(&mut self, logits: &[TokenLogit], position: usize) -> Result<TokenId> {
+        self.draw(position, Some(logits))
+    }
+
+    fn draw(&mut self, position: usize, largest: Option<&[TokenLogit]>) -> Result<TokenId> {
+        let total = self.distribution(position, largest);
         let mut left = rng::uniform(self.seed, position as u64) * total;
         // If rounding leaves a rest after the last weight, the last token with a weight is chosen.
         let mut chosen = None;
@@ -286,8 +309,8 @@ impl Sampler {
 
     /// Collects the candidates and applies the steps; returns the sum of their weights. The list is
     /// empty only if no token is possible.
-    fn distribution(&mut self, position: usize) -> f64 {
-        let temperature = self.filter(position);
+    fn distribution(&mut self, position: usize, largest: Option<&[TokenLogit]>) -> f64 {
+        let temperature = self.filter(position, largest);
         let mut total = filter::weigh(&mut self.candidates, temperature);
         if let Some(mirostat) = &self.mirostat {
             mirostat.truncate(&mut self.candidates, total);
@@ -298,7 +321,7 @@ impl Sampler {
 
     /// Collects the candidates and applies the steps after the leading penalties; returns the
     /// temperature that the candidates' logits are still to be divided by.
-    fn filter(&mut self, position: usize) -> f64 {
+    fn filter(&mut self, position: usize, largest: Option<&[TokenLogit]>) -> f64 {
         let Self { kernels, params, steps, leading, seed, history, dry, logits, best, candidates, .. } = self;
         let mut temperature = 1.0;
         candidates.clear();
@@ -311,8 +334,13 @@ impl Sampler {
         match rest.clone().next() {
             Some(SamplerStep::TopK) => {
                 rest.next();
-                kernels.top_k(logits, params.top_k, best);
-                candidates.extend(best.iter().filter_map(|&id| Candidate::of(id, logits[id as usize])));
+                if let Some(largest) = largest {
+                    let found = largest.iter().take(params.top_k);
+                    candidates.extend(found.filter_map(|found| Candidate::of(found.token, found.logit)));
+                } else {
+                    kernels.top_k(logits, params.top_k, best);
+                    candidates.extend(best.iter().filter_map(|&id| Candidate::of(id, logits[id as usize])));
+                }
             }
             Some(SamplerStep::TopNSigma) => {
                 rest.next();

@@ -99,6 +99,11 @@ impl<'c> Speculator<'c> {
         Self { setting: core.speculation, drafters, ..Self::off() }
     }
 
+    /// Prompt look-up alone.
+    pub(crate) fn lookup(setting: Speculation) -> Self {
+        Self { setting, drafters: vec![Box::new(PromptLookup::default())], ..Self::off() }
+    }
+
     /// No drafts.
     pub(crate) fn off() -> Self {
         Self {

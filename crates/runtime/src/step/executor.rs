@@ -37,7 +37,7 @@ pub(crate) struct Part {
     pub(crate) states: usize,
     /// True if its last tokens are a draft, some of which may be dropped after the step.
     pub(crate) has_draft: bool,
-    /// Result that is wanted of its last token, if there are rows.
+    /// Result that is wanted of each row.
     pub(crate) wanted: Wanted,
     /// Ends a part that takes long.
     pub(crate) cancel: CancelToken,
@@ -68,11 +68,10 @@ impl Step {
         self.parts.push(part);
     }
 
-    /// Asks for the greedy token behind the last part, in place of its logits. `goes_on`: there is
-    /// room for another one.
-    pub(crate) fn want_greedy(&mut self, goes_on: bool) {
+    /// Asks for this in place of the logits of the last part.
+    pub(crate) fn want(&mut self, wanted: Wanted) {
         if let Some(part) = self.parts.last_mut() {
-            part.wanted = Wanted::Greedy { goes_on };
+            part.wanted = wanted;
         }
     }
 
@@ -128,15 +127,14 @@ pub(crate) struct SequenceReport {
     pub(crate) dropped_tokens: usize,
 }
 
-/// A part of a step with logits, or with a greedy token in their place.
+/// A part of a step with results: logits, or what it wants in their place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PartLogits {
     /// Index of the part in the step.
     pub(crate) part: usize,
     /// Number of its tokens that were computed: of a prompt chunk maybe fewer than it has.
     pub(crate) tokens: usize,
-    /// Rows of logits, of the last of these tokens that are among the part's [`Part::rows`]; 1 for
-    /// a greedy token.
+    /// Rows, of the last of these tokens that are among the part's [`Part::rows`].
     pub(crate) rows: usize,
     /// Final hidden states, of as many of the last of these tokens; 0 from executors that keep
     /// none.
@@ -156,7 +154,7 @@ impl Part {
 }
 
 /// Takes the logits of the parts that have some, for each its rows of `vocab_size`, in order; or
-/// greedy tokens of parts that want them. Then their final hidden states, `[tokens, model_dim]`.
+/// in their place what parts want. Then their final hidden states, `[tokens, model_dim]`.
 pub(crate) type Logits<'l> = dyn FnMut(&[PartLogits], Decoded<'_>, &[f32]) + 'l;
 
 /// Owns weights and sequences and computes steps. Nothing outside of it reads keys and values, so
@@ -181,8 +179,7 @@ pub(crate) trait Executor {
     fn fork(&mut self, id: SequenceId, new_id: SequenceId) -> bool;
 
     /// Computes a step. Fills `outcomes` with one for each part, and passes the logits of those
-    /// tokens that were computed and whose logits are wanted. For a part that wants a greedy token
-    /// it may pass that in place of the logits.
+    /// tokens that were computed and whose logits are wanted, or in their place what a part wants.
     fn step(&mut self, step: &Step, outcomes: &mut Vec<Outcome>, logits: &mut Logits<'_>);
 
     /// Drops the tokens of a sequence from position `len` on: drafts that were rejected.

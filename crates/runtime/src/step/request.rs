@@ -16,6 +16,7 @@ use super::job::{Job, Limit, Outlet, Prepared};
 use super::prompt_logprobs::PromptLogprobs;
 use super::reader::Reader;
 use crate::answer::OutputParser;
+use crate::backend::batch::{Row, Wanted};
 use crate::cancel::CancelToken;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
@@ -277,25 +278,29 @@ impl<'c> Request<'c> {
         self.clock.start();
     }
 
-    /// Samples the next tokens from the logits after the last token and after each token of a
-    /// draft, `[1 + draft.len(), vocab_size]`: as long as what is appended is what was drafted.
-    /// Pieces go to the caller.
+    /// Samples the next tokens from the rows behind the last token and behind each token of a
+    /// draft, `1 + draft.len()`: as long as what is appended is what was drafted. Pieces go to the
+    /// caller.
     ///
     /// The tokens, the random numbers, and the states of sampler and constraint are those of
     /// sampling one row after the other without a draft.
     ///
     /// # Errors
     /// [`Error::NoCandidate`], [`Error::Decode`], [`Error::Constraint`].
-    pub(super) fn sample(&mut self, rows: &[f32], draft: &[TokenId]) -> Result<Sampled> {
+    pub(super) fn sample<'l>(
+        &mut self,
+        row_of: impl Fn(usize) -> Row<'l>,
+        draft: &[TokenId],
+    ) -> Result<Sampled> {
         if self.limit.tokens == 0 {
             // Only the prompt was to be computed.
             let end = Some(FinishReason::Length);
             return Ok(Sampled { end, tokens: 0, kept: 0, is_first: true });
         }
-        let (start, vocab_size) = (self.tokens.len(), rows.len() / (1 + draft.len()));
+        let start = self.tokens.len();
         let mut row = 0;
         let (end, kept) = loop {
-            let end = self.sample_row(&rows[row * vocab_size..][..vocab_size])?;
+            let end = self.sample_row(row_of(row))?;
             let appended = &self.tokens[start..];
             let accepted = appended.iter().zip(draft).take_while(|(a, b)| a == b).count();
             if end.is_some() {
@@ -306,6 +311,10 @@ impl<'c> Request<'c> {
                 break (None, accepted);
             }
             row = appended.len();
+            if self.reads_logits() && !matches!(row_of(row), Row::Logits(_)) {
+                // A constraint has begun: the last token is computed again, for its logits.
+                break (None, row - 1);
+            }
         };
         // The end of generation is no token of the output.
         self.logprobs.truncate(self.generated());
@@ -314,32 +323,35 @@ impl<'c> Request<'c> {
         Ok(Sampled { end, tokens: appended, kept, is_first: start == self.prompt_tokens })
     }
 
-    /// True if the next token is the largest logit, and nothing else of the logits is of use.
-    pub(super) fn is_greedy(&self) -> bool {
-        let reads_logits = self.top_logprobs.is_some() || self.scores_prompt();
-        self.sampler.is_argmax() && self.guide.masks_nothing() && !reads_logits
+    /// True if more of the logits is read than what the sampler needs.
+    fn reads_logits(&self) -> bool {
+        self.top_logprobs.is_some() || self.scores_prompt() || !self.guide.masks_nothing()
     }
 
-    /// True if there is room for a token behind the next one.
-    pub(super) fn goes_on(&self) -> bool {
-        self.generated() + 1 < self.limit.tokens && self.tokens.len() < self.limit.context
-    }
-
-    /// Appends the greedy token, as [`sample`](Self::sample) does that finds it in the logits.
-    ///
-    /// # Errors
-    /// Errors of [`sample`](Self::sample).
-    pub(super) fn take_greedy(&mut self, token: Option<TokenId>) -> Result<Sampled> {
-        let start = self.tokens.len();
-        let end = self.take_sampled(token.ok_or(Error::NoCandidate)?)?;
-        let tokens = self.tokens.len() - start;
-        Ok(Sampled { end, tokens, kept: 0, is_first: start == self.prompt_tokens })
+    /// What the request reads of the next logits.
+    pub(super) fn wanted(&self) -> Wanted {
+        if self.reads_logits() {
+            Wanted::Logits
+        } else if self.sampler.is_argmax() {
+            // There is room for a token behind the next one.
+            let goes_on = self.generated() + 1 < self.limit.tokens && self.tokens.len() < self.limit.context;
+            Wanted::Greedy { goes_on }
+        } else {
+            self.sampler.largest().map_or(Wanted::Logits, Wanted::Largest)
+        }
     }
 
     /// Samples the next token. The reason if the output has ended.
-    fn sample_row(&mut self, logits: &[f32]) -> Result<Option<FinishReason>> {
+    fn sample_row(&mut self, row: Row<'_>) -> Result<Option<FinishReason>> {
         let position = self.tokens.len();
-        let logits = &logits[..self.codec.sampled_ids()];
+        let logits = match row {
+            Row::Logits(logits) => &logits[..self.codec.sampled_ids()],
+            Row::Greedy(token) => return self.take_sampled(token.ok_or(Error::NoCandidate)?),
+            Row::Largest(logits) => {
+                let token = self.sampler.sample_largest(logits, position)?;
+                return self.take_sampled(token);
+            }
+        };
         let forced = self.forced.pop_front();
         let token = match forced {
             Some(token) => token,

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::request::SequenceSize;
 use crate::sequence::SequenceSpec;
 
-/// Sequences of a backend. The single tokens of a step are computed together, prompts and drafts
-/// one after another.
+/// Sequences of a backend. The next tokens of a step and their drafts are computed together,
+/// prompts one after another.
 pub(crate) struct SessionExecutor<'b> {
     batch: Box<dyn BackendBatch + 'b>,
     /// Largest number of prompt tokens in a pass.
@@ -28,7 +28,7 @@ pub(crate) struct SessionExecutor<'b> {
 struct Held {
     number: usize,
     tokens: Vec<TokenId>,
-    /// Logits of a part with several rows.
+    /// Logits of a prompt with several rows.
     rows: Vec<f32>,
     /// `None` if it shares no prefix.
     sharing: Option<Sharing>,
@@ -44,9 +44,9 @@ struct Sharing {
 /// Lists of a step, kept for their memory.
 #[derive(Default)]
 struct Scratch {
-    /// Parts with a single token, and that of each.
-    parts: Vec<usize>,
+    /// Next tokens and drafts, and the part of each.
     tokens: Vec<NextToken>,
+    parts: Vec<usize>,
     with_logits: Vec<PartLogits>,
     /// By part; `None` if it was not computed with others.
     outcomes: Vec<Option<Outcome>>,
@@ -57,8 +57,8 @@ impl<'b> SessionExecutor<'b> {
         Self { batch, chunk, sequences: HashMap::new(), scratch: Scratch::default() }
     }
 
-    /// Computes the single tokens of sequences together. Those of a pass that failed remain to be
-    /// computed alone, so that each has an error of its own.
+    /// Computes the next tokens of sequences together, with their drafts. Those of a pass that
+    /// failed remain to be computed alone, so that each has an error of its own.
     fn decode(&mut self, step: &Step, logits: &mut Logits<'_>) {
         let Scratch { parts, tokens, with_logits, outcomes } = &mut self.scratch;
         parts.clear();
@@ -66,36 +66,37 @@ impl<'b> SessionExecutor<'b> {
         outcomes.clear();
         for (index, part) in step.parts().iter().enumerate() {
             outcomes.push(None);
-            if let (false, 1, &[token], Some(held)) =
-                (part.is_prompt, part.rows, step.tokens(part), self.sequences.get(&part.sequence))
-            {
-                parts.push(index);
-                tokens.push(NextToken { sequence: held.number, token, wanted: part.wanted });
+            // Each token has a row.
+            let decodes = !part.is_prompt && part.rows == step.tokens(part).len();
+            if let Some(held) = self.sequences.get(&part.sequence).filter(|_| decodes) {
+                for &token in step.tokens(part) {
+                    parts.push(index);
+                    tokens.push(NextToken { sequence: held.number, token, wanted: part.wanted });
+                }
             }
         }
-        if parts.is_empty() {
-            return;
-        }
+        let Some(&only) = parts.first() else { return };
         let sequences = &mut self.sequences;
         let decoded = self.batch.decode(tokens, &mut |rows, decoded| {
             with_logits.clear();
-            for &row in rows {
-                let index = parts[row];
-                if let Some(held) = sequences.get_mut(&step.parts()[index].sequence) {
-                    held.tokens.push(tokens[row].token);
+            for run in rows.chunk_by(|&a, &b| parts[a] == parts[b]) {
+                let (part, n) = (parts[run[0]], run.len());
+                if let Some(held) = sequences.get_mut(&step.parts()[part].sequence) {
+                    held.tokens.extend(run.iter().map(|&row| tokens[row].token));
                 }
-                outcomes[index] = Some(Outcome::Computed { tokens: 1 });
-                with_logits.push(PartLogits { part: index, tokens: 1, rows: 1, states: 0 });
+                outcomes[part] = Some(Outcome::Computed { tokens: n });
+                with_logits.push(PartLogits { part, tokens: n, rows: n, states: 0 });
             }
             logits(with_logits, decoded, &[]);
         });
         // An error that concerns several comes again when they are computed alone.
-        if let (Err(error), &[index]) = (decoded, &parts[..])
-            && let Some(held) = self.sequences.get_mut(&step.parts()[index].sequence)
+        if let Err(error) = decoded
+            && parts.iter().all(|&part| part == only)
+            && let Some(held) = self.sequences.get_mut(&step.parts()[only].sequence)
         {
             let left = self.batch.sequence(held.number).map_or(0, |session| session.len());
             held.tokens.truncate(left);
-            outcomes[index] = Some(Outcome::Failed(error));
+            outcomes[only] = Some(Outcome::Failed(error));
         }
     }
 
@@ -143,8 +144,8 @@ impl Sharing {
 
 impl Held {
     /// Computes a part; returns the number of tokens. `logits` gets the number of tokens, that of
-    /// rows, and the rows, if any are wanted. A backend gives one row of logits in a pass: each
-    /// further row takes a pass of its own.
+    /// rows, and the rows, if any are wanted. A prompt has one row of logits in a pass: each further
+    /// row takes a pass of its own.
     fn compute(
         &mut self,
         session: &mut dyn BackendSession,
@@ -230,9 +231,10 @@ impl Executor for SessionExecutor<'_> {
         if kept == len { Ok(()) } else { Err(Error::Truncated { len, kept }) }
     }
 
-    /// A backend computes one row of logits in a pass: drafts would gain nothing.
-    fn draft_room(&self, _: SequenceId, _: usize) -> usize {
-        0
+    /// None behind tokens that a constraint has forced: they have no rows.
+    fn draft_room(&self, id: SequenceId, tokens: usize) -> usize {
+        let held = self.sequences.get(&id).filter(|_| tokens == 1);
+        held.map_or(0, |held| self.batch.draft_room(held.number))
     }
 
     fn prefilled(&mut self, id: SequenceId) {
@@ -307,7 +309,7 @@ mod tests {
                     let session = self.0.sequence(next.sequence).expect("a sequence");
                     let logit = session.forward(&[next.token])?[0];
                     match next.wanted {
-                        Wanted::Logits => {
+                        Wanted::Logits | Wanted::Largest(_) => {
                             with_logits.push(row);
                             logits.push(logit);
                         }
@@ -354,6 +356,7 @@ mod tests {
                 _ if parts.is_empty() => {}
                 Decoded::Logits(logits) => seen.push((parts, logits.to_vec(), Vec::new())),
                 Decoded::Greedy(tokens) => seen.push((parts, Vec::new(), tokens.to_vec())),
+                Decoded::Largest { .. } => panic!("no part wants the largest logits"),
             }
         });
         let computed = |outcome: &Outcome| match outcome {
@@ -400,13 +403,13 @@ mod tests {
             executor.begin(SequenceId(id), &spec(), &[1, 2]).expect("a sequence");
             step.push(SequenceId(id), &[id as TokenId + 10], false, 1, &cancel);
             if is_greedy {
-                step.want_greedy(true);
+                step.want(Wanted::Greedy { goes_on: true });
             }
         }
         // Tokens of a prompt have logits in any case.
         executor.begin(SequenceId(4), &spec(), &[8, 9]).expect("a sequence");
         step.push(SequenceId(4), &[8, 9], true, 1, &cancel);
-        step.want_greedy(true);
+        step.want(Wanted::Greedy { goes_on: true });
         let (seen, computed) = compute(&mut executor, &step);
         let expected: [Seen; 4] = [
             (vec![(1, 1, 1)], vec![12.0], vec![]),
@@ -416,6 +419,34 @@ mod tests {
         ];
         assert_eq!(seen, expected);
         assert_eq!(computed, [Some(1), Some(1), Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn drafts_are_computed_with_the_tokens_before_them() {
+        let mut executor = SessionExecutor::new(Box::new(echo(true)), 8);
+        let cancel = CancelToken::new();
+        let mut step = Step::default();
+        for (id, draft) in [(1, &[6, 7][..]), (2, &[]), (3, &[8])] {
+            executor.begin(SequenceId(id), &spec(), &[1, 2]).expect("a sequence");
+            step.push(SequenceId(id), &[5], false, 1, &cancel);
+            step.push_draft(draft);
+        }
+        let (seen, computed) = compute(&mut executor, &step);
+        let expected: [Seen; 3] = [
+            (vec![(0, 3, 3)], vec![5.0, 6.0, 7.0], vec![]),
+            (vec![(1, 1, 1)], vec![5.0], vec![]),
+            (vec![(2, 2, 2)], vec![5.0, 8.0], vec![]),
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(computed, [Some(3), Some(1), Some(2)]);
+        assert_eq!(executor.draft_room(SequenceId(1), 1), 0, "its batch has no room for drafts");
+        // A draft that fails leaves the sequence as it was.
+        step.clear();
+        step.push(SequenceId(1), &[4], false, 1, &cancel);
+        step.push_draft(&[FAULTY]);
+        assert_eq!(compute(&mut executor, &step).1, [None]);
+        executor.truncate(SequenceId(1), 3).expect("it is cut");
+        assert_eq!(executor.finish(SequenceId(1)).size.tokens, 3);
     }
 
     /// A sequence whose only logit is its last token.

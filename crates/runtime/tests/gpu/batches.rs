@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ruvllm::{
     BackendBatch, BackendQueue, CancelToken, Decoded, Error, FinishReason, GenerateRequest, GpuBackend,
     GpuOptions, InferenceBackend, NextToken, ParallelOptions, Prompt, RequestHandle, SamplingParams, TokenId,
-    Wanted,
+    TokenLogit, Wanted,
 };
 use ruvllm_testkit::model_data;
 use serde_json::json;
@@ -57,12 +57,12 @@ impl Member {
     }
 }
 
-/// A decode step of all members: every second one wants its greedy token, others their logits. The
-/// results must be those of each alone.
+/// A decode step of all members: each wants its greedy token, its logits or the largest of them.
+/// The results must be those of each alone.
 fn decode(batch: &mut dyn BackendBatch, members: &mut [Member], backend: &GpuBackend, name: &str) {
     let next = |(index, member): (usize, &Member)| {
-        let is_greedy = (index + member.steps).is_multiple_of(2);
-        let wanted = if is_greedy { Wanted::Greedy { goes_on: true } } else { Wanted::Logits };
+        let all = [Wanted::Greedy { goes_on: true }, Wanted::Logits, Wanted::Largest(40)];
+        let wanted = all[(index + member.steps) % 3];
         NextToken { sequence: member.number, token: token(member.seed, member.steps), wanted }
     };
     let next: Vec<_> = members.iter().enumerate().map(next).collect();
@@ -87,6 +87,15 @@ fn decode(batch: &mut dyn BackendBatch, members: &mut [Member], backend: &GpuBac
                         );
                         tokens[index] == Some(largest(expected, ids))
                     }
+                    Decoded::Largest { most, logits } => {
+                        assert_eq!(
+                            (logits.len(), next[row].wanted),
+                            (rows.len() * most, Wanted::Largest(40))
+                        );
+                        let found = &logits[index * most..][..most];
+                        let bits = |found: &TokenLogit| (found.token, found.logit.to_bits());
+                        found.iter().map(bits).eq(sorted(expected, ids).into_iter().take(most))
+                    }
                 };
                 assert!(equal, "{name}: step {steps} of sequence {seed} of {}", next.len());
                 seen[row] += 1;
@@ -101,6 +110,13 @@ fn decode(batch: &mut dyn BackendBatch, members: &mut [Member], backend: &GpuBac
 fn largest(bits: &[u32], ids: usize) -> TokenId {
     let logit = |i: usize| f32::from_bits(bits[i]);
     (0..ids.min(bits.len())).fold(0, |best, i| if logit(i) > logit(best) { i } else { best }) as TokenId
+}
+
+/// Ids and bits of the first `ids` logits, largest first, equal ones by id.
+fn sorted(bits: &[u32], ids: usize) -> Vec<(TokenId, u32)> {
+    let mut all: Vec<_> = (0..).zip(bits.iter().copied()).take(ids).collect();
+    all.sort_by(|a, b| f32::from_bits(b.1).total_cmp(&f32::from_bits(a.1)).then(a.0.cmp(&b.0)));
+    all
 }
 
 /// Sequences of other lengths join and leave; each has the bits that it has alone.
@@ -212,15 +228,24 @@ fn tokenizer_of(folder: &Path, n: usize) -> PathBuf {
 }
 
 #[test]
-fn greedy_requests_have_the_tokens_of_requests_that_read_the_logits() {
+fn requests_have_the_tokens_of_requests_that_read_the_logits() {
     let folder = tempfile::tempdir().expect("a folder");
     // All ids; fewer than the model has; a soft cap, behind which the host chooses.
     for (name, ids) in [("llama", None), ("qwen3", Some(37)), ("gemma2", None)] {
         let tokenizer = ids.map(|ids| tokenizer_of(folder.path(), ids));
         let options = GpuOptions { kv_tokens: Some(2048), context: Some(256), tokenizer, ..options() };
         let Some(backend) = gpu_with(tiny(name, "model-F16.gguf"), &options) else { return };
-        let greedy = |i| request(i, 5 + i * 9, 12 + i * 3).with_sampling(SamplingParams::greedy());
-        let requests: Vec<_> = (0..9).map(greedy).collect();
+        // Sampled ones too, from the largest logits; from more of these than the device finds; with
+        // a penalty, for which all are read.
+        let sampling = |i: usize| match i % 5 {
+            0 | 1 => SamplingParams::greedy(),
+            2 => SamplingParams::default().with_top_k(7),
+            3 => SamplingParams::default().with_top_k(65).with_temperature(1.5),
+            _ => SamplingParams::default().with_repeat_penalty(1.1),
+        };
+        let sampling = |i| sampling(i).with_seed(Some(i as u64));
+        let requests: Vec<_> =
+            (0..9).map(|i| request(i, 5 + i * 9, 12 + i * 3).with_sampling(sampling(i))).collect();
         let cancel = CancelToken::new();
         let alone = |request: &GenerateRequest| {
             backend.generate_with(request, &cancel, &mut |_| ControlFlow::Continue(())).expect("text").tokens

@@ -5,6 +5,7 @@
 
 mod ahead;
 mod batches;
+mod drafts;
 mod families;
 mod memory;
 mod prefixes;

@@ -1,18 +1,20 @@
-//! Greedy tokens that a backend chooses: when they are asked for, and the requests that get them.
+//! Greedy tokens and largest logits that a backend finds: when they are asked for, and the requests
+//! that get them.
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 
 use ruvllm::{
     BackendBatch, BackendSession, CancelToken, Decoded, Error, GenerateRequest, InferenceBackend,
-    ModelConfig, NextToken, OnDecoded, Result, SamplingParams, TextCodec, TokenId, Wanted,
+    ModelConfig, NextToken, OnDecoded, Result, SamplerOrder, SamplingParams, TextCodec, TokenId, TokenLogit,
+    Wanted,
 };
 
 use crate::common::{complete, greedy, tiny};
 
 const STORY: &str = "Once upon a time, there was a little fox.";
 
-/// The tiny engine, whose batches choose greedy tokens.
+/// The tiny engine, whose batches choose greedy tokens and find the largest logits.
 #[derive(Default)]
 struct Chooser {
     /// Results that were wanted, in order.
@@ -88,6 +90,17 @@ impl BackendBatch for Choices<'_> {
                     let token = Some(best as TokenId).filter(|_| !self.chooser.finds_none);
                     on_decoded(&[row], Decoded::Greedy(&[token]));
                 }
+                Wanted::Largest(n) => {
+                    // More than are wanted.
+                    let most = n + 3;
+                    let entry = |(token, &logit)| TokenLogit { token, logit };
+                    let mut all: Vec<_> = (0..).zip(logits).map(entry).collect();
+                    all.sort_by(|a, b| b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token)));
+                    if self.chooser.finds_none {
+                        all.iter_mut().for_each(|entry| entry.logit = f32::NEG_INFINITY);
+                    }
+                    on_decoded(&[row], Decoded::Largest { most, logits: &all[..most] });
+                }
             }
         }
         Ok(())
@@ -101,6 +114,8 @@ fn requests() -> Vec<(GenerateRequest, Wanted)> {
     let story = || greedy(STORY, 9).with_ignore_eos(true);
     let with = |sampling: SamplingParams| story().with_sampling(sampling);
     let params = SamplingParams::greedy;
+    let sampled = || SamplingParams::default().with_seed(Some(5));
+    let order = |text: &str| text.parse::<SamplerOrder>().expect("an order");
     let mut requests = vec![
         (story(), GREEDY),
         (story().with_stop([" a"]), GREEDY),
@@ -112,7 +127,18 @@ fn requests() -> Vec<(GenerateRequest, Wanted)> {
         (with(params().with_frequency_penalty(0.5)), Wanted::Logits),
         (with(params().with_dry_multiplier(0.8)), Wanted::Logits),
         (with(params().with_logit_bias([(7, 3.0)].into())), Wanted::Logits),
-        (with(SamplingParams::default().with_seed(5)), Wanted::Logits),
+        (with(sampled()), Wanted::Largest(40)),
+        (with(sampled().with_top_k(3).with_temperature(2.0)), Wanted::Largest(3)),
+        (with(sampled().with_xtc_probability(0.5).with_typical_p(0.9)), Wanted::Largest(40)),
+        // A temperature before the filters needs no other logits, penalties behind them neither.
+        (with(sampled().with_samplers(order("temperature;top_k;penalties"))), Wanted::Largest(40)),
+        (with(sampled().with_samplers(order("top_p;top_k;temperature"))), Wanted::Logits),
+        (with(sampled().with_dynatemp_range(0.5)), Wanted::Largest(40)),
+        (with(sampled().with_top_k(0)), Wanted::Logits),
+        (with(sampled().with_repeat_penalty(1.3)), Wanted::Logits),
+        (with(sampled().with_logit_bias([(7, 3.0)].into())), Wanted::Logits),
+        (with(sampled().with_mirostat(true)), Wanted::Logits),
+        (with(sampled()).with_logprobs(2), Wanted::Logits),
     ];
     #[cfg(feature = "structured-output")]
     {
@@ -123,7 +149,7 @@ fn requests() -> Vec<(GenerateRequest, Wanted)> {
 }
 
 #[test]
-fn greedy_tokens_are_asked_for_where_logits_have_no_other_use() {
+fn logits_are_asked_for_only_where_they_are_read() {
     let chooser = Chooser::default();
     let (cancel, go_on) = (CancelToken::new(), &mut |_: &str| ControlFlow::Continue(()));
     let (requests, wanted): (Vec<GenerateRequest>, Vec<Wanted>) = requests().into_iter().unzip();
@@ -148,12 +174,15 @@ fn greedy_tokens_are_asked_for_where_logits_have_no_other_use() {
 }
 
 #[test]
-fn no_possible_greedy_token_is_an_error_of_its_request() {
+fn no_possible_token_is_an_error_of_its_request() {
     let chooser = Chooser { finds_none: true, ..Chooser::default() };
-    let requests = [greedy(STORY, 4), greedy(STORY, 4).with_logprobs(1), greedy(STORY, 1)];
+    let sampled = greedy(STORY, 4).with_sampling(SamplingParams::default());
+    let requests = [greedy(STORY, 4), greedy(STORY, 4).with_logprobs(1), greedy(STORY, 1), sampled];
     let found = chooser.generate_many(&requests, &CancelToken::new(), &mut |_, _| ControlFlow::Continue(()));
     let found = found.expect("threads");
-    assert!(matches!(found[0], Err(Error::NoCandidate)), "{:?}", found[0]);
+    for request in [0, 3] {
+        assert!(matches!(found[request], Err(Error::NoCandidate)), "{:?}", found[request]);
+    }
     // Log-probabilities need the logits, and the first token comes from those of the prompt.
     assert!(found[1].is_ok() && found[2].is_ok(), "{found:?}");
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{BenchArgs, Document};
 use crate::commands::setup::Setup;
-use crate::device::{Defaults, Device, Loaded};
+use crate::device::{Defaults, Loaded};
 use crate::error::{Error, Result};
 use crate::output;
 use crate::progress::Progress;
@@ -83,8 +83,7 @@ impl ParallelDocument {
 /// Measures on the device.
 ///
 /// # Errors
-/// No tokens to measure; a setting that a GPU does not have; a model that cannot be loaded; errors
-/// of the requests.
+/// No tokens to measure; a model that cannot be loaded; errors of the requests.
 pub(super) fn measure(args: &BenchArgs) -> Result<Document> {
     let first = |tokens: &[usize]| tokens.first().copied().filter(|&tokens| tokens > 0);
     let (Some(prompt_tokens), Some(new_tokens)) = (first(&args.prompt), first(&args.generate)) else {
@@ -97,7 +96,6 @@ pub(super) fn measure(args: &BenchArgs) -> Result<Document> {
         .with_shared_prefix(args.shared_prefix)
         .with_runs(args.runs)
         .with_speculation(args.speculation.setting());
-    check_device(args, matches!(args.device.device, Device::Gpu(_)))?;
     let caching = if args.shared_prefix > 0 { PrefixCaching::Memory } else { PrefixCaching::Off };
     let engine_options = args
         .engine_options()
@@ -111,9 +109,8 @@ pub(super) fn measure(args: &BenchArgs) -> Result<Document> {
         ..Defaults::default()
     };
     let model = args.device.load(&args.model, &args.adapters, engine_options, defaults)?;
-    match model.engine() {
-        Some(engine) => warn_of_memory(engine, &options),
-        None => check_device(args, true)?,
+    if let Some(engine) = model.engine() {
+        warn_of_memory(engine, &options);
     }
     let mut progress = Progress::steps("measuring");
     let results = model
@@ -122,15 +119,6 @@ pub(super) fn measure(args: &BenchArgs) -> Result<Document> {
     drop(progress);
     let parallel = results.iter().map(|result| ParallelDocument::new(result, &options, &model)).collect();
     Ok(Document::new(Setup::new(&args.model, &model)?, Vec::new(), parallel, &model))
-}
-
-/// Rejects settings that a GPU does not have.
-fn check_device(args: &BenchArgs, is_gpu: bool) -> Result<()> {
-    if is_gpu && args.speculation.setting() != Speculation::Off {
-        let reason = "a GPU computes no drafts; leave it out, or measure with --device cpu".to_owned();
-        return Err(Error::Conflict { flag: "--speculation", reason });
-    }
-    Ok(())
 }
 
 /// Warns of requests that will wait for memory, which is then part of the measurement.

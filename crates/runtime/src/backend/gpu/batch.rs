@@ -5,12 +5,16 @@ use ruvllm_text::TokenId;
 
 use super::GpuBackend;
 use super::executor::{Argmax, Ids, Next, batch_rows};
+use super::largest::MOST_LARGEST;
 use super::session::{GpuSession, failed, soft_cap};
-use crate::backend::batch::{BackendBatch, Decoded, NextToken, Numbered, OnDecoded, PrefixSharing, Wanted};
+use crate::backend::batch::{
+    BackendBatch, Decoded, NextToken, Numbered, OnDecoded, PrefixSharing, TokenLogit, Wanted,
+};
 use crate::backend::sequence::BackendSession;
 use crate::error::Result;
 
-/// Sequences of a [`GpuBackend`]; a decode step is a pass with a row for each (ADR-0088).
+/// Sequences of a [`GpuBackend`]; a decode step is a pass with a row for each (ADR-0088), and for
+/// each token of a draft (ADR-0145).
 ///
 /// Bits of a row depend on its own sequence alone, not on the others in the pass.
 pub(super) struct GpuBatch<'b> {
@@ -28,6 +32,14 @@ struct Running {
     argmax: Argmax,
 }
 
+/// Result of a row, in the order of the rows of a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Logits,
+    Greedy,
+    Largest,
+}
+
 /// Row of a pass.
 struct Row {
     sequence: usize,
@@ -42,53 +54,70 @@ impl<'b> GpuBatch<'b> {
         Self { backend, sequences: Numbered::default(), capped: Vec::new(), ahead: None }
     }
 
-    /// Computes the tokens of `rows`, indexes into `tokens`, in one pass. Greedy tokens are chosen
-    /// on the device, and only the logits of other rows are copied.
+    /// Computes the tokens of `rows`, indexes into `tokens`, in one pass. Greedy tokens and the
+    /// largest logits are found on the device, and only the logits of other rows are copied.
     fn pass(&mut self, tokens: &[NextToken], rows: &[usize], on_decoded: &mut OnDecoded<'_>) -> Result<()> {
         let executor = &self.backend.executor;
-        let (greedy, others): (Vec<usize>, Vec<usize>) =
-            rows.iter().partition(|&&row| self.is_chosen_on_device(&tokens[row]));
+        let kind = |row: &usize| self.kind(tokens[*row].wanted);
+        let mut order = rows.to_vec();
+        // Logits come first, so that fewer rows are copied; the rows of a sequence stay together.
+        order.sort_by_key(kind);
+        let with_logits = order.partition_point(|row| kind(row) < Kind::Greedy);
+        let with_tokens = order.partition_point(|row| kind(row) < Kind::Largest);
         let next = |&row: &usize| {
             let NextToken { sequence, token, .. } = tokens[row];
             let session = self.sequences.get(sequence)?;
-            Some(Next { place: &session.place, position: Some(session.len), token: Some(token) })
+            let position = Some(session.len + place_in_run(tokens, row));
+            Some(Next { place: &session.place, position, token: Some(token) })
         };
-        let batch: Vec<Next<'_>> = others.iter().chain(&greedy).filter_map(next).collect();
+        let batch: Vec<Next<'_>> = order.iter().filter_map(next).collect();
         let action = format!("decode a token of {} sequences", batch.len());
         let failure = || failed(action.clone());
         let mut passes = executor.passes();
         let pass = passes.decode(executor, &batch).map_err(failure())?;
-        if others.is_empty() {
+        if (with_logits, with_tokens) == (0, order.len()) {
             let argmax = passes.start_argmax(executor, &pass, Ids::Tokenizer).map_err(failure())?;
             drop(passes);
             let row = |&row: &usize| Row { sequence: tokens[row].sequence, is_next: true, token: None };
-            let running = Running { rows: rows.iter().map(row).collect(), argmax };
+            let running = Running { rows: order.iter().map(row).collect(), argmax };
             if rows.len() == tokens.len() {
                 self.start_ahead(&running, tokens);
             }
             return self.finish(running, rows.iter().copied().map(Some), on_decoded);
         }
         let mut launches: Vec<&Dispatch> = pass.launches().collect();
-        let mut chosen = Vec::new();
-        if !greedy.is_empty() {
+        let (mut largest, mut chosen) = (Vec::new(), Vec::new());
+        if with_tokens < order.len() {
+            largest = passes.largest(executor, &pass, order.len()).map_err(failure())?;
+            launches.clear();
+            chosen.extend(largest.chunks_exact(MOST_LARGEST).map(greedy));
+        } else if with_logits < order.len() {
             let argmax = passes.start_argmax(executor, &pass, Ids::Tokenizer).map_err(failure())?;
             launches.clear();
             chosen = passes.finish_argmax(executor, argmax).map_err(failure())?;
         }
-        let (capped, cap) = (&mut self.capped, executor.config.decoder.logits_soft_cap);
-        let read = |values: &[f32]| match cap {
-            None => on_decoded(&others, Decoded::Logits(values)),
-            Some(cap) => {
-                capped.clear();
-                capped.extend_from_slice(values);
-                soft_cap(capped, cap);
-                on_decoded(&others, Decoded::Logits(capped));
-            }
-        };
-        passes.logits(executor, &pass, &launches, others.len(), read).map_err(failure())?;
+        if with_logits > 0 {
+            let (capped, cap) = (&mut self.capped, executor.config.decoder.logits_soft_cap);
+            let rows = &order[..with_logits];
+            let read = |values: &[f32]| match cap {
+                None => on_decoded(rows, Decoded::Logits(values)),
+                Some(cap) => {
+                    capped.clear();
+                    capped.extend_from_slice(values);
+                    soft_cap(capped, cap);
+                    on_decoded(rows, Decoded::Logits(capped));
+                }
+            };
+            passes.logits(executor, &pass, &launches, with_logits, read).map_err(failure())?;
+        }
         drop(passes);
-        if !greedy.is_empty() {
-            on_decoded(&greedy, Decoded::Greedy(&chosen[others.len()..rows.len()]));
+        if with_logits < with_tokens {
+            let rows = with_logits..with_tokens;
+            on_decoded(&order[rows.clone()], Decoded::Greedy(&chosen[rows]));
+        }
+        if with_tokens < order.len() {
+            let logits = &largest[with_tokens * MOST_LARGEST..];
+            on_decoded(&order[with_tokens..], Decoded::Largest { most: MOST_LARGEST, logits });
         }
         for &row in rows {
             if let Some(session) = self.sequences.get_mut(tokens[row].sequence) {
@@ -98,17 +127,26 @@ impl<'b> GpuBatch<'b> {
         Ok(())
     }
 
-    /// True for a greedy token of a model without a soft cap, which can make logits equal.
-    fn is_chosen_on_device(&self, next: &NextToken) -> bool {
+    /// Result that a row gets. A model with a soft cap, which can make logits equal, has logits
+    /// alone.
+    fn kind(&self, wanted: Wanted) -> Kind {
         let has_cap = self.backend.executor.config.decoder.logits_soft_cap.is_some();
-        matches!(next.wanted, Wanted::Greedy { .. }) && !has_cap
+        match wanted {
+            Wanted::Greedy { .. } if !has_cap => Kind::Greedy,
+            Wanted::Largest(..=MOST_LARGEST) if !has_cap => Kind::Largest,
+            _ => Kind::Logits,
+        }
     }
 
     /// Starts the pass behind `running`, the pass of `tokens`, whose greedy tokens it reads on the
-    /// device. Does nothing if a smaller pass would do for the sequences that go on, or if the pass
-    /// cannot be started: the next step starts its own then, and reports an error.
+    /// device. Does nothing if a smaller pass would do for the sequences that go on, if one of them
+    /// has a draft, which another may follow, or if the pass cannot be started: the next step
+    /// starts its own then, and reports an error.
     fn start_ahead(&mut self, running: &Running, tokens: &[NextToken]) {
         let executor = &self.backend.executor;
+        if tokens.windows(2).any(|pair| pair[0].sequence == pair[1].sequence) {
+            return;
+        }
         let (mut rows, mut batch, mut end) = (Vec::new(), Vec::new(), 0);
         for &NextToken { sequence, wanted, .. } in tokens {
             let Some(session) = self.sequences.get(sequence) else { return };
@@ -167,7 +205,9 @@ impl<'b> GpuBatch<'b> {
     fn in_step(&self, row: &Row, tokens: &[NextToken]) -> Option<usize> {
         let index = tokens.iter().position(|next| next.sequence == row.sequence)?;
         let next = &tokens[index];
-        (row.is_next && row.token == Some(next.token) && self.is_chosen_on_device(next)).then_some(index)
+        let is_alone = tokens.get(index + 1).is_none_or(|after| after.sequence != row.sequence);
+        let is_right = row.is_next && row.token == Some(next.token);
+        (is_right && is_alone && self.kind(next.wanted) == Kind::Greedy).then_some(index)
     }
 
     /// Drops the row of a sequence that may change from the pass in advance.
@@ -210,13 +250,21 @@ impl BackendBatch for GpuBatch<'_> {
         self.sequences.remove(number);
     }
 
-    /// One pass for up to 64 sequences; fewer if their partial sums of attention need too much
-    /// memory. Sequences with other RoPE frequencies (`LongRoPE`) have passes of their own. Rows of
-    /// a pass that was started in advance are taken from it.
+    fn draft_room(&self, number: usize) -> usize {
+        let Some(session) = self.sequences.get(number) else { return 0 };
+        let executor = &self.backend.executor;
+        let rows = executor.passes().batch_limit(executor, session.len + session.room());
+        session.room().min(rows).saturating_sub(1)
+    }
+
+    /// One pass for up to 64 tokens; fewer if their partial sums of attention need too much memory.
+    /// Sequences with other RoPE frequencies (`LongRoPE`) have passes of their own. Rows of a pass
+    /// that was started in advance are taken from it.
     fn decode(&mut self, tokens: &[NextToken], on_decoded: &mut OnDecoded<'_>) -> Result<()> {
-        for next in tokens {
-            if let Some(session) = self.sequences.get(next.sequence) {
-                session.check(&[next.token], 0)?;
+        for run in tokens.chunk_by(|a, b| a.sequence == b.sequence) {
+            if let Some(session) = self.sequences.get(run[0].sequence) {
+                let ids: Vec<TokenId> = run.iter().map(|next| next.token).collect();
+                session.check(&ids, 0)?;
             }
         }
         let mut taken = Vec::new();
@@ -234,14 +282,59 @@ impl BackendBatch for GpuBatch<'_> {
         let mut end = 0;
         for (row, next) in tokens.iter().enumerate().filter(|(row, _)| !taken.contains(&Some(*row))) {
             let Some(session) = self.sequences.get(next.sequence) else { continue };
-            end = end.max(session.len + 1);
+            end = end.max(session.len + place_in_run(tokens, row) + 1);
             rows[usize::from(session.place.long)].push(row);
         }
         let executor = &self.backend.executor;
         let limit = executor.passes().batch_limit(executor, end);
-        for rows in rows.iter().flat_map(|rows| rows.chunks(limit)) {
-            self.pass(tokens, rows, on_decoded)?;
+        for rows in &rows {
+            for rows in passes(tokens, rows, limit) {
+                self.pass(tokens, rows, on_decoded)?;
+            }
         }
         Ok(())
+    }
+}
+
+/// Number of the tokens of the same sequence directly before a token.
+fn place_in_run(tokens: &[NextToken], row: usize) -> usize {
+    tokens[..row].iter().rev().take_while(|next| next.sequence == tokens[row].sequence).count()
+}
+
+/// Divides rows into passes of at most `limit`, which divide no sequence's.
+fn passes<'r>(tokens: &[NextToken], rows: &'r [usize], limit: usize) -> Vec<&'r [usize]> {
+    let (mut passes, mut start, mut end) = (Vec::new(), 0, 0);
+    for run in rows.chunk_by(|&a, &b| tokens[a].sequence == tokens[b].sequence) {
+        if end > start && end - start + run.len() > limit {
+            passes.push(&rows[start..end]);
+            start = end;
+        }
+        end += run.len();
+    }
+    passes.extend((end > start).then(|| &rows[start..end]));
+    passes
+}
+
+/// The greedy token of a row of its largest logits.
+fn greedy(logits: &[TokenLogit]) -> Option<TokenId> {
+    logits.first().filter(|first| first.logit > f32::NEG_INFINITY).map(|first| first.token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_divide_no_sequence() {
+        let next = |sequence| NextToken { sequence, token: 0, wanted: Wanted::Logits };
+        let tokens = [1, 1, 2, 3, 3, 3, 4, 5].map(next);
+        let sizes = |limit| {
+            let rows: Vec<usize> = (0..tokens.len()).collect();
+            passes(&tokens, &rows, limit).into_iter().map(<[usize]>::len).collect::<Vec<_>>()
+        };
+        assert_eq!([sizes(8), sizes(4), sizes(3)], [vec![8], vec![3, 5 - 1, 1], vec![3, 3, 2]]);
+        assert!(passes(&tokens, &[], 4).is_empty());
+        let places: Vec<usize> = (0..tokens.len()).map(|row| place_in_run(&tokens, row)).collect();
+        assert_eq!(places, [0, 1, 0, 0, 1, 2, 0, 0]);
     }
 }

@@ -11,10 +11,12 @@ use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
 
 use super::blocks::Lease;
+use super::largest::Prepared;
 use super::launches::{Operands, Parts, Pass, Phase};
 use super::pool::{Angles, KvPool};
 use super::rows::Rows;
 use super::weights::DeviceWeights;
+use crate::backend::batch::TokenLogit;
 
 /// Rows of the largest and the smallest prefill pass. Sizes are powers of two; padding rows fill
 /// the rest.
@@ -115,6 +117,7 @@ pub(super) struct Passes {
     logits: HashMap<u32, Buffer>,
     logits_readbacks: HashMap<u32, Readback>,
     token_readbacks: HashMap<u32, Vec<Readback>>,
+    largest: Prepared,
     /// Number of the last write to the tokens of these rows.
     token_writes: HashMap<u32, u64>,
     writes: u64,
@@ -140,6 +143,7 @@ impl Executor {
             logits: HashMap::from([(1, logits)]),
             logits_readbacks: HashMap::new(),
             token_readbacks: HashMap::new(),
+            largest: Prepared::default(),
             token_writes: HashMap::new(),
             writes: 0,
             sequences: 0,
@@ -304,6 +308,7 @@ impl Passes {
         self.tables.clear();
         self.logits.clear();
         self.logits_readbacks.clear();
+        self.largest.clear();
         // A decode pass may have left its token in the buffers of one row.
         self.rows.retain(|&rows, _| rows == 1);
         self.token_writes.retain(|&rows, _| rows == 1);
@@ -404,6 +409,20 @@ impl Passes {
         let (result, readback) = gpu.finish_with(reading, |values| read(&values[..rows * row]))?;
         self.logits_readbacks.insert(size, readback);
         Ok(result)
+    }
+
+    /// Runs a pass; returns the largest logits of its first `rows` rows, `[rows, MOST_LARGEST]`.
+    pub(super) fn largest(
+        &mut self,
+        executor: &Executor,
+        pass: &Pass,
+        rows: usize,
+    ) -> Result<Vec<TokenLogit>> {
+        let (gpu, ids) = (&executor.gpu, executor.ids as u32);
+        let lists = self.with_room(executor, |passes| passes.largest.take(gpu, pass, ids))?;
+        let (found, lists) = lists.find(gpu, pass, rows)?;
+        self.largest.keep(pass, lists);
+        Ok(found)
     }
 
     /// Starts a pass and the readback of each row's greedy token (4 bytes); returns before it ends.

@@ -12,6 +12,7 @@
 mod batch;
 mod blocks;
 mod executor;
+mod largest;
 mod launches;
 mod pool;
 mod refusal;
@@ -50,6 +51,7 @@ use super::{BackendBatch, BackendSession, DeviceMemory, InferenceBackend};
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
 use crate::options::ModelSource;
+use crate::speculation::Speculation;
 
 /// Largest number of sequences for which decode keeps the products of a single one (GEMV).
 const GEMV_SEQUENCES: usize = 32;
@@ -81,6 +83,9 @@ pub struct GpuOptions {
     pub budget: Option<u64>,
     /// Prompt tokens per forward pass; a prefill can be cancelled between passes. Default 512.
     pub prefill_chunk: usize,
+    /// Drafts of requests that name no setting: prompt look-up, verified in a pass. Default: as
+    /// they pay.
+    pub speculation: Speculation,
     /// A `tokenizer.json` in place of the model's tokenizer.
     pub tokenizer: Option<PathBuf>,
     /// Folder of compiled kernels, created if absent; `None` = they are compiled at each start.
@@ -99,6 +104,7 @@ impl Default for GpuOptions {
             sequences: 1,
             budget: None,
             prefill_chunk: 512,
+            speculation: Speculation::Auto,
             tokenizer: None,
             cache_dir: None,
         }
@@ -123,6 +129,7 @@ pub struct GpuBackend {
     codec: TextCodec,
     context: usize,
     prefill_chunk: usize,
+    speculation: Speculation,
     converted: Vec<String>,
     times: GpuLoadTimes,
     executor: Executor,
@@ -156,6 +163,7 @@ impl GpuBackend {
                 return Err(Error::InvalidOption { name: option, value: 0, expected: "at least 1" });
             }
         }
+        options.speculation.check()?;
         let name = source.to_string();
         let mut times = GpuLoadTimes::default();
         let start = Instant::now();
@@ -172,8 +180,8 @@ impl GpuBackend {
         let budget = PoolConfig::new(0).page_bytes;
         let tenants =
             PagePool::new(PoolConfig::new(budget)).map_err(|source| Error::KvBudget { budget, source })?;
-        let prefill_chunk = options.prefill_chunk;
-        Ok(Self { codec, context, prefill_chunk, converted, times, executor, tenants })
+        let GpuOptions { prefill_chunk, speculation, .. } = *options;
+        Ok(Self { codec, context, prefill_chunk, speculation, converted, times, executor, tenants })
     }
 
     /// Name and driver of the adapter.
@@ -252,6 +260,10 @@ impl InferenceBackend for GpuBackend {
 
     fn prefill_chunk(&self) -> usize {
         self.prefill_chunk
+    }
+
+    fn speculation(&self) -> Speculation {
+        self.speculation
     }
 
     fn batch(&self) -> Box<dyn BackendBatch + '_> {

@@ -29,7 +29,7 @@ fn plain() -> SamplingParams {
 fn kept(params: &SamplingParams, logits: &[f32]) -> Vec<TokenId> {
     let mut sampler = sampler(params, logits.len());
     sampler.adjust(logits);
-    sampler.filter(0);
+    sampler.filter(0, None);
     let mut ids: Vec<TokenId> = sampler.candidates.iter().map(|c| c.id).collect();
     ids.sort_unstable();
     ids

@@ -9,7 +9,7 @@ fn distribution(params: &SamplingParams, history: &[TokenId], logits: &[f32]) ->
         sampler.accept(token);
     }
     sampler.adjust(logits);
-    let total = sampler.distribution(0);
+    let total = sampler.distribution(0, None);
     let mut tokens: Vec<_> = sampler.candidates.iter().map(|c| (c.id, c.weight / total)).collect();
     tokens.sort_by_key(|t| t.0);
     tokens
@@ -180,7 +180,7 @@ fn dynamic_temperature_follows_the_entropy() {
         let params = SamplingParams { dynatemp_range: range, dynatemp_exponent: exponent, ..plain() };
         let mut sampler = sampler(&params, logits.len());
         sampler.adjust(logits);
-        sampler.filter(0)
+        sampler.filter(0, None)
     };
     let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} for {b}");
     near(temperature(&[1.0; 8], 0.5, 3.0), 1.5);

@@ -327,9 +327,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             // A part with a draft is computed whole or not at all.
             let is_prompt = request.is_prefilling() && draft.is_empty();
             step.push(request.sequence, tokens, is_prompt, rows, &request.cancel);
-            if draft.is_empty() && request.is_greedy() {
-                step.want_greedy(request.goes_on());
-            }
+            step.want(request.wanted());
             drafted.push(draft.len());
             step.push_draft(draft);
             if samples && request.has_drafts(self.speculator.setting()) {

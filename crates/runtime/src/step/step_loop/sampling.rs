@@ -57,14 +57,8 @@ pub(super) fn sample_all(
         for task in &tasks[range] {
             let Task { request, part, samples, rows, prompt_rows, outcome, .. } = &mut *task.lock();
             let Some(tokens) = samples.filter(|_| outcome.is_none()) else { continue };
-            let sampled = match decoded {
-                Decoded::Logits(logits) => {
-                    let draft = &step.tokens(&step.parts()[*part])[tokens..];
-                    let values = (rows.start + *prompt_rows) * vocab_size..rows.end * vocab_size;
-                    request.sample(&logits[values], draft)
-                }
-                Decoded::Greedy(tokens) => request.take_greedy(tokens[rows.start]),
-            };
+            let (draft, first) = (&step.tokens(&step.parts()[*part])[tokens..], rows.start + *prompt_rows);
+            let sampled = request.sample(|row| decoded.row(first + row, vocab_size), draft);
             request.computed += tokens + sampled.as_ref().map_or(0, |sampled| sampled.kept);
             *outcome = Some(sampled);
         }
