@@ -8,7 +8,7 @@ use axum::Router;
 use parking_lot::Mutex;
 use ruvllm::{
     BackendQueue, BackendSession, DeviceMemory, Engine, EngineOptions, Error, InferenceBackend, KvPolicy,
-    ModelConfig, TextCodec, TokenId,
+    ModelConfig, TextCodec, TokenId, TreeStatistics,
 };
 
 use super::{BackendLoader, LoadedBackend, ModelEntry, ModelSet};
@@ -60,6 +60,12 @@ impl InferenceBackend for Fragile {
 
     fn device_memory(&self) -> Option<DeviceMemory> {
         Some(DeviceMemory { budget: Some(9000), used: 3000, reserved: Some(4096), weights: 2000, kv: 600 })
+    }
+
+    fn prefix_statistics(&self) -> Option<TreeStatistics> {
+        let mut statistics = TreeStatistics::default();
+        (statistics.lookups, statistics.full_hits, statistics.partial_hits) = (5, 1, 2);
+        Some(statistics)
     }
 
     fn is_lost(&self) -> bool {

@@ -9,7 +9,7 @@ use ruvllm::crates::models::quantize::Recipe;
 use ruvllm::{
     BackendQueue, DeviceMemory, Embedder, EmbeddingRequest, Embeddings, Engine, GenerateRequest,
     InferenceBackend, LearningOptions, LoadProgress, ModelSource, Precision, Prompt, Ranking, RequestHandle,
-    RerankRequest, Sessions, StepRecord, StepStatistics, Tenant, TokenId, Tokenizer,
+    RerankRequest, Sessions, StepRecord, StepStatistics, Tenant, TokenId, Tokenizer, TreeStatistics,
 };
 use tokio::sync::Mutex;
 
@@ -229,6 +229,15 @@ impl LoadedModel {
     /// Memory on a device; `None` for a model without one.
     pub(crate) fn device_memory(&self) -> Option<DeviceMemory> {
         self.queue()?.backend().device_memory()
+    }
+
+    /// Counters of the prefixes in memory, of an engine or on a device; `None` without a prefix
+    /// cache.
+    pub(crate) fn prefix_statistics(&self) -> Option<TreeStatistics> {
+        match self.queue() {
+            Some(queue) => queue.backend().prefix_statistics(),
+            None => self.try_engine()?.prefix_statistics().map(|statistics| statistics.memory),
+        }
     }
 
     /// True once the model can compute nothing more and must be loaded again.

@@ -115,6 +115,8 @@ fn metrics_count_the_steps_of_a_backend_and_its_memory() {
     assert_eq!(memory("_budget_bytes{model=\"base\"}"), Some(9000.0));
     assert_eq!(memory("_reserved_bytes{model=\"base\"}"), Some(4096.0));
     assert_eq!(metric(&router, "ruvllm_model_memory_bytes{model=\"base\"}"), Some(0.0));
+    assert_eq!(metric(&router, "ruvllm_prefix_lookups_total{model=\"base\"}"), Some(5.0));
+    assert_eq!(metric(&router, "ruvllm_prefix_hits_total{model=\"base\"}"), Some(3.0));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ruvllm::{
     DeviceMemory, Engine, KvTierUsage, KvUsage, PrefixStatistics, ResidencyStatistics, StepStatistics,
-    TuningStatus,
+    TreeStatistics, TuningStatus,
 };
 
 use crate::learning::ModelLearning;
@@ -20,6 +20,8 @@ pub(super) struct ModelFigures {
     pub(super) steps: Option<StepStatistics>,
     /// Absent for a model that is on no device.
     pub(super) device: Option<DeviceMemory>,
+    /// Prefixes in memory or on the device. Absent without a prefix cache.
+    pub(super) prefixes: Option<TreeStatistics>,
     /// Absent for an encoder and for another backend.
     pub(super) engine: Option<EngineFigures>,
 }
@@ -43,6 +45,7 @@ impl ModelFigures {
             bytes: model.bytes(),
             steps: model.step_statistics(),
             device: model.device_memory(),
+            prefixes: model.prefix_statistics(),
             engine: model.try_engine().map(|engine| EngineFigures {
                 learning: model.learning().map(ModelLearning::figures),
                 ..EngineFigures::read(engine)

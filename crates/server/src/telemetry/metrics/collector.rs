@@ -7,9 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
-use ruvllm::{DeviceMemory, ProcessMemory, StepStatistics};
+use ruvllm::{DeviceMemory, ProcessMemory, StepStatistics, TreeStatistics};
 
-use super::engine::{ModelMetric, device_metrics, engine_metrics, step_metrics};
+use super::engine::{ModelMetric, device_metrics, engine_metrics, prefix_metrics, step_metrics};
 use super::kernel_packs::write_kernel_packs;
 use super::labels::Labels;
 use super::samples::write;
@@ -21,6 +21,7 @@ use crate::telemetry::figures::{EngineFigures, ModelFigures};
 pub(super) struct EngineCollector {
     models: Arc<ModelSet>,
     steps: [ModelMetric<StepStatistics>; 12],
+    prefixes: [ModelMetric<TreeStatistics>; 5],
     engine: Vec<ModelMetric<EngineFigures>>,
     device: [ModelMetric<DeviceMemory>; 3],
     sources: Arc<Sources>,
@@ -28,7 +29,14 @@ pub(super) struct EngineCollector {
 
 impl EngineCollector {
     pub(super) fn new(models: Arc<ModelSet>, sources: Arc<Sources>) -> Self {
-        Self { models, steps: step_metrics(), engine: engine_metrics(), device: device_metrics(), sources }
+        Self {
+            models,
+            steps: step_metrics(),
+            prefixes: prefix_metrics(),
+            engine: engine_metrics(),
+            device: device_metrics(),
+            sources,
+        }
     }
 
     fn write_models(&self, encoder: &mut DescriptorEncoder<'_>, models: &[ModelFigures]) -> fmt::Result {
@@ -58,6 +66,7 @@ impl Collector for EngineCollector {
         let models: Vec<_> = loaded.iter().map(|model| ModelFigures::read(model)).collect();
         self.write_models(&mut encoder, &models)?;
         write_metrics(&mut encoder, &self.steps, &models, |model| model.steps.as_ref())?;
+        write_metrics(&mut encoder, &self.prefixes, &models, |model| model.prefixes.as_ref())?;
         write_metrics(&mut encoder, &self.engine, &models, |model| model.engine.as_ref())?;
         write_metrics(&mut encoder, &self.device, &models, |model| model.device.as_ref())?;
         write_kernel_packs(&mut encoder, &loaded)?;

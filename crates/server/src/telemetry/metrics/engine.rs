@@ -47,11 +47,6 @@ fn tiers(values: &[u64]) -> Values {
     names.iter().zip(values).map(|(&name, &value)| (Some(("tier", name)), value as f64)).collect()
 }
 
-/// A count of the prefix cache; nothing without one.
-fn prefix(engine: &EngineFigures, read: fn(&TreeStatistics) -> u64) -> Values {
-    engine.prefix.as_ref().map_or_else(Vec::new, |prefix| one(read(&prefix.memory)))
-}
-
 /// A count of stored prefixes; nothing without a folder or storage.
 fn stored(engine: &EngineFigures, read: fn(&StoreStatistics) -> u64) -> Values {
     let store = engine.prefix.as_ref().and_then(|prefix| prefix.folder.as_ref());
@@ -62,7 +57,7 @@ fn stored(engine: &EngineFigures, read: fn(&StoreStatistics) -> u64) -> Values {
 pub(super) fn engine_metrics() -> Vec<EngineMetric> {
     kv_metrics()
         .into_iter()
-        .chain(prefix_metrics())
+        .chain([snapshot_metric()])
         .chain(transfer_metrics())
         .chain(stored_prefix_metrics())
         .chain(adapter_metrics())
@@ -138,28 +133,26 @@ fn kv_metrics() -> [EngineMetric; 6] {
     ]
 }
 
-fn prefix_metrics() -> [EngineMetric; 6] {
+/// Metrics of every prefix cache, in memory or on a device.
+pub(super) fn prefix_metrics() -> [ModelMetric<TreeStatistics>; 5] {
     [
-        counter("prefix_lookups", "Lookups in the prefix cache", |engine| {
-            prefix(engine, |tree| tree.lookups)
+        counter("prefix_lookups", "Lookups in the prefix cache", |tree| one(tree.lookups)),
+        counter("prefix_hits", "Lookups that found tokens", |tree| one(tree.full_hits + tree.partial_hits)),
+        counter("prefix_hit_tokens", "Tokens found in the prefix cache", |tree| {
+            one(tree.hit_tokens + tree.partial_tokens)
         }),
-        counter("prefix_hits", "Lookups that found tokens", |engine| {
-            prefix(engine, |tree| tree.full_hits + tree.partial_hits)
+        gauge("prefix_blocks", "KV blocks in the prefix cache", |tree| one(tree.blocks as u64)),
+        gauge("prefix_snapshots", "States of layers that keep one in the prefix cache", |tree| {
+            one(tree.states as u64)
         }),
-        counter("prefix_hit_tokens", "Tokens found in the prefix cache", |engine| {
-            prefix(engine, |tree| tree.hit_tokens + tree.partial_tokens)
-        }),
-        gauge("prefix_blocks", "KV blocks in the prefix cache", |engine| {
-            prefix(engine, |tree| tree.blocks as u64)
-        }),
-        gauge("prefix_snapshots", "States of layers that keep one in the prefix cache", |engine| {
-            prefix(engine, |tree| tree.states as u64)
-        }),
-        gauge("prefix_snapshot", "Bytes of these states, within the KV budget", |engine: &EngineFigures| {
-            engine.prefix.as_ref().map_or_else(Vec::new, |prefix| one(prefix.snapshot_bytes as u64))
-        })
-        .with_unit(Unit::Bytes),
     ]
+}
+
+fn snapshot_metric() -> EngineMetric {
+    gauge("prefix_snapshot", "Bytes of these states, within the KV budget", |engine: &EngineFigures| {
+        engine.prefix.as_ref().map_or_else(Vec::new, |prefix| one(prefix.snapshot_bytes as u64))
+    })
+    .with_unit(Unit::Bytes)
 }
 
 /// Values of transfers of prefixes; nothing without a prefix cache.
