@@ -371,6 +371,16 @@ impl Gpu {
         dispatches: &[&Dispatch],
         copy: Option<(&Buffer, &Buffer)>,
     ) -> Result<wgpu::SubmissionIndex> {
+        let commands = self.encode(dispatches, copy)?;
+        self.submit_encoded(commands)
+    }
+
+    /// Records dispatches and a copy, as [`Gpu::submit`] submits them.
+    pub(crate) fn encode(
+        &self,
+        dispatches: &[&Dispatch],
+        copy: Option<(&Buffer, &Buffer)>,
+    ) -> Result<wgpu::CommandBuffer> {
         self.check()?;
         let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         if !dispatches.is_empty() {
@@ -379,7 +389,12 @@ impl Gpu {
         if let Some((from, to)) = copy {
             encoder.copy_buffer_to_buffer(from.raw(), 0, to.raw(), 0, Buffer::padded(to.len()));
         }
-        let submission = self.queue.submit([encoder.finish()]);
+        Ok(encoder.finish())
+    }
+
+    pub(crate) fn submit_encoded(&self, commands: wgpu::CommandBuffer) -> Result<wgpu::SubmissionIndex> {
+        self.check()?;
+        let submission = self.queue.submit([commands]);
         self.check()?;
         Ok(submission)
     }

@@ -66,6 +66,6 @@ pub use kernel::{
 };
 pub use matrix::{Activations, Matrix};
 pub use memory::Buffer;
-pub use readback::{Readback, Reading};
+pub use readback::{Readback, Reading, Recording};
 pub use repack::Format;
 pub use rows::{Quantized, RowOutput};

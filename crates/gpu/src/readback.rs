@@ -21,6 +21,23 @@ pub struct Reading {
     mapped: Arc<OnceLock<std::result::Result<(), wgpu::BufferAsyncError>>>,
 }
 
+/// Dispatches and the copy of their result, recorded to be run once.
+///
+/// Recording takes host time: of a whole pass some hundred microseconds, which a recording made in
+/// advance spends beside the device.
+#[derive(Debug)]
+pub struct Recording {
+    commands: wgpu::CommandBuffer,
+    to: Buffer,
+}
+
+impl Recording {
+    /// True if the result comes to this memory.
+    pub fn is_for(&self, readback: &Readback) -> bool {
+        self.to.is_same(&readback.buffer)
+    }
+}
+
 /// Results in host memory.
 impl Gpu {
     /// Allocates memory for results of `len` bytes, within the budget.
@@ -45,12 +62,46 @@ impl Gpu {
             return Err(Error::Shape { what: "bytes to read back", expected, found: buffer.len() });
         }
         let submission = self.submit(dispatches, Some((from, &buffer)))?;
+        Ok(Self::reading(buffer, submission))
+    }
+
+    /// Records what [`Gpu::run_reading`] runs, to be run after `reading` with its memory.
+    ///
+    /// Operands are read when it runs. It keeps their memory, also beyond what the budget counts.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], [`Error::Driver`].
+    pub fn record_reading(
+        &self,
+        dispatches: &[&Dispatch],
+        from: &Buffer,
+        reading: &Reading,
+    ) -> Result<Recording> {
+        let to = reading.buffer.clone();
+        Ok(Recording { commands: self.encode(dispatches, Some((from, &to)))?, to })
+    }
+
+    /// Runs a recording: see [`Gpu::run_reading`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] unless it was [recorded for](Recording::is_for) this memory,
+    /// [`Error::DeviceLost`], [`Error::Driver`].
+    pub fn run_recorded(&self, recording: Recording, to: Readback) -> Result<Reading> {
+        if !recording.is_for(&to) {
+            let expected = "memory of the recording".to_owned();
+            return Err(Error::Shape { what: "bytes to read back", expected, found: to.buffer.len() });
+        }
+        let submission = self.submit_encoded(recording.commands)?;
+        Ok(Self::reading(to.buffer, submission))
+    }
+
+    fn reading(buffer: Buffer, submission: wgpu::SubmissionIndex) -> Reading {
         let mapped = Arc::new(OnceLock::new());
         let result = Arc::clone(&mapped);
         buffer.raw().map_async(wgpu::MapMode::Read, .., move |r| {
             let _ = result.set(r);
         });
-        Ok(Reading { buffer, submission, mapped })
+        Reading { buffer, submission, mapped }
     }
 
     /// Waits for a result's own launches; returns its values, and its memory for reuse.

@@ -106,6 +106,28 @@ fn wrong_sizes_are_errors() {
 }
 
 #[test]
+fn a_recorded_pass_reads_its_operands_when_it_runs() {
+    let Some(gpu) = gpu() else { return };
+    let (x, y) = (gpu.upload(&[1.0_f32, 2.0, 3.0, 4.0]).unwrap(), gpu.upload(&[1.0_f32; 4]).unwrap());
+    let add = gpu.add(&x, &y).unwrap();
+    let reading = gpu.run_reading(&[&add], &x, gpu.readback(16).unwrap()).unwrap();
+    let recording = gpu.record_reading(&[&add], &x, &reading).unwrap();
+    let unused = gpu.record_reading(&[&add], &x, &reading).unwrap();
+    let (first, readback) = gpu.finish::<f32>(reading).unwrap();
+    assert_eq!(first, [2.0, 3.0, 4.0, 5.0]);
+    gpu.write(&y, &[10.0_f32; 4]).unwrap();
+    assert!(recording.is_for(&readback));
+    let (second, readback) = gpu.finish::<f32>(gpu.run_recorded(recording, readback).unwrap()).unwrap();
+    assert_eq!(second, [12.0, 13.0, 14.0, 15.0]);
+    // Recorded and never run, it changes nothing.
+    let other = gpu.readback(16).unwrap();
+    assert!(!unused.is_for(&other));
+    assert!(matches!(gpu.run_recorded(unused, other), Err(Error::Shape { .. })));
+    let (third, _) = gpu.finish::<f32>(gpu.run_reading(&[], &x, readback).unwrap()).unwrap();
+    assert_eq!(third, [12.0, 13.0, 14.0, 15.0]);
+}
+
+#[test]
 fn wrong_sizes_of_attention_are_errors() {
     let Some(gpu) = gpu() else { return };
     let is_shape = |error: Error| assert!(matches!(error, Error::Shape { .. }), "{error}");

@@ -4,7 +4,7 @@ use ruvllm_gpu::Dispatch;
 use ruvllm_text::TokenId;
 
 use super::GpuBackend;
-use super::executor::{Argmax, Ids, Next, batch_rows};
+use super::executor::{Argmax, DRAFT_ROWS, Ids, Next, batch_rows};
 use super::largest::MOST_LARGEST;
 use super::session::{GpuSession, failed, soft_cap};
 use crate::backend::batch::{
@@ -254,7 +254,7 @@ impl BackendBatch for GpuBatch<'_> {
         let Some(session) = self.sequences.get(number) else { return 0 };
         let executor = &self.backend.executor;
         let rows = executor.passes().batch_limit(executor, session.len + session.room());
-        session.room().min(rows).saturating_sub(1)
+        session.room().min(rows).min(DRAFT_ROWS as usize).saturating_sub(1)
     }
 
     /// One pass for up to 64 tokens; fewer if their partial sums of attention need too much memory.

@@ -5,13 +5,14 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ruvllm_gpu::{
-    Activation, AttentionKernel, Buffer, Dispatch, Error, Gpu, KV_BLOCK_TOKENS, Readback, Reading, Result,
+    Activation, AttentionKernel, Buffer, Dispatch, Error, Gpu, KV_BLOCK_TOKENS, Readback, Reading, Recording,
+    Result,
 };
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
 
 use super::blocks::Lease;
-use super::largest::Prepared;
+use super::largest::{self, Lists, Prepared};
 use super::launches::{Operands, Parts, Pass, Phase};
 use super::pool::{Angles, KvPool};
 use super::rows::Rows;
@@ -29,6 +30,9 @@ const MIN_TABLE: u32 = 8;
 
 /// Rows of the decode passes of several sequences; padding rows fill the rest.
 const BATCH_ROWS: [u32; 8] = [2, 4, 8, 16, 24, 32, 48, 64];
+
+/// Largest number of rows of a sequence with a draft: so many read the weights of a product once.
+pub(super) const DRAFT_ROWS: u32 = 8;
 
 /// Maximum bytes of partial sums of attention; passes get fewer rows above it.
 const MAX_SCRATCH: u64 = 256 << 20;
@@ -104,6 +108,13 @@ struct Table {
     sequences: Vec<u64>,
 }
 
+/// A decode pass that was recorded before its inputs are known.
+#[derive(Debug)]
+struct Recorded {
+    pass: Arc<Pass>,
+    recording: Recording,
+}
+
 /// Prepared passes and their shared buffers.
 #[derive(Debug)]
 pub(super) struct Passes {
@@ -118,6 +129,7 @@ pub(super) struct Passes {
     logits_readbacks: HashMap<u32, Readback>,
     token_readbacks: HashMap<u32, Vec<Readback>>,
     largest: Prepared,
+    recorded: Option<Recorded>,
     /// Number of the last write to the tokens of these rows.
     token_writes: HashMap<u32, u64>,
     writes: u64,
@@ -144,6 +156,7 @@ impl Executor {
             logits_readbacks: HashMap::new(),
             token_readbacks: HashMap::new(),
             largest: Prepared::default(),
+            recorded: None,
             token_writes: HashMap::new(),
             writes: 0,
             sequences: 0,
@@ -157,12 +170,12 @@ impl Executor {
         self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Prepares the passes of short prompts and of the first tokens, so that background threads
-    /// compile their kernels.
+    /// Prepares the passes of short prompts and of the first tokens, with drafts or without, so that
+    /// background threads compile their kernels.
     ///
     /// # Errors
     /// Too little memory for their buffers. The kernels so far are compiled all the same.
-    pub(super) fn compile_ahead(&self, context: usize) -> Result<()> {
+    pub(super) fn compile_ahead(&self, context: usize, has_drafts: bool) -> Result<()> {
         /// Rows of the prefill passes: longer prompts are rarer and have larger buffers.
         const PROMPTS: [usize; 3] = [16, 32, 64];
         let tokens = context.min((MIN_TABLE * KV_BLOCK_TOKENS) as usize);
@@ -173,8 +186,15 @@ impl Executor {
             let (rows, _) = passes.prefill_rows(self, 0, prompt);
             passes.pass(self, &[&place], Phase::Prefill, rows, 1)?;
             if index == 0 {
-                passes.pass(self, &[&place], Phase::Decode, 1, 1)?;
+                let pass = passes.pass(self, &[&place], Phase::Decode, 1, 1)?;
+                if self.config.decoder.logits_soft_cap.is_none() {
+                    let lists = passes.largest.take(&self.gpu, &pass, self.ids as u32)?;
+                    passes.largest.keep(&pass, lists);
+                }
             }
+        }
+        for &rows in BATCH_ROWS.iter().filter(|&&rows| has_drafts && rows <= DRAFT_ROWS) {
+            passes.pass(self, &vec![&place; rows as usize], Phase::Decode, rows, 1)?;
         }
         Ok(())
     }
@@ -303,6 +323,7 @@ impl Passes {
 
     /// Releases prepared passes and their buffers, apart from those that callers hold.
     fn release(&mut self, executor: &Executor) -> Result<()> {
+        self.recorded = None;
         self.prepared.clear();
         self.scratch.clear();
         self.tables.clear();
@@ -393,7 +414,7 @@ impl Passes {
     pub(super) fn logits<R>(
         &mut self,
         executor: &Executor,
-        pass: &Pass,
+        pass: &Arc<Pass>,
         launches: &[&Dispatch],
         rows: usize,
         read: impl FnOnce(&[f32]) -> R,
@@ -405,7 +426,7 @@ impl Passes {
             Some(readback) => readback,
             None => self.with_room(executor, |_| gpu.readback(u64::from(size) * row as u64 * 4))?,
         };
-        let reading = gpu.run_reading(launches, &pass.values, readback)?;
+        let reading = self.run_reading(gpu, pass, launches, &pass.values, readback)?;
         let (result, readback) = gpu.finish_with(reading, |values| read(&values[..rows * row]))?;
         self.logits_readbacks.insert(size, readback);
         Ok(result)
@@ -415,14 +436,41 @@ impl Passes {
     pub(super) fn largest(
         &mut self,
         executor: &Executor,
-        pass: &Pass,
+        pass: &Arc<Pass>,
         rows: usize,
     ) -> Result<Vec<TokenLogit>> {
         let (gpu, ids) = (&executor.gpu, executor.ids as u32);
         let lists = self.with_room(executor, |passes| passes.largest.take(gpu, pass, ids))?;
-        let (found, lists) = lists.find(gpu, pass, rows)?;
-        self.largest.keep(pass, lists);
+        let Lists { values, launches, out, readback } = lists;
+        let list: Vec<&Dispatch> = pass.launches().chain(&launches).collect();
+        let reading = self.run_reading(gpu, pass, &list, &out, readback)?;
+        let (found, readback) = gpu.finish_with(reading, |pairs| largest::entries(pairs, rows))?;
+        self.largest.keep(pass, Lists { values, launches, out, readback });
         Ok(found)
+    }
+
+    /// Runs launches of a pass and reads a result. While the device computes a decode pass, records
+    /// it for the next step.
+    fn run_reading(
+        &mut self,
+        gpu: &Gpu,
+        pass: &Arc<Pass>,
+        launches: &[&Dispatch],
+        from: &Buffer,
+        readback: Readback,
+    ) -> Result<Reading> {
+        let is_recorded =
+            |recorded: &Recorded| Arc::ptr_eq(&recorded.pass, pass) && recorded.recording.is_for(&readback);
+        let is_whole = Arc::ptr_eq(&pass.rows, &pass.last) && !launches.is_empty();
+        let reading = match self.recorded.take().filter(|recorded| is_whole && is_recorded(recorded)) {
+            Some(recorded) => gpu.run_recorded(recorded.recording, readback)?,
+            None => gpu.run_reading(launches, from, readback)?,
+        };
+        if is_whole {
+            let recording = gpu.record_reading(launches, from, &reading)?;
+            self.recorded = Some(Recorded { pass: Arc::clone(pass), recording });
+        }
+        Ok(reading)
     }
 
     /// Starts a pass and the readback of each row's greedy token (4 bytes); returns before it ends.

@@ -19,11 +19,11 @@ pub(super) struct Prepared(HashMap<u32, Lists>);
 #[derive(Debug)]
 pub(super) struct Lists {
     /// Logits that the launches read.
-    values: Buffer,
-    launches: Vec<Dispatch>,
+    pub(super) values: Buffer,
+    pub(super) launches: Vec<Dispatch>,
     /// Pairs of an id and the bits of its logit.
-    out: Buffer,
-    readback: Readback,
+    pub(super) out: Buffer,
+    pub(super) readback: Readback,
 }
 
 impl Prepared {
@@ -54,18 +54,8 @@ impl Prepared {
     }
 }
 
-impl Lists {
-    /// Runs a pass, and finds the largest logits of its first `rows` rows.
-    ///
-    /// # Errors
-    /// Errors of the device.
-    pub(super) fn find(self, gpu: &Gpu, pass: &Pass, rows: usize) -> Result<(Vec<TokenLogit>, Self)> {
-        let Self { values, launches, out, readback } = self;
-        let list: Vec<&Dispatch> = pass.launches().chain(&launches).collect();
-        let reading = gpu.run_reading(&list, &out, readback)?;
-        let entry = |pair: &[u32]| TokenLogit { token: pair[0] as TokenId, logit: f32::from_bits(pair[1]) };
-        let read = |pairs: &[u32]| pairs.chunks_exact(2).take(rows * MOST_LARGEST).map(entry).collect();
-        let (found, readback) = gpu.finish_with(reading, read)?;
-        Ok((found, Self { values, launches, out, readback }))
-    }
+/// The first `rows` lists of a result.
+pub(super) fn entries(pairs: &[u32], rows: usize) -> Vec<TokenLogit> {
+    let entry = |pair: &[u32]| TokenLogit { token: pair[0] as TokenId, logit: f32::from_bits(pair[1]) };
+    pairs.chunks_exact(2).take(rows * MOST_LARGEST).map(entry).collect()
 }

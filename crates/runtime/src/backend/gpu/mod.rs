@@ -374,7 +374,7 @@ fn upload(
     let executor = Executor::new(gpu, config.clone(), activation, weights, (pool, angles), ids, decode_gemm)
         .map_err(failed("allocate logits"))?;
     // A request that needs these passes reports the failure.
-    let _ = executor.compile_ahead(context);
+    let _ = executor.compile_ahead(context, options.speculation != Speculation::Off);
     times.allocate = start.elapsed();
     let converted = uploads.write(&executor.gpu)?;
     times.upload = start.elapsed() - times.allocate;
