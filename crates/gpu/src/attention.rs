@@ -3,67 +3,14 @@
 use crate::dispatch::Dispatch;
 use crate::error::{Error, Result, expect_multiple, expect_size};
 use crate::gpu::Gpu;
-use crate::kernel::{
-    AttentionKernel, AttentionOutput, KV_BLOCK_TOKENS, Kernel, MergeKernel, RopeKvKernel, Target,
-    TiledAttentionKernel,
-};
+use crate::kernel::{AttentionKernel, AttentionOutput, Kernel, MergeKernel, Target, TiledAttentionKernel};
+use crate::kv::KvBlocks;
+use crate::kv_format::{KV_BLOCK_TOKENS, KvFormat};
 use crate::memory::Buffer;
 use crate::rows::{RowOutput, check_groups, output_buffers};
 use crate::wgsl::{
-    SPLIT_TOKENS, TILED_SPLIT_TOKENS, choose_heads, choose_tile_heads, partial_words, rope_kv_groups,
-    tiled_grid,
+    SPLIT_TOKENS, TILED_SPLIT_TOKENS, choose_heads, choose_tile_heads, partial_words, tiled_grid,
 };
-
-/// Keys (after RoPE) and values of one layer in f16, in KV blocks of 32 tokens.
-///
-/// Keys: `[blocks, kv_heads, head_dim / 8, 32, 8]`, so that words of consecutive tokens are
-/// contiguous; values: `[blocks, kv_heads, 32, head_dim]`.
-#[derive(Debug, Clone)]
-pub struct KvBlocks {
-    kv_heads: u32,
-    head_dim: u32,
-    keys: Buffer,
-    values: Buffer,
-}
-
-impl KvBlocks {
-    /// Allocates `blocks` blocks, zeroed.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] unless `head_dim` is a multiple of 8; those of [`Gpu::zeroed`].
-    pub fn new(gpu: &Gpu, blocks: u32, kv_heads: u32, head_dim: u32) -> Result<Self> {
-        expect_multiple("head dimension", 8, head_dim.into())?;
-        expect_multiple("KV blocks", 1, blocks.into())?;
-        expect_multiple("KV heads", 1, kv_heads.into())?;
-        let values =
-            u64::from(blocks) * u64::from(KV_BLOCK_TOKENS) * u64::from(kv_heads) * u64::from(head_dim);
-        Ok(Self { kv_heads, head_dim, keys: gpu.zeroed(2 * values)?, values: gpu.zeroed(2 * values)? })
-    }
-
-    /// Keys of all blocks.
-    pub fn keys(&self) -> &Buffer {
-        &self.keys
-    }
-
-    /// Values of all blocks.
-    pub fn values(&self) -> &Buffer {
-        &self.values
-    }
-
-    fn expect(&self, kv_heads: u32, head_dim: u32) -> Result<()> {
-        expect_size("KV heads of the blocks", kv_heads.into(), self.kv_heads.into())?;
-        expect_size("head dimension of the blocks", head_dim.into(), self.head_dim.into())
-    }
-}
-
-/// Positions of activation rows, and the KV slots of their keys and values.
-#[derive(Debug, Clone)]
-pub struct KvRows {
-    /// Position of each row's token, u32, `[rows]`.
-    pub positions: Buffer,
-    /// `32 block + offset` of each row's token, u32, `[rows]`.
-    pub slots: Buffer,
-}
 
 /// Positions and block tables of the sequences of a batch.
 #[derive(Debug, Clone)]
@@ -89,6 +36,7 @@ impl AttentionKernel {
             heads,
             kv_heads,
             head_dim,
+            format: KvFormat::F16,
             scale_bits,
             soft_cap_bits: None,
             window: None,
@@ -144,51 +92,16 @@ impl AttentionKernel {
     }
 }
 
-/// Attention and its preparation; one layer, one query per sequence.
+/// Attention of one layer.
 impl Gpu {
-    /// Applies RoPE to queries and keys, and writes keys and values to their blocks as f16.
-    ///
-    /// `qkv`: f32, `[rows, heads + 2 kv_heads, head_dim]`: queries, keys, values; `angles` as in
-    /// [`Gpu::rope`]; `queries`: f32, `[rows, heads, head_dim]`.
-    ///
-    /// # Numerics
-    /// As [`Gpu::rope`]; keys and values are rounded to f16 by `2^-10` relative, `2^-24` absolute.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] for operands of another size.
-    pub fn rope_kv(
-        &self,
-        key: RopeKvKernel,
-        qkv: &Buffer,
-        angles: &Buffer,
-        rows: &KvRows,
-        kv: &KvBlocks,
-        queries: &Buffer,
-    ) -> Result<Dispatch> {
-        let KvRows { positions, slots } = rows;
-        let kernel = Kernel::RopeKv(key);
-        kernel.check(self.info())?;
-        expect_multiple("bytes of positions", 4, positions.len())?;
-        let rows = positions.len() / 4;
-        check_groups("rows", rows)?;
-        let rope = key.rope;
-        let row = |heads: u32| rows * u64::from(heads) * u64::from(rope.head_dim) * 4;
-        expect_size("bytes of the rows", row(rope.heads + 2 * key.kv_heads), qkv.len())?;
-        expect_size("bytes of the queries", row(rope.heads), queries.len())?;
-        expect_size("bytes of the slots", positions.len(), slots.len())?;
-        expect_multiple("bytes of the angles", u64::from(rope.rotary_dim) * 4, angles.len())?;
-        kv.expect(key.kv_heads, rope.head_dim)?;
-        let buffers = [qkv, angles, positions, slots, queries, &kv.keys, &kv.values];
-        self.prepare(&kernel, buffers.map(Buffer::clone).into(), (rope_kv_groups(&key), rows as u32))
-    }
-
     /// Computes attention, `out = softmax(scale q k) v`, of one query per sequence.
     ///
     /// One launch, or two to be run in order if the table has capacity for more than 256 visible
     /// tokens.
     ///
     /// `queries`: f32, `[sequences, heads, head_dim]`; `scratch`: at least
-    /// [`AttentionKernel::scratch_bytes`]; `out`: `[sequences, heads head_dim]`.
+    /// [`AttentionKernel::scratch_bytes`]; `out`: `[sequences, heads head_dim]`. The format of keys
+    /// and values is that of the blocks.
     ///
     /// # Numerics
     /// With `A = scale max sum |q k|` over the visible tokens (plus 128 soft caps) and `t` tokens,
@@ -207,6 +120,7 @@ impl Gpu {
         scratch: &Buffer,
         out: &RowOutput,
     ) -> Result<Vec<Dispatch>> {
+        let kernel = AttentionKernel { format: kv.format(), ..kernel };
         Kernel::Attention(kernel).check(self.info())?;
         let operands = Operands { queries, kv, sequences, scratch, out };
         let (rows, tokens) = operands.check(&kernel)?;
@@ -231,10 +145,12 @@ impl Gpu {
     /// # Numerics
     /// With cooperative matrices queries and the exponentials are rounded to f16 (11 bits; queries
     /// are scaled by a power of two, so that none overflows). With `A` and `t` as in
-    /// [`Gpu::attention`] and `d = (2^-11 + (head_dim + 8) 2^-22) A`,
-    /// `|out - exact| <= (2 d + 2^-10 + (t + 64) 2^-22) sum p |v| + 2^-33 sum |v|`.
-    /// A row's bits are independent of the other rows, of the tile, of its blocks and of the
-    /// capacity of the table. Infinite values give unspecified results in all rows.
+    /// [`Gpu::attention`] and `d = (r + (head_dim + 8) 2^-22) A`, `r = 2^-11`, `|out - exact| <= (2
+    /// d + 2 r + (t + 64) 2^-22) sum p |v| + 2^-33 sum |v|`. Keys and values in Q8 are rounded to
+    /// f16 as well, `2^-25` absolute: `r = 2^-10`, `d` grows by `2^-25 scale max sum |q|`, the
+    /// bound by `2^-25`, and values beyond 65504 count as infinite. A row's bits are independent of
+    /// the other rows, of the tile, of its blocks and of the capacity of the table. Infinite values
+    /// give unspecified results in all rows.
     ///
     /// # Errors
     /// See [`Gpu::attention`].
@@ -271,11 +187,12 @@ impl Gpu {
         scratch: &Buffer,
         out: &RowOutput,
     ) -> Result<Vec<Dispatch>> {
-        Kernel::TiledAttention(kernel).check(self.info())?;
+        let attention = AttentionKernel { format: kv.format(), ..kernel.attention };
+        Kernel::TiledAttention(TiledAttentionKernel { attention, ..kernel }).check(self.info())?;
         let operands = Operands { queries, kv, sequences, scratch, out };
-        let (rows, tokens) = operands.check(&kernel.attention)?;
+        let (rows, tokens) = operands.check(&attention)?;
         let output = operands.output(tokens.div_ceil(TILED_SPLIT_TOKENS.into()));
-        let attention = AttentionKernel { output, ..kernel.attention };
+        let attention = AttentionKernel { output, ..attention };
         let key = TiledAttentionKernel { attention, ..kernel };
         let grid = tiled_grid(&key, rows, tokens);
         self.launch_attention(&operands, &Kernel::TiledAttention(key), &attention, (grid, TILED_SPLIT_TOKENS))
@@ -297,7 +214,7 @@ impl Gpu {
         let grid = (grid.0 as u32, grid.1 as u32);
         let (rows, tokens) = operands.check(key)?;
         let outputs = output_buffers(out, rows as u32, heads * head_dim)?;
-        let mut buffers = [*queries, &kv.keys, &kv.values, positions, table].map(Buffer::clone).to_vec();
+        let mut buffers = [*queries, kv.keys(), kv.values(), positions, table].map(Buffer::clone).to_vec();
         if output != AttentionOutput::Partial {
             buffers.extend(outputs);
             return Ok(vec![self.prepare(kernel, buffers, grid)?]);

@@ -1,5 +1,6 @@
 //! Kernel keys: all inputs of the generator for a kernel's source.
 
+use crate::kv_format::KvFormat;
 use crate::repack::Format;
 
 /// Largest number of activation rows of a workgroup of a [`Product`].
@@ -7,9 +8,6 @@ pub const MAX_BATCH: u32 = 8;
 
 /// Largest number of activation rows of a [`Product`].
 pub const MAX_PRODUCT_ROWS: u32 = 64;
-
-/// Tokens of a KV block.
-pub const KV_BLOCK_TOKENS: u32 = 32;
 
 /// Features of the device that kernels are generated for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -240,6 +238,8 @@ pub struct RopeKvKernel {
     pub rope: RopeKernel,
     /// KV heads.
     pub kv_heads: u32,
+    /// Format of keys and values; [`Gpu::rope_kv`](crate::Gpu::rope_kv) sets that of the blocks.
+    pub format: KvFormat,
 }
 
 /// Destination of [`AttentionKernel`].
@@ -262,6 +262,9 @@ pub struct AttentionKernel {
     pub kv_heads: u32,
     /// Values per head.
     pub head_dim: u32,
+    /// Format of keys and values; [`Gpu::attention`](crate::Gpu::attention) sets that of the
+    /// blocks.
+    pub format: KvFormat,
     /// Bits of the scale of the scores.
     pub scale_bits: u32,
     /// Bits of the soft cap of the scores.
@@ -387,7 +390,8 @@ impl AttentionKernel {
         let Self { heads, kv_heads, head_dim, scale_bits, window, .. } = self;
         let own = self.workgroup_heads.unwrap_or(1);
         let table = if self.one_sequence { "_one" } else { "" };
-        let shape = format!("{heads}x{head_dim}_kv{kv_heads}_h{own}{}{table}", window_name(*window));
+        let (window, format) = (window_name(*window), self.format.suffix());
+        let shape = format!("{heads}x{head_dim}_kv{kv_heads}{format}_h{own}{window}{table}");
         format!("{shape}_scale{scale_bits:x}{cap}_{output}")
     }
 }
@@ -445,7 +449,7 @@ impl Kernel {
                 format!("{op}_{}_{}", r.cols, if r.quantize { "q8" } else { "f32" })
             }
             Self::Rope(r) => r.name(),
-            Self::RopeKv(k) => format!("{}_kv{}", k.rope.name(), k.kv_heads),
+            Self::RopeKv(k) => format!("{}_kv{}{}", k.rope.name(), k.kv_heads, k.format.suffix()),
             Self::Attention(a) => format!("attention_{}", a.name()),
             Self::TiledAttention(t) => format!("tiled_attention_q{}_{}", t.queries, t.attention.name()),
             Self::MergeSplits(m) => {

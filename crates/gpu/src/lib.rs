@@ -11,7 +11,7 @@
 //! Gpu ── the open device: Buffer (one budget), run, time
 //!   ├── kernels     compiled by background threads, kept on disk (open_cached)
 //!   ├── Matrix      weights, repacked at upload; product and gemm with Activations, gather
-//!   ├── KvBlocks    paged keys and values; rope_kv, attention
+//!   ├── KvBlocks    paged keys and values in F16 or Q8; rope_kv, attention
 //!   ├── rows        quantize, rms_norm, add_rms_norm, head_norm, gated, add, rope, argmax, largest
 //!   └── Dispatch    a prepared launch; a list of them is a pass
 //! Kernel, Target ── what the generator makes a kernel for; Kernel::source is its WGSL
@@ -40,6 +40,8 @@ mod future;
 mod gemm;
 mod gpu;
 mod kernel;
+mod kv;
+mod kv_format;
 mod largest;
 mod limits;
 mod matrix;
@@ -52,7 +54,7 @@ pub mod self_test;
 mod wgsl;
 
 pub use adapter::{AdapterChoice, AdapterInfo, AdapterKind, MatrixShape, Selection, adapters};
-pub use attention::{KvBlocks, KvRows, Sequences};
+pub use attention::Sequences;
 pub use cache::{CacheError, CacheFile};
 pub use compiler::CompileTimes;
 pub use dispatch::Dispatch;
@@ -60,10 +62,12 @@ pub use error::{Error, Result};
 pub use gpu::Gpu;
 pub use kernel::{
     Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel,
-    CooperativeTile, ExpandKernel, GatherKernel, GemmKernel, HeadNormKernel, KV_BLOCK_TOKENS, Kernel,
-    LARGEST_VALUES, LargestKernel, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel,
-    RopeKvKernel, RopeLayout, RowKernel, RowOp, Target, Tile, TiledAttentionKernel,
+    CooperativeTile, ExpandKernel, GatherKernel, GemmKernel, HeadNormKernel, Kernel, LARGEST_VALUES,
+    LargestKernel, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout,
+    RowKernel, RowOp, Target, Tile, TiledAttentionKernel,
 };
+pub use kv::{KvBlocks, KvRows};
+pub use kv_format::{KV_BLOCK_TOKENS, KvFormat};
 pub use matrix::{Activations, Matrix};
 pub use memory::Buffer;
 pub use readback::{Readback, Reading, Recording};

@@ -33,7 +33,7 @@ impl Kernel {
             Self::Rope(r) => check_rope(r),
             Self::RopeKv(k) => {
                 check_rope(&k.rope)?;
-                expect_multiple("head dimension", 8, k.rope.head_dim.into())?;
+                k.format.expect_head_dim(k.rope.head_dim)?;
                 expect_multiple("KV heads", 1, k.kv_heads.into())
             }
             Self::Attention(a) => check_attention(a, info),
@@ -88,8 +88,10 @@ fn check_attention(a: &AttentionKernel, info: &AdapterInfo) -> Result<()> {
     let own = a.workgroup_heads.unwrap_or(1);
     expect_multiple("query heads per KV head", own.max(1).into(), (a.heads / a.kv_heads).into())?;
     expect_multiple("query heads of a workgroup", 1, own.into())?;
-    let unit = if a.output == AttentionOutput::Quantized { 32 } else { 8 };
-    expect_multiple("head dimension", unit, a.head_dim.into())?;
+    a.format.expect_head_dim(a.head_dim)?;
+    if a.output == AttentionOutput::Quantized {
+        expect_multiple("head dimension", 32, a.head_dim.into())?;
+    }
     expect_multiple("window", 1, a.window.unwrap_or(1).into())?;
     let bytes = wgsl::attention_workgroup_bytes(a);
     if a.head_dim <= 512 && bytes <= info.workgroup_memory {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ruvllm_gpu::{AdapterChoice, Selection};
+use ruvllm_gpu::{AdapterChoice, KvFormat, Selection};
 
 /// Parsed flags.
 pub(crate) struct Args {
@@ -12,6 +12,8 @@ pub(crate) struct Args {
     pub(crate) quick: bool,
     /// Tries tiles instead of measuring the chosen ones.
     pub(crate) sweep: bool,
+    /// Format of keys and values in attention and steps.
+    pub(crate) kv: KvFormat,
     /// Parts to run; empty: all.
     parts: Vec<String>,
     /// File for the figures.
@@ -24,8 +26,15 @@ impl Args {
     /// Parses the arguments after the program's name.
     pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let selection = Selection::default();
-        let mut args =
-            Self { selection, quick: false, sweep: false, parts: Vec::new(), json: None, budget: 32 << 30 };
+        let mut args = Self {
+            selection,
+            quick: false,
+            sweep: false,
+            kv: KvFormat::F16,
+            parts: Vec::new(),
+            json: None,
+            budget: 32 << 30,
+        };
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--adapter" => {
@@ -34,11 +43,16 @@ impl Args {
                 "--software" => args.selection.software = true,
                 "--quick" => args.quick = true,
                 "--sweep" => args.sweep = true,
+                "--kv" => {
+                    let name = words.next().ok_or("--kv needs a format")?;
+                    let format = KvFormat::ALL.into_iter().find(|format| format.name() == name);
+                    args.kv = format.ok_or_else(|| format!("--kv {name}: f16 or q8"))?;
+                }
                 "--part" => args.parts.push(words.next().ok_or("--part needs a name")?),
                 "--json" => args.json = Some(words.next().ok_or("--json needs a file")?.into()),
                 _ => {
                     return Err(format!(
-                        "unknown argument {word:?}; --adapter, --software, --quick, --sweep, --part, --json"
+                        "unknown argument {word:?}; --adapter, --software, --quick, --sweep, --kv, --part, --json"
                     ));
                 }
             }

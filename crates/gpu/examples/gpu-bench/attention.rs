@@ -1,8 +1,8 @@
 //! Decode attention: time and bandwidth of keys and values.
 
 use ruvllm_gpu::{
-    AttentionKernel, Buffer, Dispatch, Gpu, KV_BLOCK_TOKENS, KvBlocks, Quantized, Result, Sequences,
-    TiledAttentionKernel,
+    AttentionKernel, Buffer, Dispatch, Gpu, KV_BLOCK_TOKENS, KvBlocks, KvFormat, Quantized, Result,
+    Sequences, TiledAttentionKernel,
 };
 
 use crate::json::Json;
@@ -26,16 +26,22 @@ const SHAPES: [(u32, u32, u32, u32, u32); 11] = [
 
 /// Prints microseconds per attention, its merge included, and GB/s of keys and values. `own`: query
 /// heads of a workgroup.
-pub(crate) fn run(gpu: &Gpu, peak: f64, quick: bool, own: Option<u32>, json: &mut Json) -> Result<()> {
-    println!("\nattention to 8 bits, each after the one before");
+pub(crate) fn run(
+    gpu: &Gpu,
+    (peak, quick): (f64, bool),
+    own: Option<u32>,
+    format: KvFormat,
+    json: &mut Json,
+) -> Result<()> {
+    println!("\nattention over {} blocks to 8 bits, each after the one before", format.name());
     println!("heads kv  dim sequences tokens launches       us                   GB/s  share");
     let quick_shapes = [(4, 2, 64, 2, 300)];
     let shapes: &[_] = if quick { &quick_shapes } else { &SHAPES };
     for &(heads, kv_heads, dim, count, tokens) in shapes {
-        let bytes = u64::from(count * tokens) * u64::from(kv_heads * dim) * 4;
+        let bytes = kv_bytes(format, count * tokens, kv_heads, dim);
         let copies = if quick { 2 } else { (ROTATION / bytes).clamp(2, 200) as u32 };
         let blocks = tokens.div_ceil(KV_BLOCK_TOKENS).next_multiple_of(4);
-        let kv = random_blocks(gpu, copies * count * blocks, kv_heads, dim)?;
+        let kv = random_blocks(gpu, format, copies * count * blocks, kv_heads, dim)?;
         let own = own.filter(|n| (heads / kv_heads).is_multiple_of(*n));
         let key = AttentionKernel { workgroup_heads: own, ..AttentionKernel::new(heads, kv_heads, dim) };
         let queries: Vec<f32> = (0..count * heads * dim).map(|i| (i as f32 * 0.7).sin()).collect();
@@ -61,10 +67,24 @@ pub(crate) fn run(gpu: &Gpu, peak: f64, quick: bool, own: Option<u32>, json: &mu
             rate.to_string(),
             100.0 * rate.median / peak
         );
-        let name = format!("attention {heads}/{kv_heads} x {dim}, {count} x {tokens}");
+        let name = format!("attention{} {heads}/{kv_heads} x {dim}, {count} x {tokens}", suffix(format));
         json.operation(&name, seconds.map(|s| s * 1e6));
     }
     Ok(())
+}
+
+/// Part of the names of figures.
+pub(crate) fn suffix(format: KvFormat) -> &'static str {
+    match format {
+        KvFormat::F16 => "",
+        KvFormat::Q8 => " q8",
+    }
+}
+
+/// Bytes of the keys and values of tokens.
+pub(crate) fn kv_bytes(format: KvFormat, tokens: u32, kv_heads: u32, dim: u32) -> u64 {
+    let block = 2 * u64::from(kv_heads) * format.plane_bytes(dim);
+    u64::from(tokens) * block / u64::from(KV_BLOCK_TOKENS)
 }
 
 /// Query heads, KV heads, head dimension, rows, tokens before them.
@@ -82,13 +102,14 @@ const PREFILL: [(u32, u32, u32, u32, u32); 9] = [
 
 /// Prints microseconds and TFLOP/s (four operations per score and dimension) of the rows of one
 /// sequence: with cooperative matrices where the device has them, and row by row.
-pub(crate) fn prefill(gpu: &Gpu, quick: bool, json: &mut Json) -> Result<()> {
-    println!("\nprefill attention to 8 bits, each after the one before");
+pub(crate) fn prefill(gpu: &Gpu, quick: bool, format: KvFormat, json: &mut Json) -> Result<()> {
+    println!("\nprefill attention over {} blocks to 8 bits, each after the one before", format.name());
     println!("                           heads kv  dim rows  depth       us  TFLOP/s");
     let quick_shapes = [(4, 2, 64, 32, 300)];
     let shapes: &[_] = if quick { &quick_shapes } else { &PREFILL };
     for &(heads, kv_heads, dim, rows, depth) in shapes {
-        let bed = PrefillBed::new(gpu, AttentionKernel::new(heads, kv_heads, dim), rows, depth)?;
+        let key = AttentionKernel { format, ..AttentionKernel::new(heads, kv_heads, dim) };
+        let bed = PrefillBed::new(gpu, key, rows, depth)?;
         let scores: u64 = (depth..depth + rows).map(|position| u64::from(position) + 1).sum();
         for (name, launches) in
             [("prefill attention", bed.chosen(gpu)?), ("row by row", bed.row_by_row(gpu)?)]
@@ -104,7 +125,8 @@ pub(crate) fn prefill(gpu: &Gpu, quick: bool, json: &mut Json) -> Result<()> {
                 rate.low,
                 rate.high
             );
-            let name = format!("{name} {heads}/{kv_heads} x {dim}, {rows} rows behind {depth}");
+            let name =
+                format!("{name}{} {heads}/{kv_heads} x {dim}, {rows} rows behind {depth}", suffix(format));
             json.operation(&name, seconds.map(|s| s * 1e6));
         }
     }
@@ -122,7 +144,7 @@ pub(crate) struct PrefillBed {
 }
 
 impl PrefillBed {
-    /// Allocates `rows` rows behind `depth` tokens.
+    /// Allocates `rows` rows behind `depth` tokens, in blocks of the key's format.
     pub(crate) fn new(gpu: &Gpu, key: AttentionKernel, rows: u32, depth: u32) -> Result<Self> {
         let key = key.one_sequence();
         let width = key.heads * key.head_dim;
@@ -133,7 +155,7 @@ impl PrefillBed {
         Ok(Self {
             key,
             queries: gpu.upload(&queries)?,
-            kv: random_blocks(gpu, blocks, key.kv_heads, key.head_dim)?,
+            kv: random_blocks(gpu, key.format, blocks, key.kv_heads, key.head_dim)?,
             sequences: Sequences { positions, table: gpu.upload(&table)? },
             scratch: gpu.zeroed(key.scratch_bytes(rows, blocks * KV_BLOCK_TOKENS))?,
             quantized: Quantized::new(gpu, rows, width)?,
@@ -164,9 +186,15 @@ impl PrefillBed {
     }
 }
 
-/// Blocks of f16 noise of -0.01 to 0.01.
-pub(crate) fn random_blocks(gpu: &Gpu, blocks: u32, kv_heads: u32, dim: u32) -> Result<KvBlocks> {
-    let kv = KvBlocks::new(gpu, blocks, kv_heads, dim)?;
+/// Blocks of noise: f16 values, and scales, of magnitude 0.01.
+pub(crate) fn random_blocks(
+    gpu: &Gpu,
+    format: KvFormat,
+    blocks: u32,
+    kv_heads: u32,
+    dim: u32,
+) -> Result<KvBlocks> {
+    let kv = KvBlocks::new(gpu, format, blocks, kv_heads, dim)?;
     let noise: Vec<u32> =
         (0..1_u32 << 20).map(|i| (i.wrapping_mul(0x9e37_79b9) & 0x83ff_83ff) | 0x2000_2000).collect();
     let fill = |buffer: &Buffer| gpu.fill(buffer, &noise);

@@ -1,7 +1,7 @@
 //! Correctness and speed of every kernel on one GPU.
 //!
-//! `gpu-bench [--adapter INDEX|NAME] [--software] [--quick] [--sweep] [--part NAME]...
-//! [--json FILE]`
+//! `gpu-bench [--adapter INDEX|NAME] [--software] [--quick] [--sweep] [--kv f16|q8]
+//! [--part NAME]... [--json FILE]`
 //!
 //! Parts: `products`, `operations`, `attention`, `prefill`, `gemm`, `steps`; all without `--part`.
 //!
@@ -71,12 +71,12 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
             passed &= cooperative::run(&gpu, args.quick)?;
         }
         if args.part("prefill") {
-            passed &= tiled::run(&gpu, args.quick)?;
+            passed &= tiled::run(&gpu, args.quick, args.kv)?;
         }
         if args.part("attention") {
             for own in [1, 2, 4] {
                 println!("\n{own} query heads of a workgroup");
-                attention::run(&gpu, peak.median, args.quick, Some(own), &mut json)?;
+                attention::run(&gpu, (peak.median, args.quick), Some(own), args.kv, &mut json)?;
             }
         }
     } else {
@@ -88,16 +88,16 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
             operations::run(&gpu, quick, &mut json)?;
         }
         if args.part("attention") {
-            attention::run(&gpu, peak, quick, None, &mut json)?;
+            attention::run(&gpu, (peak, quick), None, args.kv, &mut json)?;
         }
         if args.part("prefill") {
-            attention::prefill(&gpu, quick, &mut json)?;
+            attention::prefill(&gpu, quick, args.kv, &mut json)?;
         }
         if args.part("gemm") {
             gemm::run(&gpu, quick, &mut json)?;
         }
         if args.part("steps") {
-            token::run(&gpu, peak, quick, &mut json)?;
+            token::run(&gpu, peak, quick, args.kv, &mut json)?;
         }
     }
     if let Some(path) = &args.json {

@@ -1,6 +1,6 @@
 //! Times of prefill attention over tiles: the measurements behind `TiledAttentionKernel::choose`.
 
-use ruvllm_gpu::{AttentionKernel, Dispatch, Error, Gpu, Result, TiledAttentionKernel};
+use ruvllm_gpu::{AttentionKernel, Dispatch, Error, Gpu, KvFormat, Result, TiledAttentionKernel};
 
 use crate::attention::PrefillBed;
 use crate::measure::{heat, seconds_of};
@@ -14,13 +14,15 @@ const ROWS: [(u32, u32); 9] =
 
 /// Prints all tiles of each shape, fastest first, beside attention row by row, and checks that
 /// tiles change no bit; true if none does.
-pub(crate) fn run(gpu: &Gpu, quick: bool) -> Result<bool> {
+pub(crate) fn run(gpu: &Gpu, quick: bool, format: KvFormat) -> Result<bool> {
     let heads: &[_] = if quick { &[(4, 2, 64)] } else { &HEADS };
     let rows: &[_] = if quick { &[(32, 300)] } else { &ROWS };
-    println!("\nprefill attention, us: row by row; tiles as queries x heads, * chosen");
+    let name = format.name();
+    println!("\nprefill attention over {name} blocks, us: row by row; tiles as queries x heads, * chosen");
     let mut equal = true;
     for &(heads, kv_heads, dim) in heads {
         let key = AttentionKernel::new(heads, kv_heads, dim).one_sequence();
+        let key = AttentionKernel { format, ..key };
         for (index, &(rows, depth)) in rows.iter().enumerate() {
             equal &= sweep(gpu, quick, key, (rows, depth), index == 0)?;
         }

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use ruvllm_gpu::{
-    Activation, AttentionKernel, Buffer, Dispatch, Format, Gpu, KV_BLOCK_TOKENS, KvBlocks, KvRows, Matrix,
-    Quantized, Result, RopeKernel, RopeKvKernel, RopeLayout, RowOutput, Sequences, self_test,
+    Activation, AttentionKernel, Buffer, Dispatch, Format, Gpu, KV_BLOCK_TOKENS, KvBlocks, KvFormat, KvRows,
+    Matrix, Quantized, Result, RopeKernel, RopeKvKernel, RopeLayout, RowOutput, Sequences, self_test,
 };
 
-use crate::attention::random_blocks;
+use crate::attention::{kv_bytes, random_blocks, suffix};
 use crate::json::Json;
 use crate::measure::{heat, seconds_each};
 
@@ -73,7 +73,7 @@ fn more_bits(layer: usize, layers: usize) -> bool {
 }
 
 /// Prints tokens per second beside the limit of the read bandwidth.
-pub(crate) fn run(gpu: &Gpu, peak: f64, quick: bool, json: &mut Json) -> Result<()> {
+pub(crate) fn run(gpu: &Gpu, peak: f64, quick: bool, format: KvFormat, json: &mut Json) -> Result<()> {
     println!(
         "\none decode step, one sequence; tokens/s: device time, wall time of 64 steps submitted in turn,"
     );
@@ -83,7 +83,7 @@ pub(crate) fn run(gpu: &Gpu, peak: f64, quick: bool, json: &mut Json) -> Result<
     for model in models {
         for mix in MIXES {
             for tokens in [64, 4096] {
-                step(gpu, peak, quick, json, (model, mix, tokens))?;
+                step(gpu, peak, quick, json, (model, mix, tokens, format))?;
             }
         }
     }
@@ -95,9 +95,9 @@ fn step(
     peak: f64,
     quick: bool,
     json: &mut Json,
-    (model, mix, tokens): (&Model, Mix, u32),
+    (model, mix, tokens, format): (&Model, Mix, u32, KvFormat),
 ) -> Result<()> {
-    let step = Step::new(gpu, model, mix, tokens)?;
+    let step = Step::new(gpu, model, mix, tokens, format)?;
     let list: Vec<_> = step.launches.iter().collect();
     heat(gpu, &list, quick)?;
     let device = seconds_each(gpu, &list, quick)?.map(|s| s * list.len() as f64);
@@ -131,7 +131,7 @@ fn step(
         device.median * 1e3,
         100.0 * rate.median / limit
     );
-    let name = format!("step {} {} at {tokens}", model.name, mix.name);
+    let name = format!("step{} {} {} at {tokens}", suffix(format), model.name, mix.name);
     json.operation(&name, device.map(|s| s * 1e6));
     json.number(&format!("{name}: in turn, per second"), in_turn);
     json.number(&format!("{name}: read back, per second"), read_back);
@@ -191,7 +191,7 @@ impl State {
             row: KvRows { positions: positions.clone(), slots: gpu.upload(&[slot])? },
             sequences: Sequences { positions, table: gpu.upload(&table)? },
             scratch: gpu.zeroed(attention.scratch_bytes(1, blocks * KV_BLOCK_TOKENS))?,
-            rope: RopeKvKernel { rope, kv_heads: m.kv_heads },
+            rope: RopeKvKernel { rope, kv_heads: m.kv_heads, format: KvFormat::F16 },
             attention,
         })
     }
@@ -208,7 +208,7 @@ struct Builder<'a> {
 }
 
 impl Step {
-    fn new(gpu: &Gpu, model: &Model, mix: Mix, tokens: u32) -> Result<Self> {
+    fn new(gpu: &Gpu, model: &Model, mix: Mix, tokens: u32, format: KvFormat) -> Result<Self> {
         let state = State::new(gpu, model, tokens)?;
         let mut b = Builder { gpu, model, state, first: HashMap::new(), launches: Vec::new(), bytes: 0 };
         let blocks = tokens.div_ceil(KV_BLOCK_TOKENS).next_multiple_of(4);
@@ -218,8 +218,8 @@ impl Step {
         b.launches.push(output.gather(gpu, &token, &b.state.residual)?);
         for layer in 0..model.layers {
             let more = if more_bits(layer, model.layers) { mix.more } else { mix.base };
-            let kv = random_blocks(gpu, blocks, model.kv_heads, model.head_dim)?;
-            b.bytes += u64::from(tokens * model.kv_heads * model.head_dim) * 4;
+            let kv = random_blocks(gpu, format, blocks, model.kv_heads, model.head_dim)?;
+            b.bytes += kv_bytes(format, tokens, model.kv_heads, model.head_dim);
             b.layer(mix.base, more, &kv)?;
         }
         b.norm()?;

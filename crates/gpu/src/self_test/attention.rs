@@ -1,33 +1,33 @@
-//! Attention over paged keys and values, RoPE with KV write.
+//! Attention over paged keys and values.
 
 use std::ops::Range;
 
-use half::f16;
-
-use super::rows::{Turns, check_quantized};
+use super::kv::{BLOCK, Layout, Role, Stored, of_format, rope_kv};
+use super::rows::check_quantized;
 use super::{EPSILON, Report, output, poisoned, same_bits, worst};
-use crate::attention::{KvBlocks, KvRows, Sequences};
+use crate::attention::Sequences;
 use crate::error::Result;
 use crate::gpu::Gpu;
-use crate::kernel::{
-    AttentionKernel, KV_BLOCK_TOKENS, Kernel, RopeKernel, RopeKvKernel, RopeLayout, TiledAttentionKernel,
-};
+use crate::kernel::{AttentionKernel, Kernel, RopeLayout, TiledAttentionKernel};
+use crate::kv::KvBlocks;
+use crate::kv_format::KvFormat;
 use crate::reference::Random;
 use crate::rows::{Quantized, RowOutput};
 
-const BLOCK: usize = KV_BLOCK_TOKENS as usize;
-
 pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
-    // One, two and many splits.
-    let blocks = [8, 16, 4 * random.range(5, 12) as usize][random.range(0, 2) as usize];
-    let case = Case::new(random, blocks);
-    attention(gpu, random, report, &case)?;
-    tiled(gpu, random, report, case)?;
-    let layout = [RopeLayout::Halves, RopeLayout::Interleaved][random.range(0, 1) as usize];
-    rope_kv(gpu, random, report, layout)
+    for format in KvFormat::ALL {
+        // One, two and many splits.
+        let blocks = [8, 16, 4 * random.range(5, 12) as usize][random.range(0, 2) as usize];
+        let case = Case::new(random, format, blocks);
+        attention(gpu, random, report, &case)?;
+        tiled(gpu, random, report, case)?;
+        let layout = [RopeLayout::Halves, RopeLayout::Interleaved][random.range(0, 1) as usize];
+        rope_kv(gpu, random, report, layout, format)?;
+    }
+    Ok(())
 }
 
-/// Keys and values per sequence, rounded to f16.
+/// Keys and values per sequence, rounded to a format.
 struct Case {
     key: AttentionKernel,
     /// Blocks per sequence in the table.
@@ -37,16 +37,19 @@ struct Case {
     from: Option<usize>,
     queries: Vec<f32>,
     /// Per sequence `[tokens, kv_heads, head_dim]`.
-    keys: Vec<Vec<f16>>,
-    values: Vec<Vec<f16>>,
+    keys: Vec<Stored>,
+    values: Vec<Stored>,
 }
 
 impl Case {
-    fn new(random: &mut Random, room: usize) -> Self {
+    fn new(random: &mut Random, format: KvFormat, room: usize) -> Self {
         let kv_heads = random.range(1, 3);
         let group = [1, 2, 3, 4, 8, 11, 16][random.range(0, 6) as usize];
-        let head_dim = [32, 64, 96, 128, 160, 256, 16, 24][random.range(0, 7) as usize];
-        let mut key = AttentionKernel::new(group * kv_heads, kv_heads, head_dim);
+        // The last two in F16 alone.
+        let dims = if format == KvFormat::F16 { 7 } else { 5 };
+        let head_dim = [32, 64, 96, 128, 160, 256, 16, 24][random.range(0, dims) as usize];
+        let mut key =
+            AttentionKernel { format, ..AttentionKernel::new(group * kv_heads, kv_heads, head_dim) };
         if random.range(0, 1) == 0 {
             key = key.window(random.range(1, 700));
         }
@@ -61,12 +64,12 @@ impl Case {
         let mut positions: Vec<u32> = (0..sequences).map(|_| random.range(0, last)).collect();
         positions[0] = last;
         let queries = random.values((sequences * key.heads * head_dim) as usize);
-        let mut halves = |&position: &u32| -> Vec<f16> {
+        let mut stored = |&position: &u32| {
             let n = (position + 1) * kv_heads * head_dim;
-            random.values(n as usize).into_iter().map(f16::from_f32).collect()
+            Stored::new(format, random.values(n as usize))
         };
-        let keys = positions.iter().map(&mut halves).collect();
-        let values = positions.iter().map(&mut halves).collect();
+        let keys = positions.iter().map(&mut stored).collect();
+        let values = positions.iter().map(&mut stored).collect();
         Self { key, room, positions, from: None, queries, keys, values }
     }
 
@@ -85,12 +88,12 @@ impl Case {
         chosen: &[usize],
         room: usize,
     ) -> Result<(KvBlocks, Sequences)> {
-        let (kv_heads, dim) = (self.key.kv_heads as usize, self.key.head_dim as usize);
+        let AttentionKernel { kv_heads, head_dim, format, .. } = self.key;
+        let places = Layout { format, kv_heads: kv_heads as usize, dim: head_dim as usize };
         let pool = chosen.len() * room + 3;
         let mut free: Vec<u32> = (0..pool as u32).collect();
         let mut table = vec![u32::MAX; chosen.len() * room];
-        let mut keys = vec![f16::NAN; pool * BLOCK * kv_heads * dim];
-        let mut values = keys.clone();
+        let [mut keys, mut values] = [places.unset(pool), places.unset(pool)];
         for (row, &sequence) in chosen.iter().enumerate() {
             let end = self.positions[sequence] as usize + 1;
             let begin = self.from.unwrap_or_else(|| self.begin(sequence));
@@ -98,22 +101,16 @@ impl Case {
                 *entry = free.swap_remove(random.range(0, free.len() as u32 - 1) as usize);
             }
             for token in begin..end {
-                let (block, offset) = (table[row * room + token / BLOCK] as usize, token % BLOCK);
-                for (at, head) in (0..kv_heads).map(|head| (block * kv_heads + head, head)) {
-                    let from = (token * kv_heads + head) * dim;
-                    values[(at * BLOCK + offset) * dim..][..dim]
-                        .copy_from_slice(&self.values[sequence][from..][..dim]);
-                    for (word, eight) in self.keys[sequence][from..][..dim].chunks_exact(8).enumerate() {
-                        let to = ((at * dim / 8 + word) * BLOCK + offset) * 8;
-                        keys[to..][..8].copy_from_slice(eight);
-                    }
+                let slot = table[row * room + token / BLOCK] as usize * BLOCK + token % BLOCK;
+                for row in token * places.kv_heads..(token + 1) * places.kv_heads {
+                    places.put(&mut keys, Role::Keys, slot, &self.keys[sequence], row);
+                    places.put(&mut values, Role::Values, slot, &self.values[sequence], row);
                 }
             }
         }
-        let bits = |halves: &[f16]| halves.iter().map(|h| h.to_bits()).collect::<Vec<u16>>();
-        let kv = KvBlocks::new(gpu, pool as u32, self.key.kv_heads, self.key.head_dim)?;
-        gpu.write(kv.keys(), &bits(&keys))?;
-        gpu.write(kv.values(), &bits(&values))?;
+        let kv = KvBlocks::new(gpu, format, pool as u32, kv_heads, head_dim)?;
+        gpu.write(kv.keys(), &keys)?;
+        gpu.write(kv.values(), &values)?;
         let positions: Vec<u32> = chosen.iter().map(|&sequence| self.positions[sequence]).collect();
         Ok((kv, Sequences { positions: gpu.upload(&positions)?, table: gpu.upload(&table)? }))
     }
@@ -160,7 +157,7 @@ impl Case {
 
     /// Outputs in float64, and their bounds; `tiled`: those with cooperative matrices.
     fn exact(&self, tiled: bool) -> (Vec<f64>, Vec<f64>) {
-        let AttentionKernel { heads, kv_heads, head_dim, .. } = self.key;
+        let AttentionKernel { heads, kv_heads, head_dim, format, .. } = self.key;
         let dim = head_dim as usize;
         let scale = f64::from(f32::from_bits(self.key.scale_bits));
         let cap = self.key.soft_cap_bits.map(|cap| f64::from(f32::from_bits(cap)));
@@ -171,8 +168,8 @@ impl Case {
             let at = |token: usize| (token * kv_heads as usize + head) * dim;
             let (mut scores, mut largest) = (Vec::new(), 0.0_f64);
             for token in tokens.clone() {
-                let key = &self.keys[sequence][at(token)..][..dim];
-                let products = || query.iter().zip(key).map(|(&q, k)| f64::from(q) * k.to_f64() * scale);
+                let key = &self.keys[sequence].values[at(token)..][..dim];
+                let products = || query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k) * scale);
                 let score: f64 = products().sum();
                 scores.push(cap.map_or(score, |cap| cap * (score / cap).tanh()));
                 largest = largest.max(products().map(f64::abs).sum());
@@ -182,19 +179,26 @@ impl Case {
             let total: f64 = weights.iter().sum();
             let capped = largest + 128.0 * cap.unwrap_or(0.0);
             let (n, sum) = (tokens.len() as f64, (f64::from(head_dim) + 8.0) * capped);
-            let (factor, rest) = if tiled {
-                let rounding = 2.0 * (largest * 0.5_f64.powi(11) + sum * 2.0 * EPSILON);
-                (rounding + 0.5_f64.powi(10) + (n + 64.0) * 2.0 * EPSILON, 0.5_f64.powi(33))
+            let (factor, rest, least) = if tiled {
+                // Bits that are lost, and what tiny keys and values lose.
+                let (bits, least) = match format {
+                    KvFormat::F16 => (11, 0.0),
+                    KvFormat::Q8 => (10, 0.5_f64.powi(25)),
+                };
+                let magnitudes: f64 = query.iter().map(|q| f64::from(q.abs())).sum();
+                let rounding = 2.0 * (largest * 0.5_f64.powi(bits) + sum * 2.0 * EPSILON);
+                let rounding = rounding + 2.0 * least * scale * magnitudes;
+                (rounding + 0.5_f64.powi(bits - 1) + (n + 64.0) * 2.0 * EPSILON, 0.5_f64.powi(33), least)
             } else {
-                ((sum + n / 64.0 + 64.0) * EPSILON, 0.0)
+                ((sum + n / 64.0 + 64.0) * EPSILON, 0.0, 0.0)
             };
             for d in 0..dim {
-                let value = |token| self.values[sequence][at(token) + d].to_f64();
+                let value = |token| f64::from(self.values[sequence].values[at(token) + d]);
                 let terms =
                     || weights.iter().zip(tokens.clone()).map(move |(w, token)| w / total * value(token));
                 exact.push(terms().sum());
                 let all: f64 = tokens.clone().map(|token| value(token).abs()).sum();
-                bounds.push(factor * terms().map(f64::abs).sum::<f64>() + rest * all);
+                bounds.push(factor * terms().map(f64::abs).sum::<f64>() + rest * all + least);
             }
         }
         (exact, bounds)
@@ -202,19 +206,20 @@ impl Case {
 }
 
 fn attention(gpu: &Gpu, random: &mut Random, report: &mut Report, case: &Case) -> Result<()> {
-    let AttentionKernel { heads, kv_heads, head_dim, window, .. } = case.key;
+    let AttentionKernel { heads, kv_heads, head_dim, window, format, .. } = case.key;
     let width = heads * head_dim;
     let text = format!(
         "{heads} heads of {head_dim}, {kv_heads} KV heads, positions {:?}, window {window:?}",
         case.positions
     );
-    let name = if case.room == 8 { "attention, one split" } else { "attention" };
+    let splits = if case.room == 8 { ", one split" } else { "" };
+    let name = format!("attention{splits}{}", of_format(format));
     let all: Vec<usize> = (0..case.positions.len()).collect();
     let out = poisoned(gpu, all.len() * width as usize)?;
     case.run(gpu, random, &all, case.room, &out.clone().into())?;
     let found: Vec<f32> = gpu.download(&out)?;
     let (exact, bounds) = case.exact(false);
-    report.add(name.to_owned(), &text, worst(&found, &exact, |i| bounds[i]));
+    report.add(name.clone(), &text, worst(&found, &exact, |i| bounds[i]));
 
     // Other blocks, more room in the table, no neighbours.
     let sequence = random.range(0, all.len() as u32 - 1) as usize;
@@ -255,13 +260,14 @@ fn one_sequence(
     let rows = output(gpu, &launches.iter().collect::<Vec<_>>(), &out)?;
     let text = format!("positions {positions:?}");
     let equal = [0, 2].iter().all(|row| same_bits(&rows[row * width..][..width], &found[..width]));
-    report.add_equal("attention of one sequence".to_owned(), &text, equal);
+    let name = format!("attention of one sequence{}", of_format(key.format));
+    report.add_equal(name, &text, equal);
     Ok(())
 }
 
 /// Rows of the first sequence at once with cooperative matrices, or their products written out.
 fn tiled(gpu: &Gpu, random: &mut Random, report: &mut Report, case: Case) -> Result<()> {
-    let AttentionKernel { heads, kv_heads, head_dim, window, .. } = case.key;
+    let AttentionKernel { heads, kv_heads, head_dim, window, format, .. } = case.key;
     let tile = |own, queries| {
         let attention = AttentionKernel { workgroup_heads: Some(own), ..case.key.one_sequence() };
         TiledAttentionKernel { attention, queries }
@@ -296,7 +302,7 @@ fn tiled(gpu: &Gpu, random: &mut Random, report: &mut Report, case: Case) -> Res
         "{heads} heads of {head_dim}, {kv_heads} KV heads, {rows} rows to {last}, window {window:?}, {} queries of {:?}",
         first.queries, first.attention.workgroup_heads
     );
-    let name = "attention, cooperative".to_owned();
+    let name = format!("attention, cooperative{}", of_format(format));
     let (exact, bounds) = all.exact(true);
     report.add(name.clone(), &text, worst(&found, &exact, |i| bounds[i]));
 
@@ -307,67 +313,5 @@ fn tiled(gpu: &Gpu, random: &mut Random, report: &mut Report, case: Case) -> Res
     let alone = all.run_tiled(gpu, random, other, row..row + 1)?;
     let width = (heads * head_dim) as usize;
     report.add_equal(format!("{name}: row alone"), &text, same_bits(&alone, &found[row * width..][..width]));
-    Ok(())
-}
-
-fn rope_kv(gpu: &Gpu, random: &mut Random, report: &mut Report, layout: RopeLayout) -> Result<()> {
-    let head_dim = 8 * random.range(1, 16);
-    let rotary_dim = 2 * random.range(1, head_dim / 2);
-    let rope = RopeKernel { heads: random.range(1, 9), head_dim, rotary_dim, layout };
-    let kv_heads = random.range(1, 3);
-    let (rows, blocks) = (random.range(1, 5) as usize, 3);
-    let (dim, all) = (head_dim as usize, (rope.heads + 2 * kv_heads) as usize);
-    let turns = Turns::new(random, rows, rotary_dim);
-    // Distinct slots.
-    let first = random.range(0, 6);
-    let slots: Vec<u32> = (0..rows as u32).map(|row| first + row * 17).collect();
-    let qkv = random.values(rows * all * dim);
-    let kv = KvBlocks::new(gpu, blocks, kv_heads, head_dim)?;
-    let untouched = f16::from_f32(-7.0).to_bits();
-    gpu.fill(kv.keys(), &[untouched; 2])?;
-    gpu.fill(kv.values(), &[untouched; 2])?;
-    let queries = poisoned(gpu, rows * rope.heads as usize * dim)?;
-    let key = RopeKvKernel { rope, kv_heads };
-    let (angles, positions) = turns.upload(gpu)?;
-    let kv_rows = KvRows { positions, slots: gpu.upload(&slots)? };
-    let launch = gpu.rope_kv(key, &gpu.upload(&qkv)?, &angles, &kv_rows, &kv, &queries)?;
-    let queries = output(gpu, &[&launch], &queries)?;
-    let halves = |buffer| -> Result<Vec<f32>> {
-        Ok(gpu.download::<u16>(buffer)?.into_iter().map(|bits| f16::from_bits(bits).to_f32()).collect())
-    };
-    let (keys, values) = (halves(kv.keys())?, halves(kv.values())?);
-
-    let (mut exact_queries, mut query_bounds) = (Vec::new(), Vec::new());
-    let mut exact_keys = vec![-7.0; keys.len()];
-    let mut key_bounds = vec![0.0; keys.len()];
-    let (mut exact_values, mut value_bounds) = (exact_keys.clone(), key_bounds.clone());
-    let rounding = |value: f64| value.abs() / 1024.0 + 6e-8;
-    for (index, head) in qkv.chunks_exact(dim).enumerate() {
-        let (row, head_index) = (index / all, index % all);
-        let (exact, bounds) = turns.rotate(row, head, layout);
-        let slot = slots[row] as usize;
-        let (block, offset) = (slot / BLOCK * kv_heads as usize, slot % BLOCK);
-        let Some(kv_head) = head_index.checked_sub(rope.heads as usize) else {
-            exact_queries.extend(exact);
-            query_bounds.extend(bounds);
-            continue;
-        };
-        for d in 0..dim {
-            if let Some(kv_head) = kv_head.checked_sub(kv_heads as usize) {
-                let at = ((block + kv_head) * BLOCK + offset) * dim + d;
-                exact_values[at] = head[d].into();
-                value_bounds[at] = rounding(head[d].into());
-            } else {
-                let at = (((block + kv_head) * dim / 8 + d / 8) * BLOCK + offset) * 8 + d % 8;
-                exact_keys[at] = exact[d];
-                key_bounds[at] = bounds[d] + rounding(exact[d]);
-            }
-        }
-    }
-    let text = format!("{rows} x {} + 2 x {kv_heads} heads of {head_dim}, rotary {rotary_dim}", rope.heads);
-    let name = format!("rope_kv {layout:?}").to_lowercase();
-    report.add(format!("{name}: queries"), &text, worst(&queries, &exact_queries, |i| query_bounds[i]));
-    report.add(format!("{name}: keys"), &text, worst(&keys, &exact_keys, |i| key_bounds[i]));
-    report.add(format!("{name}: values"), &text, worst(&values, &exact_values, |i| value_bounds[i]));
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! before each launch.
 
 mod attention;
+mod kv;
 mod products;
 mod rows;
 

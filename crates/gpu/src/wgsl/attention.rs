@@ -8,12 +8,13 @@
 //! 3. a thread has 8 dimensions of the values of every `lanes`-th token; the lanes' sums are added
 //!    in their order.
 //!
-//! With more than one split, sums go to memory and [`merge`] adds the splits. Order and number of
-//! splits follow from the sequence's own position only.
+//! With more than one split, sums go to memory and [`merge`](super::merge) adds the splits. Order
+//! and number of splits follow from the sequence's own position only.
 
 use super::Code;
 use super::output::{Output, add8, entry};
-use crate::kernel::{AttentionKernel, AttentionOutput, KV_BLOCK_TOKENS, MergeKernel, Target};
+use crate::kernel::{AttentionKernel, AttentionOutput, Target};
+use crate::kv_format::{KV_BLOCK_TOKENS, KvFormat};
 
 /// Tokens per split.
 pub(crate) const SPLIT_TOKENS: u32 = 256;
@@ -29,11 +30,6 @@ const BUSY_WORKGROUPS: u64 = 256;
 const MEMORY: u32 = 15 << 10;
 /// Parts in which the scores of a head are reduced.
 const PARTS: u32 = 16;
-/// Threads of a workgroup of [`merge`].
-const MERGE_THREADS: u32 = 256;
-/// Splits that a thread of [`merge`] loads together.
-const MERGE_UNROLL: u32 = 4;
-
 /// Query heads per workgroup: enough workgroups for a large GPU, then as many as share the reads.
 pub(crate) fn choose_heads(a: &AttentionKernel, splits: u64, sequences: u64) -> u32 {
     let group = a.heads / a.kv_heads;
@@ -53,7 +49,7 @@ pub(crate) fn workgroup_bytes(a: &AttentionKernel) -> u32 {
 }
 
 /// `first visible token, tokens` of a sequence.
-fn range(code: &mut Code, window: Option<u32>) {
+pub(super) fn range(code: &mut Code, window: Option<u32>) {
     code.line("let end = positions[sequence] + 1u;");
     code.line(format!("let begin = {};", begin_of("end", window)));
 }
@@ -104,7 +100,8 @@ impl Emitter<'_> {
         let (heads, code) = (self.heads, &mut *self.code);
         code.binding(0, "read", "queries", "vec4<f32>");
         code.binding(1, "read", "keys", "vec4<u32>");
-        code.binding(2, "read", "values", "vec4<u32>");
+        let eight = if self.a.format == KvFormat::Q8 { "vec2<u32>" } else { "vec4<u32>" };
+        code.binding(2, "read", "values", eight); // of 8 values
         code.binding(3, "read", "positions", "u32");
         code.binding(4, "read", "table", "u32");
         if self.a.output == AttentionOutput::Partial {
@@ -123,9 +120,17 @@ impl Emitter<'_> {
             2 * THREADS,
             parts = heads * PARTS,
         ));
-        add8(code);
+        match self.a.format {
+            KvFormat::F16 => self.f16_reads(),
+            KvFormat::Q8 => self.q8_reads(),
+        }
+    }
+
+    /// Places of keys, and reads of values, in F16.
+    fn f16_reads(&mut self) {
+        add8(self.code);
         let (kv_heads, words) = (self.a.kv_heads, self.words);
-        code.line(format!(
+        self.code.line(format!(
             "fn first_key(pages: u32, kv_head: u32, token: u32) -> u32 {{
             let block = table[pages + token / {KV_BLOCK_TOKENS}u] * {kv_heads}u + kv_head;
             return block * {}u + token % {KV_BLOCK_TOKENS}u;
@@ -135,6 +140,30 @@ impl Emitter<'_> {
             return values[(block * {KV_BLOCK_TOKENS}u + token % {KV_BLOCK_TOKENS}u) * {words}u + word];
             }}",
             words * KV_BLOCK_TOKENS
+        ));
+    }
+
+    /// The same in Q8. A word of 8 values comes with the scales of its 64 dimensions.
+    fn q8_reads(&mut self) {
+        let (kv_heads, words, format, dim) = (self.a.kv_heads, self.words, self.a.format, self.a.head_dim);
+        let quants = format.quants_words(dim);
+        self.code.line(format!(
+            "fn add4(sum: f32, k: vec4<f32>, q: vec4<f32>) -> f32 {{
+            return fma(k.w, q.w, fma(k.z, q.z, fma(k.y, q.y, fma(k.x, q.x, sum))));
+            }}
+            fn plane(pages: u32, kv_head: u32, token: u32) -> u32 {{
+            let block = table[pages + token / {KV_BLOCK_TOKENS}u] * {kv_heads}u + kv_head;
+            return block * {plane}u;
+            }}
+            fn value_word(pages: u32, kv_head: u32, token: u32, word: u32) -> vec3<u32> {{
+            let first = 2u * plane(pages, kv_head, token);
+            let at = token % {KV_BLOCK_TOKENS}u;
+            let pair = {scales}u + word / 8u * {half_block}u;
+            return vec3<u32>(values[first + at * {words}u + word], values[first + pair + at / 2u][at % 2u]);
+            }}",
+            plane = quants + format.scale_words(dim),
+            scales = 2 * quants,
+            half_block = KV_BLOCK_TOKENS / 2
         ));
     }
 
@@ -191,20 +220,43 @@ impl Emitter<'_> {
     }
 
     fn scores(&mut self) {
-        let (words, heads) = (self.words, self.heads);
         for t in 0..OWN_TOKENS {
             self.code.line(format!(
                 "let token{t} = thread + {}u;
                 let visible{t} = token{t} >= low && token{t} < high;
-                let key{t} = first_key(pages, kv_head, start + clamp(token{t}, low, high - 1u));",
+                let key_token{t} = start + clamp(token{t}, low, high - 1u);",
                 t * THREADS
             ));
-            for h in 0..heads {
+            for h in 0..self.heads {
                 self.code.line(format!("var score{h}_{t} = 0.0;"));
             }
         }
-        // Few heads leave registers for more loads in flight.
-        let unroll = 1 << words.trailing_zeros().min(if heads <= 2 { 3 } else { 2 });
+        match self.a.format {
+            KvFormat::F16 => self.f16_products(),
+            KvFormat::Q8 => self.q8_products(),
+        }
+        for (h, t) in self.own_scores() {
+            let score = format!("score{h}_{t}");
+            if let Some(cap) = self.a.soft_cap_bits.map(f32::from_bits) {
+                self.code.line(format!("{score} = {cap:?} * tanh(clamp({score} / {cap:?}, -15.0, 15.0));"));
+            }
+            let at = h * SPLIT_TOKENS + t * THREADS;
+            self.code.line(format!("scores[{at}u + thread] = select(-3e38, {score}, visible{t});"));
+        }
+    }
+
+    /// Words of keys in a step: few heads leave registers for more loads in flight.
+    fn key_unroll(&self, words: u32) -> u32 {
+        1 << words.trailing_zeros().min(if self.heads <= 2 { 3 } else { 2 })
+    }
+
+    /// Products of queries and keys in F16, a word of 8 values after the other.
+    fn f16_products(&mut self) {
+        let (words, heads) = (self.words, self.heads);
+        for t in 0..OWN_TOKENS {
+            self.code.line(format!("let key{t} = first_key(pages, kv_head, key_token{t});"));
+        }
+        let unroll = self.key_unroll(words);
         let steps = || (0..unroll).flat_map(|u| (0..OWN_TOKENS).map(move |t| (u, t)));
         self.code.line(format!("for (var word = 0u; word < {words}u; word += {unroll}u) {{"));
         for (u, t) in steps() {
@@ -221,14 +273,59 @@ impl Emitter<'_> {
             }
         }
         self.code.line("}");
-        for (h, t) in self.own_scores() {
-            let score = format!("score{h}_{t}");
-            if let Some(cap) = self.a.soft_cap_bits.map(f32::from_bits) {
-                self.code.line(format!("{score} = {cap:?} * tanh(clamp({score} / {cap:?}, -15.0, 15.0));"));
-            }
-            let at = h * SPLIT_TOKENS + t * THREADS;
-            self.code.line(format!("scores[{at}u + thread] = select(-3e38, {score}, visible{t});"));
+    }
+
+    /// Products of queries and keys in Q8: sums over 32 dimensions, each times its scale. A word
+    /// has 16 values.
+    fn q8_products(&mut self) {
+        let (words, heads, format) = (self.words / 2, self.heads, self.a.format);
+        let unroll = self.key_unroll(words);
+        let tokens = || 0..OWN_TOKENS;
+        for t in tokens() {
+            self.code.line(format!(
+                "let plane{t} = plane(pages, kv_head, key_token{t});
+                let at{t} = key_token{t} % {KV_BLOCK_TOKENS}u;
+                let key{t} = plane{t} + at{t};
+                let scales{t} = plane{t} + {}u + at{t} / 4u;",
+                format.quants_words(self.a.head_dim)
+            ));
         }
+        self.code.line(format!("for (var word = 0u; word < {words}u; word += {unroll}u) {{"));
+        for (u, t) in (0..unroll).flat_map(|u| tokens().map(move |t| (u, t))) {
+            self.code.line(format!("let k{u}_{t} = keys[key{t} + (word + {u}u) * {KV_BLOCK_TOKENS}u];"));
+        }
+        // Groups of 32 dimensions; two share a word of scales.
+        for (g, t) in (0..unroll / 2).flat_map(|g| tokens().map(move |t| (g, t))) {
+            let pair =
+                format!("keys[scales{t} + (word + {}u) / 4u * {}u][at{t} % 4u]", 2 * g, KV_BLOCK_TOKENS / 4);
+            let half = format!("(word + {}u) / 2u % 2u * 16u", 2 * g);
+            self.code.line(format!("let d{g}_{t} = unpack2x16float({pair} >> ({half})).x;"));
+        }
+        for g in 0..unroll / 2 {
+            for (h, t) in self.own_scores() {
+                self.code.line(format!("var sum{g}_{h}_{t} = 0.0;"));
+            }
+            for (u, part) in (2 * g..2 * g + 2).flat_map(|u| (0..4).map(move |part| (u, part))) {
+                let component = ["x", "y", "z", "w"][part as usize];
+                for t in tokens() {
+                    let quants = format!("k{u}_{t}.{component}");
+                    self.code.line(format!("let x{u}_{part}_{t} = vec4<f32>(unpack4xI8({quants}));"));
+                }
+                for h in 0..heads {
+                    let q = format!("q{u}_{part}_{h}");
+                    self.code.line(format!("let {q} = query[4u * word + {}u];", (h * words + u) * 4 + part));
+                    for t in tokens() {
+                        let sum = format!("sum{g}_{h}_{t}");
+                        self.code.line(format!("{sum} = add4({sum}, x{u}_{part}_{t}, {q});"));
+                    }
+                }
+            }
+            for (h, t) in self.own_scores() {
+                let score = format!("score{h}_{t}");
+                self.code.line(format!("{score} = fma(sum{g}_{h}_{t}, d{g}_{t}, {score});"));
+            }
+        }
+        self.code.line("}");
     }
 
     /// Heads and tokens of a thread.
@@ -276,6 +373,9 @@ impl Emitter<'_> {
         self.code.line(format!(
             "let word8 = thread % {words}u;\nlet lane = thread / {words}u;\nvar first = lane;"
         ));
+        if self.a.format == KvFormat::Q8 {
+            self.code.line("let half = word8 / 4u % 2u * 16u; // of a word of two scales");
+        }
         for u in 0..self.value_unroll() {
             self.code.line(format!("var v{u} = {};", self.value(u)));
         }
@@ -297,13 +397,26 @@ impl Emitter<'_> {
         }
         self.code.line(format!("if (lane < {lanes}u) {{\nwhile (first < high) {{"));
         for u in 0..unroll {
-            self.code.line(format!(
-                "let c{u} = vec4<f32>(unpack2x16float(v{u}.x), unpack2x16float(v{u}.y));
-                let d{u} = vec4<f32>(unpack2x16float(v{u}.z), unpack2x16float(v{u}.w));"
-            ));
+            let scale = match self.a.format {
+                KvFormat::F16 => {
+                    self.code.line(format!(
+                        "let c{u} = vec4<f32>(unpack2x16float(v{u}.x), unpack2x16float(v{u}.y));
+                        let d{u} = vec4<f32>(unpack2x16float(v{u}.z), unpack2x16float(v{u}.w));"
+                    ));
+                    String::new()
+                }
+                KvFormat::Q8 => {
+                    self.code.line(format!(
+                        "let c{u} = vec4<f32>(unpack4xI8(v{u}.x));
+                        let d{u} = vec4<f32>(unpack4xI8(v{u}.y));
+                        let s{u} = unpack2x16float(v{u}.z >> half).x;"
+                    ));
+                    format!(" * s{u}")
+                }
+            };
             for h in 0..heads {
                 self.code.line(format!(
-                    "let p{u}_{h} = vec4<f32>(scores[first + {}u]);
+                    "let p{u}_{h} = vec4<f32>(scores[first + {}u]{scale});
                     a{h} = fma(p{u}_{h}, c{u}, a{h});
                     b{h} = fma(p{u}_{h}, d{u}, b{h});",
                     h * SPLIT_TOKENS + u * lanes
@@ -357,75 +470,4 @@ impl Emitter<'_> {
         }
         self.code.line("}");
     }
-}
-
-/// Merges a sequence's splits: a workgroup per head. Lane `l` takes the splits `l`, `l + lanes`,
-/// ...; lanes are added in order.
-pub(super) fn merge(code: &mut Code, m: &MergeKernel, target: Target) {
-    let (words, partial) = (m.head_dim / 4, partial_words(m.head_dim));
-    let lanes = MERGE_THREADS / words;
-    let output = Output { cols: m.heads * m.head_dim, quantize: m.quantize, threads: MERGE_THREADS, target };
-    code.binding(0, "read", "partial", "vec4<f32>");
-    code.binding(1, "read", "positions", "u32");
-    output.declare(code, 2);
-    code.line(format!(
-        "struct State {{
-        value: vec4<f32>,
-        peak: f32,
-        sum: f32,
-        }}
-        var<workgroup> states: array<State, {}>;
-        fn add(state: State, value: vec4<f32>, peak: f32, sum: f32) -> State {{
-        let top = max(state.peak, peak);
-        let keep = exp(max(state.peak - top, -80.0));
-        let scale = exp(max(peak - top, -80.0));
-        return State(fma(value, vec4<f32>(scale), state.value * keep), top, fma(sum, scale, state.sum * keep));
-        }}",
-        lanes * words
-    ));
-    let subgroup = target.subgroup.filter(|_| m.quantize);
-    entry(code, MERGE_THREADS, subgroup, "@builtin(num_workgroups) groups: vec3<u32>,");
-    code.line("let sequence = group.y;");
-    range(code, m.window);
-    code.line(format!(
-        "let splits = (end + {last}u) / {split}u - begin / {split}u;
-        let lane = thread / {words}u;
-        let part = thread % {words}u;
-        var state = State(vec4<f32>(), -3e38, 0.0);
-        if (lane < {lanes}u) {{
-        for (var split = lane; split < splits; split += {step}u) {{",
-        split = m.split_tokens,
-        last = m.split_tokens - 1,
-        step = lanes * MERGE_UNROLL
-    ));
-    for u in 0..MERGE_UNROLL {
-        code.line(format!(
-            "let at{u} = ((min(split + {}u, splits - 1u) * groups.y + sequence) * {}u + group.x) * {partial}u;
-            let value{u} = partial[at{u} + part];
-            let factors{u} = partial[at{u} + {words}u];",
-            u * lanes,
-            m.heads
-        ));
-    }
-    for u in 0..MERGE_UNROLL {
-        code.line(format!(
-            "if (split + {}u < splits) {{\nstate = add(state, value{u}, factors{u}.x, factors{u}.y);\n}}",
-            u * lanes
-        ));
-    }
-    code.line("}\nstates[thread] = state;\n}\nworkgroupBarrier();\nif (lane == 0u) {");
-    for i in 1..lanes {
-        let other = format!("states[part + {}u]", i * words);
-        code.line(format!(
-            "if (splits > {i}u) {{\nstate = add(state, {other}.value, {other}.peak, {other}.sum);\n}}"
-        ));
-    }
-    code.line(format!(
-        "}}
-        let value = state.value / state.sum;
-        let row = sequence;
-        let word = select(WORDS, group.x * {words}u + part, lane == 0u);"
-    ));
-    output.store(code);
-    code.line("}");
 }

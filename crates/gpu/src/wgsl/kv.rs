@@ -2,26 +2,47 @@
 
 use super::Code;
 use super::output::entry;
-use crate::kernel::{KV_BLOCK_TOKENS, RopeKvKernel, RopeLayout};
+use crate::kernel::{RopeKvKernel, RopeLayout};
+use crate::kv_format::{KV_BLOCK_TOKENS, KvFormat};
 
 /// Threads of a workgroup; a thread per 8 values of a row.
 const THREADS: u32 = 64;
 
+/// Threads per head. In Q8 eight have the groups of a word of scales, idle ones included.
+fn head_threads(k: &RopeKvKernel) -> u32 {
+    match k.format {
+        KvFormat::F16 => k.rope.head_dim / 8,
+        KvFormat::Q8 => k.rope.head_dim.div_ceil(64) * 8,
+    }
+}
+
 /// Workgroups per row.
 pub(crate) fn rope_kv_groups(k: &RopeKvKernel) -> u32 {
-    ((k.rope.heads + 2 * k.kv_heads) * k.rope.head_dim / 8).div_ceil(THREADS)
+    ((k.rope.heads + 2 * k.kv_heads) * head_threads(k)).div_ceil(THREADS)
 }
 
 pub(super) fn rope_kv(code: &mut Code, k: &RopeKvKernel) {
-    let (heads, kv_heads, dim, half) = (k.rope.heads, k.kv_heads, k.rope.head_dim, k.rope.rotary_dim / 2);
-    let (all, words) = (heads + 2 * kv_heads, dim / 8);
+    let word = match k.format {
+        KvFormat::F16 => "vec4<u32>",
+        KvFormat::Q8 => "u32",
+    };
     code.binding(0, "read", "qkv", "f32");
     code.binding(1, "read", "angles", "vec2<f32>");
     code.binding(2, "read", "positions", "u32");
     code.binding(3, "read", "slots", "u32");
     code.binding(4, "read_write", "queries", "vec4<f32>");
-    code.binding(5, "read_write", "keys", "vec4<u32>");
-    code.binding(6, "read_write", "values", "vec4<u32>");
+    code.binding(5, "read_write", "keys", word);
+    code.binding(6, "read_write", "values", word);
+    rotation(code, k);
+    match k.format {
+        KvFormat::F16 => f16(code, k),
+        KvFormat::Q8 => q8(code, k),
+    }
+}
+
+/// A function for a dimension of a head after RoPE.
+fn rotation(code: &mut Code, k: &RopeKvKernel) {
+    let half = k.rope.rotary_dim / 2;
     let (pair, first, distance, second) = match k.rope.layout {
         RopeLayout::Halves => (format!("d % {half}u"), "pair", half, format!("d >= {half}u")),
         RopeLayout::Interleaved => ("d / 2u".to_owned(), "2u * pair", 1, "(d & 1u) == 1u".to_owned()),
@@ -36,19 +57,30 @@ pub(super) fn rope_kv(code: &mut Code, k: &RopeKvKernel) {
         let a = qkv[head + {first}];
         let b = qkv[head + {first} + {distance}u];
         return select(fma(-b, turn.y, a * turn.x), fma(a, turn.y, b * turn.x), {second});
-        }}
-        fn halves(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {{
-        return vec4<u32>(pack2x16float(a.xy), pack2x16float(a.zw), pack2x16float(b.xy), pack2x16float(b.zw));
         }}",
         rotary = 2 * half
     ));
-    entry(code, THREADS, None, "");
-    let four = |call: &dyn Fn(u32) -> String, from: u32| {
-        let list: Vec<_> = (from..from + 4).map(call).collect();
-        format!("vec4<f32>({})", list.join(", "))
+}
+
+/// Four values of a head from dimension `d + from` on.
+fn four(from: u32, is_rotated: bool) -> String {
+    let value = |i: u32| match is_rotated {
+        true => format!("rotated(at, d + {i}u, position)"),
+        false => format!("qkv[at + d + {i}u]"),
     };
-    let plain = |i: u32| format!("qkv[at + d + {i}u]");
-    let rotated = |i: u32| format!("rotated(at, d + {i}u, position)");
+    let list: Vec<_> = (from..from + 4).map(value).collect();
+    format!("vec4<f32>({})", list.join(", "))
+}
+
+fn f16(code: &mut Code, k: &RopeKvKernel) {
+    let (heads, kv_heads, dim) = (k.rope.heads, k.kv_heads, k.rope.head_dim);
+    let (all, words) = (heads + 2 * kv_heads, dim / 8);
+    code.line(
+        "fn halves(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
+        return vec4<u32>(pack2x16float(a.xy), pack2x16float(a.zw), pack2x16float(b.xy), pack2x16float(b.zw));
+        }",
+    );
+    entry(code, THREADS, None, "");
     code.line(format!(
         "let index = group.x * {THREADS}u + thread;
         if (index < {total}u) {{
@@ -80,9 +112,104 @@ pub(super) fn rope_kv(code: &mut Code, k: &RopeKvKernel) {
         }}",
         total = all * words,
         values = heads + kv_heads,
-        value_a = four(&plain, 0),
-        value_b = four(&plain, 4),
-        rotated_a = four(&rotated, 0),
-        rotated_b = four(&rotated, 4),
+        value_a = four(0, false),
+        value_b = four(4, false),
+        rotated_a = four(0, true),
+        rotated_b = four(4, true),
+    ));
+}
+
+/// Functions for scales and quants. Magnitudes are compared as integers: those of values that are
+/// not finite are the largest, and drivers may assume that no float is NaN.
+fn quantization(code: &mut Code) {
+    code.line(format!(
+        "var<workgroup> peaks: array<u32, {THREADS}>;
+        fn magnitude(v: vec4<f32>) -> u32 {{
+        let m = bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
+        return max(max(m.x, m.y), max(m.z, m.w));
+        }}
+        fn scale_bits(first: u32) -> u32 {{
+        let peak = max(max(peaks[first], peaks[first + 1u]), max(peaks[first + 2u], peaks[first + 3u]));
+        let scale = bitcast<f32>(min(peak, 0x7f7fffffu)) / 127.0;
+        // Scales beyond half precision are NaN, as those of infinite values.
+        return select(pack2x16float(vec2<f32>(min(scale, 65504.0), 0.0)), 0x7e00u, scale >= 65520.0);
+        }}
+        fn quants(v: vec4<f32>, inverse: f32) -> u32 {{
+        return pack4xI8(clamp(vec4<i32>(round(v * inverse)), vec4<i32>(-127), vec4<i32>(127)));
+        }}"
+    ));
+}
+
+/// Four threads have a group of 32 values.
+fn q8(code: &mut Code, k: &RopeKvKernel) {
+    let (heads, kv_heads, dim) = (k.rope.heads, k.kv_heads, k.rope.head_dim);
+    let (all, words, threads) = (heads + 2 * kv_heads, dim / 8, head_threads(k));
+    let quants = k.format.quants_words(dim) * 4;
+    quantization(code);
+    entry(code, THREADS, None, "");
+    code.line(format!(
+        "let index = group.x * {THREADS}u + thread;
+        let row = group.y;
+        let head = index / {threads}u;
+        let word = index % {threads}u;
+        let is_own = head < {all}u && word < {words}u;
+        let at = (row * {all}u + head) * {dim}u;
+        let d = word * 8u;
+        var a = vec4<f32>();
+        var b = vec4<f32>();
+        if (is_own) {{
+        if (head >= {values}u) {{
+        a = {value_a};
+        b = {value_b};
+        }} else {{
+        let position = positions[row];
+        a = {rotated_a};
+        b = {rotated_b};
+        }}
+        if (head < {heads}u) {{
+        let to = ((row * {heads}u + head) * {words}u + word) * 2u;
+        queries[to] = a;
+        queries[to + 1u] = b;
+        }}
+        }}
+        peaks[thread] = max(magnitude(a), magnitude(b));
+        workgroupBarrier();
+        if (is_own && head >= {heads}u) {{
+        let scale = scale_bits(thread & ~3u);
+        let unit = unpack2x16float(scale).x;
+        let inverse = select(0.0, 1.0 / unit, scale > 0u && scale < 0x7c00u);
+        let first = quants(a, inverse);
+        let second = quants(b, inverse);
+        // Of two scales, where this thread is the first of both groups.
+        let scales = scale | (scale_bits((thread & ~7u) + 4u) << 16u);
+        let slot = slots[row];
+        let block = slot / {KV_BLOCK_TOKENS}u * {kv_heads}u;
+        let offset = slot % {KV_BLOCK_TOKENS}u;
+        let at_scales = {quants}u + word / 8u * {KV_BLOCK_TOKENS}u + offset;
+        if (head >= {values}u) {{
+        let plane = (block + head - {values}u) * {plane}u;
+        let to = plane + (offset * {words}u + word) * 2u;
+        values[to] = first;
+        values[to + 1u] = second;
+        if (word % 8u == 0u) {{
+        values[plane + at_scales] = scales;
+        }}
+        }} else {{
+        let plane = (block + head - {heads}u) * {plane}u;
+        let to = plane + (word / 2u * {KV_BLOCK_TOKENS}u + offset) * 4u + word % 2u * 2u;
+        keys[to] = first;
+        keys[to + 1u] = second;
+        if (word % 8u == 0u) {{
+        keys[plane + at_scales] = scales;
+        }}
+        }}
+        }}
+        }}",
+        values = heads + kv_heads,
+        plane = quants + k.format.scale_words(dim) * 4,
+        value_a = four(0, false),
+        value_b = four(4, false),
+        rotated_a = four(0, true),
+        rotated_b = four(4, true),
     ));
 }

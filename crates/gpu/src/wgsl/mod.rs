@@ -13,6 +13,7 @@ mod gemm;
 mod heads;
 mod kv;
 mod largest;
+mod merge;
 mod output;
 mod product;
 mod rows;
@@ -50,7 +51,7 @@ impl Kernel {
             Kernel::Rows(r) => rows::emit(&mut code, r, target),
             Kernel::Attention(a) => attention::attention(&mut code, a, target),
             Kernel::TiledAttention(t) => tiled::emit(&mut code, t, target),
-            Kernel::MergeSplits(m) => attention::merge(&mut code, m, target),
+            Kernel::MergeSplits(m) => merge::merge(&mut code, m, target),
             Kernel::RopeKv(k) => kv::rope_kv(&mut code, k),
             Kernel::Rope(r) => elementwise::rope(&mut code, r),
             Kernel::HeadNorm(h) => heads::head_norm(&mut code, h),

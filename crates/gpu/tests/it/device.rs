@@ -2,7 +2,7 @@
 
 use ruvllm_gpu::{
     AdapterChoice, AdapterKind, AttentionKernel, Buffer, Error, Format, Gpu, KV_BLOCK_TOKENS, KvBlocks,
-    Matrix, Quantized, Selection, Sequences, Tile, adapters,
+    KvFormat, Matrix, Quantized, Selection, Sequences, Tile, adapters,
 };
 
 use crate::{gpu, gpu_with};
@@ -131,8 +131,11 @@ fn a_recorded_pass_reads_its_operands_when_it_runs() {
 fn wrong_sizes_of_attention_are_errors() {
     let Some(gpu) = gpu() else { return };
     let is_shape = |error: Error| assert!(matches!(error, Error::Shape { .. }), "{error}");
-    is_shape(KvBlocks::new(&gpu, 1, 1, 12).unwrap_err());
-    let kv = KvBlocks::new(&gpu, 16, 2, 32).unwrap();
+    is_shape(KvBlocks::new(&gpu, KvFormat::F16, 1, 1, 12).unwrap_err());
+    assert!(KvBlocks::new(&gpu, KvFormat::F16, 1, 1, 80).is_ok());
+    let error = KvBlocks::new(&gpu, KvFormat::Q8, 1, 1, 80).unwrap_err();
+    assert!(error.to_string().contains("8 bits: expected a positive multiple of 32"), "{error}");
+    let kv = KvBlocks::new(&gpu, KvFormat::F16, 16, 2, 32).unwrap();
     let key = AttentionKernel::new(4, 2, 32);
     let sequences = |blocks: usize| Sequences {
         positions: gpu.upload(&[0_u32]).unwrap(),

@@ -4,9 +4,9 @@
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{
     Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel,
-    CooperativeTile, ExpandKernel, Format, GatherKernel, GemmKernel, HeadNormKernel, Kernel, LargestKernel,
-    MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RowKernel,
-    RowOp, Target, Tile, TiledAttentionKernel,
+    CooperativeTile, ExpandKernel, Format, GatherKernel, GemmKernel, HeadNormKernel, Kernel, KvFormat,
+    LargestKernel, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout,
+    RowKernel, RowOp, Target, Tile, TiledAttentionKernel,
 };
 
 const TARGETS: [Target; 7] = [
@@ -127,9 +127,13 @@ fn attention_kernels() -> Vec<Kernel> {
     let mut kernels = Vec::new();
     for (heads, kv_heads, head_dim) in [(32, 8, 128), (16, 16, 128), (8, 4, 256), (12, 1, 96), (14, 2, 64)] {
         let rope = RopeKernel { heads, head_dim, rotary_dim: head_dim, layout: RopeLayout::Halves };
-        kernels.push(Kernel::RopeKv(RopeKvKernel { rope, kv_heads }));
-        for output in [AttentionOutput::Partial, AttentionOutput::F32, AttentionOutput::Quantized] {
-            let key = AttentionKernel { output, ..AttentionKernel::new(heads, kv_heads, head_dim) };
+        let outputs = [AttentionOutput::Partial, AttentionOutput::F32, AttentionOutput::Quantized];
+        for format in KvFormat::ALL {
+            kernels.push(Kernel::RopeKv(RopeKvKernel { rope, kv_heads, format }));
+        }
+        for (format, output) in KvFormat::ALL.into_iter().flat_map(|f| outputs.map(|output| (f, output))) {
+            let key = AttentionKernel::new(heads, kv_heads, head_dim);
+            let key = AttentionKernel { output, format, ..key };
             let key =
                 AttentionKernel { workgroup_heads: (1..=8).rfind(|n| (heads / kv_heads) % n == 0), ..key };
             kernels.extend([
@@ -201,7 +205,9 @@ fn every_kernel_is_valid_and_translates_to_spirv_and_msl() {
 fn tiled_kernels() -> impl Iterator<Item = Kernel> {
     let shape = |head_dim, queries, own, output| {
         let key = AttentionKernel::new(16, 2, head_dim).one_sequence();
-        let attention = AttentionKernel { workgroup_heads: Some(own), output, ..key };
+        // Every other tile, in both formats.
+        let format = KvFormat::ALL[(queries / 16 + own) as usize % 2];
+        let attention = AttentionKernel { workgroup_heads: Some(own), output, format, ..key };
         Kernel::TiledAttention(TiledAttentionKernel { attention, queries })
     };
     [AttentionOutput::Partial, AttentionOutput::F32, AttentionOutput::Quantized].into_iter().flat_map(

@@ -1,17 +1,31 @@
 //! Keys and values of a step on their way to workgroup memory.
 
 use super::{Emitter, Plane};
-use crate::kernel::KV_BLOCK_TOKENS;
+use crate::kv_format::{KV_BLOCK_TOKENS, KvFormat};
 
 impl Emitter<'_> {
-    /// Words of 8 keys or values that a thread brings to workgroup memory per step.
+    fn format(&self) -> KvFormat {
+        self.t.attention.format
+    }
+
+    /// Words of 16 bytes of keys or values per head: 8 values, 16 in Q8.
+    fn words(&self) -> u32 {
+        self.format().quants_words(self.dim) / KV_BLOCK_TOKENS
+    }
+
+    /// Words of keys or values of a step.
+    fn all_items(&self) -> u32 {
+        self.step * self.words()
+    }
+
+    /// Words of keys or values that a thread brings to workgroup memory per step.
     fn items(&self) -> u32 {
-        (self.step * self.dim / 8).div_ceil(self.threads())
+        self.all_items().div_ceil(self.threads())
     }
 
     /// Index of a thread's item; the last one again where there are fewer than threads.
     fn item(&self, n: u32) -> String {
-        let (threads, items) = (self.threads(), self.step * self.dim / 8);
+        let (threads, items) = (self.threads(), self.all_items());
         let at = if n == 0 { "thread".to_owned() } else { format!("thread + {}u", n * threads) };
         if (n + 1) * threads > items { format!("min({at}, {}u)", items - 1) } else { at }
     }
@@ -23,17 +37,27 @@ impl Emitter<'_> {
         }
     }
 
-    /// Reads a thread's items of the step at token `at`.
+    /// Reads a thread's items of the step at token `at`, and their scales.
     pub(super) fn load(&mut self, plane: Plane, declare: &str, at: &str) {
         for n in 0..self.items() {
-            let (name, value) = (plane.letter(), self.word(plane, at, &format!("item{n}")));
-            self.code.line(format!("{declare}{name}{n} = {value};"));
+            let (name, item) = (format!("{}{n}", plane.letter()), format!("item{n}"));
+            self.read(plane, declare, &name, at, &item);
+        }
+    }
+
+    /// Reads an item of the step at token `at`, and its scale.
+    fn read(&mut self, plane: Plane, declare: &str, name: &str, at: &str, item: &str) {
+        let value = self.word(plane, at, item);
+        self.code.line(format!("{declare}{name} = {value};"));
+        if self.format() == KvFormat::Q8 {
+            let scale = self.scale(plane, at, item);
+            self.code.line(format!("{declare}{name}_scale = {scale};"));
         }
     }
 
     /// Stores what [`Emitter::load`] read.
     pub(super) fn keep(&mut self, plane: Plane) {
-        let (threads, items) = (self.threads(), self.step * self.dim / 8);
+        let (threads, items) = (self.threads(), self.all_items());
         for n in 0..self.items() {
             self.code.line(if (n + 1) * threads > items {
                 format!("if (thread < {}u) {{", items - n * threads)
@@ -47,44 +71,77 @@ impl Emitter<'_> {
 
     /// Brings a step to workgroup memory where products are written out: short code.
     pub(super) fn copy(&mut self, plane: Plane) {
-        let (items, threads) = (self.step * self.dim / 8, self.threads());
+        let (items, threads) = (self.all_items(), self.threads());
         self.code.line(format!("for (var item = thread; item < {items}u; item += {threads}u) {{"));
-        let value = self.word(plane, "start", "item");
-        self.code.line(format!("let value = {value};"));
+        self.read(plane, "let ", "value", "start", "item");
         self.put(plane, "item", "value");
         self.code.line("}");
     }
 
-    /// An item of the step at token `at`. Keys and values of a KV block are contiguous:
-    /// `[head_dim / 8, 32, 8]` and `[32, head_dim / 8, 8]`.
-    fn word(&self, plane: Plane, at: &str, item: &str) -> String {
-        let block = KV_BLOCK_TOKENS * self.dim / 8;
-        let buffer = if plane == Plane::Keys { "keys" } else { "values" };
+    /// First word of the keys or values in the block of an item of the step at token `at`.
+    fn first_word(&self, at: &str, item: &str) -> String {
+        let (block, format) = (self.words() * KV_BLOCK_TOKENS, self.format());
         format!(
-            "{buffer}[(table[{at} / {KV_BLOCK_TOKENS}u + {item} / {block}u] * {}u + kv_head)
-            * {block}u + {item} % {block}u]",
-            self.t.attention.kv_heads
+            "(table[{at} / {KV_BLOCK_TOKENS}u + {item} / {block}u] * {}u + kv_head)
+            * {}u",
+            self.t.attention.kv_heads,
+            block + format.scale_words(self.dim)
         )
+    }
+
+    /// An item of the step at token `at`. Keys and values of a KV block are contiguous: words of
+    /// all tokens, and all words of a token.
+    fn word(&self, plane: Plane, at: &str, item: &str) -> String {
+        let block = self.words() * KV_BLOCK_TOKENS;
+        format!("{}[{} + {item} % {block}u]", plane.buffer(), self.first_word(at, item))
+    }
+
+    /// Scale of an item in Q8.
+    fn scale(&self, plane: Plane, at: &str, item: &str) -> String {
+        let quants = self.words() * KV_BLOCK_TOKENS;
+        let (token, word) = self.place(plane, item);
+        format!(
+            "unpack2x16float({buffer}[{first} + {quants}u + {word} / 4u * {row}u
+            + {token} % {KV_BLOCK_TOKENS}u / 4u][{token} % 4u] >> ({word} / 2u % 2u * 16u)).x",
+            buffer = plane.buffer(),
+            first = self.first_word(at, item),
+            row = KV_BLOCK_TOKENS / 4
+        )
+    }
+
+    /// Token in the step, and word of its head, of an item.
+    fn place(&self, plane: Plane, item: &str) -> (String, String) {
+        let (words, block) = (self.words(), KV_BLOCK_TOKENS * self.words());
+        match plane {
+            Plane::Keys => (
+                format!("({item} / {block}u * {KV_BLOCK_TOKENS}u + {item} % {KV_BLOCK_TOKENS}u)"),
+                format!("({item} % {block}u / {KV_BLOCK_TOKENS}u)"),
+            ),
+            Plane::Values => (format!("({item} / {words}u)"), format!("({item} % {words}u)")),
+        }
     }
 
     /// Stores an item. Values that no query of the tile sees become zeros, since they may be
     /// anything.
     fn put(&mut self, plane: Plane, item: &str, value: &str) {
-        let (words, block, step) = (self.dim / 8, KV_BLOCK_TOKENS * self.dim / 8, self.step);
-        self.code.line(match plane {
-            Plane::Keys => format!(
-                "let token = {item} / {block}u * {KV_BLOCK_TOKENS}u + {item} % {KV_BLOCK_TOKENS}u;
-                let word = {item} % {block}u / {KV_BLOCK_TOKENS}u * 2u;
-                tile[token][word] = {value}.a;
-                tile[token][word + 1u] = {value}.b;"
-            ),
-            Plane::Values => format!(
-                "let token = {item} / {words}u;
-                let word = {item} % {words}u * 2u;
-                let seen = start + token >= low && start + token < until;
-                tile[{step}u + token][word] = select(vec4<f16>(), {value}.a, seen);
-                tile[{step}u + token][word + 1u] = select(vec4<f16>(), {value}.b, seen);"
-            ),
-        });
+        let (token, word) = self.place(plane, item);
+        let parts: Vec<String> = match self.format() {
+            KvFormat::F16 => ["a", "b"].map(|part| format!("{value}.{part}")).into(),
+            KvFormat::Q8 => ["x", "y", "z", "w"]
+                .map(|part| format!("vec4<f16>(vec4<f32>(unpack4xI8({value}.{part})) * {value}_scale)"))
+                .into(),
+        };
+        self.code.line(format!("let token = {token};\nlet word = {word} * {}u;", parts.len()));
+        if plane == Plane::Values {
+            self.code.line("let seen = start + token >= low && start + token < until;");
+        }
+        for (i, part) in parts.iter().enumerate() {
+            self.code.line(match plane {
+                Plane::Keys => format!("tile[token][word + {i}u] = {part};"),
+                Plane::Values => {
+                    format!("tile[{}u + token][word + {i}u] = select(vec4<f16>(), {part}, seen);", self.step)
+                }
+            });
+        }
     }
 }

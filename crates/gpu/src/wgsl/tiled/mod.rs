@@ -13,6 +13,8 @@
 //! through workgroup memory, those of its neighbours by 1. Tokens that a query does not see add
 //! zeros. So a query's bits depend on its position, its keys and values only.
 //!
+//! Keys and values in Q8 become f16 on their way to workgroup memory.
+//!
 //! On devices without cooperative matrices the products of the squares are written out, for tests.
 
 mod memory;
@@ -23,6 +25,7 @@ use super::attention::begin_of;
 use super::cooperative::square;
 use super::output::{Output, entry};
 use crate::kernel::{AttentionKernel, AttentionOutput, Target, TiledAttentionKernel};
+use crate::kv_format::KvFormat;
 
 /// Tokens per split.
 pub(crate) const TILED_SPLIT_TOKENS: u32 = 512;
@@ -75,6 +78,13 @@ impl Plane {
         match self {
             Self::Keys => 'k',
             Self::Values => 'v',
+        }
+    }
+
+    fn buffer(self) -> &'static str {
+        match self {
+            Self::Keys => "keys",
+            Self::Values => "values",
         }
     }
 }
@@ -152,10 +162,17 @@ impl Emitter<'_> {
         if self.is_cooperative {
             self.code.line("enable wgpu_cooperative_matrix;");
         }
-        self.code.line("enable f16;\nstruct Eight {\na: vec4<f16>,\nb: vec4<f16>,\n}");
+        self.code.line("enable f16;");
+        let word = match self.t.attention.format {
+            KvFormat::F16 => {
+                self.code.line("struct Eight {\na: vec4<f16>,\nb: vec4<f16>,\n}");
+                "Eight"
+            }
+            KvFormat::Q8 => "vec4<u32>",
+        };
         self.code.binding(0, "read", "queries", "vec4<f32>");
-        self.code.binding(1, "read", "keys", "Eight");
-        self.code.binding(2, "read", "values", "Eight");
+        self.code.binding(1, "read", "keys", word);
+        self.code.binding(2, "read", "values", word);
         self.code.binding(3, "read", "positions", "u32");
         self.code.binding(4, "read", "table", "u32");
         if self.t.attention.output == AttentionOutput::Partial {

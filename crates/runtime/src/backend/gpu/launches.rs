@@ -154,7 +154,8 @@ impl Builder<'_> {
         };
         let rope = RopeKernel { heads, head_dim, rotary_dim: angles.rotary_dim, layout };
         let table = angles.of(index, self.operands.long);
-        let (key, kv) = (RopeKvKernel { rope, kv_heads }, pool.layer(index));
+        let kv = pool.layer(index);
+        let key = RopeKvKernel { rope, kv_heads, format: kv.format() };
         self.launches.push(gpu.rope_kv(key, &rows.qkv, table, &rows.kv, kv, &rows.queries)?);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Keys and values of all sequences, and RoPE tables.
 
-use ruvllm_gpu::{Buffer, Gpu, KV_BLOCK_TOKENS, KvBlocks, Result};
+use ruvllm_gpu::{Buffer, Gpu, KV_BLOCK_TOKENS, KvBlocks, KvFormat, Result};
 use ruvllm_kernels::rope::{RopeFrequencies, RopeTable};
 use ruvllm_kv_cache::KvRopes;
 use ruvllm_models::ModelConfig;
@@ -23,7 +23,7 @@ impl KvPool {
     pub(super) fn new(gpu: &Gpu, config: &ModelConfig, tokens: usize) -> Result<Self> {
         let n_blocks = tokens.div_ceil(BLOCK) as u32;
         let (kv_heads, head_dim) = (config.n_kv_heads as u32, config.head_dim as u32);
-        let layer = |_| KvBlocks::new(gpu, n_blocks + 1, kv_heads, head_dim);
+        let layer = |_| KvBlocks::new(gpu, KvFormat::F16, n_blocks + 1, kv_heads, head_dim);
         let layers = (0..config.n_layers).map(layer).collect::<Result<_>>()?;
         Ok(Self { layers, n_blocks, blocks: BlockPool::new(n_blocks, BLOCK) })
     }

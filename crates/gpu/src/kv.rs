@@ -1,0 +1,114 @@
+//! Keys and values in blocks on the device, and their write.
+
+use crate::dispatch::Dispatch;
+use crate::error::{Result, expect_multiple, expect_size};
+use crate::gpu::Gpu;
+use crate::kernel::{Kernel, RopeKvKernel};
+use crate::kv_format::KvFormat;
+use crate::memory::Buffer;
+use crate::rows::check_groups;
+use crate::wgsl::rope_kv_groups;
+
+/// Keys (after RoPE) and values of one layer, in KV blocks of 32 tokens.
+///
+/// F16: keys `[blocks, kv_heads, head_dim / 8, 32, 8]`, so that words of consecutive tokens are
+/// contiguous; values `[blocks, kv_heads, 32, head_dim]`.
+///
+/// Q8: `[blocks, kv_heads]` of signed bytes and scales: keys `[head_dim / 16, 32, 16]`, values
+/// `[32, head_dim]`; then in both the f16 scales of 32 dimensions, `[head_dim / 64 rounded up, 32,
+/// 2]`.
+#[derive(Debug, Clone)]
+pub struct KvBlocks {
+    format: KvFormat,
+    kv_heads: u32,
+    head_dim: u32,
+    keys: Buffer,
+    values: Buffer,
+}
+
+impl KvBlocks {
+    /// Allocates `blocks` blocks, zeroed.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) unless `head_dim` is a multiple of
+    /// [`KvFormat::head_dim_multiple`]; those of [`Gpu::zeroed`].
+    pub fn new(gpu: &Gpu, format: KvFormat, blocks: u32, kv_heads: u32, head_dim: u32) -> Result<Self> {
+        format.expect_head_dim(head_dim)?;
+        expect_multiple("KV blocks", 1, blocks.into())?;
+        expect_multiple("KV heads", 1, kv_heads.into())?;
+        let bytes = u64::from(blocks) * u64::from(kv_heads) * format.plane_bytes(head_dim);
+        Ok(Self { format, kv_heads, head_dim, keys: gpu.zeroed(bytes)?, values: gpu.zeroed(bytes)? })
+    }
+
+    /// Format of keys and values.
+    pub fn format(&self) -> KvFormat {
+        self.format
+    }
+
+    /// Keys of all blocks.
+    pub fn keys(&self) -> &Buffer {
+        &self.keys
+    }
+
+    /// Values of all blocks.
+    pub fn values(&self) -> &Buffer {
+        &self.values
+    }
+
+    pub(crate) fn expect(&self, kv_heads: u32, head_dim: u32) -> Result<()> {
+        expect_size("KV heads of the blocks", kv_heads.into(), self.kv_heads.into())?;
+        expect_size("head dimension of the blocks", head_dim.into(), self.head_dim.into())
+    }
+}
+
+/// Positions of activation rows, and the KV slots of their keys and values.
+#[derive(Debug, Clone)]
+pub struct KvRows {
+    /// Position of each row's token, u32, `[rows]`.
+    pub positions: Buffer,
+    /// `32 block + offset` of each row's token, u32, `[rows]`.
+    pub slots: Buffer,
+}
+
+/// Preparation of attention.
+impl Gpu {
+    /// Applies RoPE to queries and keys, and writes keys and values to their blocks.
+    ///
+    /// `qkv`: f32, `[rows, heads + 2 kv_heads, head_dim]`: queries, keys, values; `angles` as in
+    /// [`Gpu::rope`]; `queries`: f32, `[rows, heads, head_dim]`. The format is that of the blocks.
+    ///
+    /// # Numerics
+    /// As [`Gpu::rope`]; then in F16 keys and values are rounded by `2^-10` relative, `2^-24`
+    /// absolute. In Q8 a group of 32 has the scale `d = max |x| / 127`, rounded to f16 (`2^-10`
+    /// relative, `2^-24` absolute), and `|x - d q| <= d (1/2 + 2^-12) + 127 2^-24`; groups with a
+    /// value that is not finite, or beyond `127 * 65504`, have the scale NaN.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) for operands of another size.
+    pub fn rope_kv(
+        &self,
+        key: RopeKvKernel,
+        qkv: &Buffer,
+        angles: &Buffer,
+        rows: &KvRows,
+        kv: &KvBlocks,
+        queries: &Buffer,
+    ) -> Result<Dispatch> {
+        let KvRows { positions, slots } = rows;
+        let key = RopeKvKernel { format: kv.format, ..key };
+        let kernel = Kernel::RopeKv(key);
+        kernel.check(self.info())?;
+        expect_multiple("bytes of positions", 4, positions.len())?;
+        let rows = positions.len() / 4;
+        check_groups("rows", rows)?;
+        let rope = key.rope;
+        let row = |heads: u32| rows * u64::from(heads) * u64::from(rope.head_dim) * 4;
+        expect_size("bytes of the rows", row(rope.heads + 2 * key.kv_heads), qkv.len())?;
+        expect_size("bytes of the queries", row(rope.heads), queries.len())?;
+        expect_size("bytes of the slots", positions.len(), slots.len())?;
+        expect_multiple("bytes of the angles", u64::from(rope.rotary_dim) * 4, angles.len())?;
+        kv.expect(key.kv_heads, rope.head_dim)?;
+        let buffers = [qkv, angles, positions, slots, queries, &kv.keys, &kv.values];
+        self.prepare(&kernel, buffers.map(Buffer::clone).into(), (rope_kv_groups(&key), rows as u32))
+    }
+}
