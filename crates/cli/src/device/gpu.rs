@@ -160,16 +160,18 @@ pub(crate) fn backend(
 /// Options of the backend for those of the engine.
 fn backend_options(options: &EngineOptions, wanted: Wanted) -> GpuOptions {
     let Wanted { index, sequences, memory, kv_bytes, cache } = wanted;
+    let usual = gpu_options(index);
     GpuOptions {
         context: options.context,
         kv_bytes,
+        kv: options.kv.unwrap_or(usual.kv),
         sequences: sequences.unwrap_or(1),
         budget: memory,
         tokenizer: options.tokenizer.clone(),
         prefill_chunk: options.prefill_chunk,
         speculation: options.speculation,
         cache_dir: cache,
-        ..gpu_options(index)
+        ..usual
     }
 }
 

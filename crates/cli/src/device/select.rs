@@ -144,12 +144,12 @@ fn is_of_the_device(error: &Error) -> bool {
 
 /// Rejects flags that change results or memory on the CPU but have no effect on a GPU.
 fn refused(options: &EngineOptions, has_adapters: bool) -> Result<()> {
-    let has_f16 = |kv: KvPolicy| kv.to_string() == "f16";
+    let is_stored = |kv: KvPolicy| ["f16", "q8"].contains(&kv.to_string().as_str());
     let refused = [
         (has_adapters, Refused { flag: "--adapter", reason: "it computes no LoRA adapters" }),
         (
-            options.kv.is_some_and(|kv| !has_f16(kv)),
-            Refused { flag: "--kv", reason: "its keys and values are f16" },
+            options.kv.is_some_and(|kv| !is_stored(kv)),
+            Refused { flag: "--kv", reason: "its keys and values are f16 or q8" },
         ),
         (
             options.row_kernels.is_some(),
@@ -157,7 +157,7 @@ fn refused(options: &EngineOptions, has_adapters: bool) -> Result<()> {
         ),
         (
             options.kv_calibration.is_some(),
-            Refused { flag: "--kv-calibration", reason: "its keys and values are f16" },
+            Refused { flag: "--kv-calibration", reason: "its keys and values are f16 or q8" },
         ),
         (
             options.kv_budget.is_some(),
@@ -195,8 +195,13 @@ mod tests {
         };
         let base = EngineOptions::default;
         assert!(refused(&base(), false).is_ok() && refused(&base(), true).is_err());
-        assert!(refused(&base().with_kv("f16".parse::<KvPolicy>().ok()).with_threads(3), false).is_ok());
-        assert_eq!(flag(base().with_kv("q8".parse::<KvPolicy>().ok())), "--kv");
+        let kv = |name: &str| base().with_kv(name.parse::<KvPolicy>().ok());
+        for name in ["f16", "q8"] {
+            assert!(refused(&kv(name).with_threads(3), false).is_ok(), "{name}");
+        }
+        for name in ["q4", "f32", "q8+f16", "q8:rotate=on", "tiered"] {
+            assert_eq!(flag(kv(name)), "--kv", "{name}");
+        }
         assert_eq!(flag(base().with_kv_budget(1 << 20)), "--kv-budget");
         assert_eq!(flag(base().with_mlock(true)), "--mlock");
         assert_eq!(flag(base().with_mmap(false)), "--no-mmap");

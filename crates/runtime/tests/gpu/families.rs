@@ -14,17 +14,17 @@ use crate::support::{
 };
 
 /// A prompt with its expected outputs.
-struct Case {
-    tokens: Vec<TokenId>,
+pub(crate) struct Case {
+    pub(crate) tokens: Vec<TokenId>,
     /// Positions with logits.
     positions: Vec<usize>,
     /// `[positions, vocab_size]`.
-    logits: Vec<f64>,
+    pub(crate) logits: Vec<f64>,
     greedy: Vec<TokenId>,
 }
 
 /// A tiny model's prompts with the reference of its file in F16.
-fn prompts(name: &str) -> Vec<Case> {
+pub(crate) fn prompts(name: &str) -> Vec<Case> {
     let expected = read_json(tiny(name, "expected.json"));
     let tensors = doubles(tiny(name, "expected.safetensors"));
     let variant = expected["gguf_variant"]["model-F16.gguf"].as_str().expect("a variant");

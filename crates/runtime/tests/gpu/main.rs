@@ -7,6 +7,7 @@ mod ahead;
 mod batches;
 mod drafts;
 mod families;
+mod kv;
 mod memory;
 mod prefixes;
 mod quantized;

@@ -154,8 +154,7 @@ impl Builder<'_> {
         };
         let rope = RopeKernel { heads, head_dim, rotary_dim: angles.rotary_dim, layout };
         let table = angles.of(index, self.operands.long);
-        let kv = pool.layer(index);
-        let key = RopeKvKernel { rope, kv_heads, format: kv.format() };
+        let (key, kv) = (RopeKvKernel { rope, kv_heads, format: pool.format }, pool.layer(index));
         self.launches.push(gpu.rope_kv(key, &rows.qkv, table, &rows.kv, kv, &rows.queries)?);
         Ok(())
     }

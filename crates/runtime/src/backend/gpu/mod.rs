@@ -73,6 +73,9 @@ pub struct GpuOptions {
     pub kv_tokens: Option<usize>,
     /// As `kv_tokens`, in bytes of keys and values, without those; a context that is longer is cut.
     pub kv_bytes: Option<u64>,
+    /// Format of keys and values: `f16` (default), or `q8` for heads of a multiple of 32 values,
+    /// with the rounding of the CPU's `q8` (ADR-0144).
+    pub kv: KvPolicy,
     /// Largest number of sequences that are meant to be decoded together. Default 1. More can be;
     /// the number selects the products of decode, for all batches alike: up to 32 those of a single
     /// sequence, beyond it those of prompts, which are faster for many rows and have other last
@@ -101,6 +104,7 @@ impl Default for GpuOptions {
             context: None,
             kv_tokens: None,
             kv_bytes: None,
+            kv: KvFormat::F16.into(),
             sequences: 1,
             budget: None,
             prefill_chunk: 512,
@@ -111,7 +115,7 @@ impl Default for GpuOptions {
     }
 }
 
-/// A decoder on a GPU: KV cache in F16, quantized weights as stored.
+/// A decoder on a GPU: KV cache in F16 or Q8, quantized weights as stored.
 ///
 /// # Example
 /// ```no_run
@@ -302,9 +306,9 @@ impl InferenceBackend for GpuBackend {
         self.executor.gpu.is_lost()
     }
 
-    /// F16.
+    /// `f16` or `q8`.
     fn kv_policy(&self) -> KvPolicy {
-        KvPolicy::from(KvFormat::F16)
+        self.executor.pool.policy()
     }
 }
 
@@ -348,6 +352,7 @@ fn upload(
 ) -> Result<(Executor, usize, Vec<String>), Refusal> {
     let config = model.config();
     refusal::check(config)?;
+    let kv_format = refusal::kv_format(options.kv, config.head_dim)?;
     let activation = refusal::activation(config)?;
     let context = refusal::context(config, options.context, USUAL_CONTEXT)?;
     let start = Instant::now();
@@ -355,7 +360,7 @@ fn upload(
     let (kv_tokens, context) = match (options.kv_tokens, options.kv_bytes) {
         (Some(tokens), _) => (tokens, context),
         (None, Some(bytes)) => {
-            let tokens = KvPool::tokens_of(config, bytes);
+            let tokens = KvPool::tokens_of(config, kv_format, bytes);
             (tokens, context.min(tokens))
         }
         (None, None) => {
@@ -367,7 +372,7 @@ fn upload(
         let action = action.to_owned();
         move |source| Refusal::Gpu { action, source }
     };
-    let pool = KvPool::new(&gpu, config, kv_tokens)
+    let pool = KvPool::new(&gpu, config, kv_format, kv_tokens)
         .map_err(failed("allocate keys and values; lower GpuOptions::context or kv_tokens"))?;
     let angles = Angles::new(&gpu, &model.kv_ropes(), context).map_err(failed("upload RoPE tables"))?;
     let decode_gemm = options.sequences > GEMV_SEQUENCES;

@@ -1,8 +1,9 @@
 //! Keys and values of all sequences, and RoPE tables.
 
 use ruvllm_gpu::{Buffer, Gpu, KV_BLOCK_TOKENS, KvBlocks, KvFormat, Result};
+use ruvllm_kernels::attention;
 use ruvllm_kernels::rope::{RopeFrequencies, RopeTable};
-use ruvllm_kv_cache::KvRopes;
+use ruvllm_kv_cache::{KvPolicy, KvRopes};
 use ruvllm_models::ModelConfig;
 
 use super::blocks::BlockPool;
@@ -10,9 +11,23 @@ use super::blocks::BlockPool;
 /// Tokens of a KV block.
 const BLOCK: usize = KV_BLOCK_TOKENS as usize;
 
+/// Policy that a format of the device implements.
+fn policy_of(format: KvFormat) -> KvPolicy {
+    match format {
+        KvFormat::F16 => attention::KvFormat::F16.into(),
+        KvFormat::Q8 => attention::KvFormat::Q8.into(),
+    }
+}
+
+/// Format of a policy on the device, if it has one.
+pub(super) fn format_of(policy: KvPolicy) -> Option<KvFormat> {
+    KvFormat::ALL.into_iter().find(|&format| policy_of(format) == policy)
+}
+
 /// KV blocks of all layers; a block has the same index in every layer.
 #[derive(Debug)]
 pub(super) struct KvPool {
+    pub(super) format: KvFormat,
     layers: Vec<KvBlocks>,
     n_blocks: u32,
     pub(super) blocks: BlockPool,
@@ -20,21 +35,26 @@ pub(super) struct KvPool {
 
 impl KvPool {
     /// Allocates blocks for `tokens` tokens, and one for padding rows.
-    pub(super) fn new(gpu: &Gpu, config: &ModelConfig, tokens: usize) -> Result<Self> {
+    pub(super) fn new(gpu: &Gpu, config: &ModelConfig, format: KvFormat, tokens: usize) -> Result<Self> {
         let n_blocks = tokens.div_ceil(BLOCK) as u32;
         let (kv_heads, head_dim) = (config.n_kv_heads as u32, config.head_dim as u32);
-        let layer = |_| KvBlocks::new(gpu, KvFormat::F16, n_blocks + 1, kv_heads, head_dim);
+        let layer = |_| KvBlocks::new(gpu, format, n_blocks + 1, kv_heads, head_dim);
         let layers = (0..config.n_layers).map(layer).collect::<Result<_>>()?;
-        Ok(Self { layers, n_blocks, blocks: BlockPool::new(n_blocks, BLOCK) })
+        Ok(Self { format, layers, n_blocks, blocks: BlockPool::new(n_blocks, BLOCK) })
     }
 
     /// Tokens, in whole blocks, whose keys and values take at most `bytes`; at least one block.
-    pub(super) fn tokens_of(config: &ModelConfig, bytes: u64) -> usize {
-        // Keys and values in F16.
-        let token = 2 * 2 * (config.n_layers * config.n_kv_heads * config.head_dim) as u64;
+    pub(super) fn tokens_of(config: &ModelConfig, format: KvFormat, bytes: u64) -> usize {
+        let heads = (config.n_layers * config.n_kv_heads) as u64;
+        let block = 2 * heads * format.plane_bytes(config.head_dim as u32);
         // One block is for padding rows.
-        let blocks = (bytes / (token * BLOCK as u64)).saturating_sub(1).max(1);
+        let blocks = (bytes / block).saturating_sub(1).max(1);
         usize::try_from(blocks).unwrap_or(usize::MAX).saturating_mul(BLOCK)
+    }
+
+    /// Policy of the format.
+    pub(super) fn policy(&self) -> KvPolicy {
+        policy_of(self.format)
     }
 
     pub(super) fn layer(&self, layer: usize) -> &KvBlocks {

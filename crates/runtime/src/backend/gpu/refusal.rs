@@ -1,7 +1,10 @@
 //! Reasons to refuse a model.
 
+use ruvllm_gpu::KvFormat;
+use ruvllm_kv_cache::KvPolicy;
 use ruvllm_models::{Activation, ModelConfig};
 
+use super::pool::format_of;
 use crate::error::Error;
 
 /// Name of the backend.
@@ -63,6 +66,21 @@ pub(super) fn activation(config: &ModelConfig) -> Result<ruvllm_gpu::Activation,
         Activation::GeGlu => Ok(ruvllm_gpu::Activation::GeluTanh),
         other => Err(Refusal::Unsupported(format!("no GPU kernel has the activation {other:?}"))),
     }
+}
+
+/// Format of keys and values of a policy, for heads of this size.
+pub(super) fn kv_format(policy: KvPolicy, head_dim: usize) -> Result<KvFormat, Refusal> {
+    let Some(format) = format_of(policy) else {
+        return Err(Refusal::Unsupported(format!("a GPU keeps keys and values as f16 or q8, not {policy}")));
+    };
+    let unit = format.head_dim_multiple();
+    if !head_dim.is_multiple_of(unit as usize) {
+        let name = format.name();
+        return Err(Refusal::Unsupported(format!(
+            "its heads have {head_dim} values and keys and values as {name} take multiples of {unit}; use f16"
+        )));
+    }
+    Ok(format)
 }
 
 /// Checks that the kernels have what the model computes, and its sizes.

@@ -42,10 +42,11 @@ impl<'b> GpuSession<'b> {
         prompt: Option<(&[TokenId], &PrefixSharing<'_>)>,
     ) -> Result<Self> {
         let (blocks, long) = (&executor.pool.blocks, executor.angles.is_long(capacity));
+        let key = |sharing| prefix_key(sharing, executor, long);
         let taken = match prompt {
             None => blocks.lease(capacity).map(|lease| (lease, 0)),
             Some((prompt, sharing)) => {
-                blocks.lease_with_prefix(capacity, &prefix_key(sharing, long), prompt, sharing.min_tokens)
+                blocks.lease_with_prefix(capacity, &key(sharing), prompt, sharing.min_tokens)
             }
         };
         let (lease, len) = taken.map_err(no_room(format!("make a sequence of {capacity} tokens")))?;
@@ -56,7 +57,7 @@ impl<'b> GpuSession<'b> {
     /// Stores those of the first `tokens`, the sequence's own, that were computed as a prompt.
     pub(super) fn keep_prefix(&self, tokens: &[TokenId], sharing: &PrefixSharing<'_>) {
         let tokens = &tokens[..tokens.len().min(self.as_prompt)];
-        let key = prefix_key(sharing, self.place.long);
+        let key = prefix_key(sharing, self.executor, self.place.long);
         self.executor.pool.blocks.keep(&self.place.lease, &key, tokens, sharing.shared_tokens);
     }
 
@@ -272,12 +273,12 @@ impl BackendSession for GpuSession<'_> {
 }
 
 /// Key of the prefixes of a tenant, apart by RoPE frequencies.
-fn prefix_key(sharing: &PrefixSharing<'_>, long: bool) -> PrefixKey {
+fn prefix_key(sharing: &PrefixSharing<'_>, executor: &Executor, long: bool) -> PrefixKey {
     PrefixKey {
         // The prefixes end with the backend, which has one model and one format.
         model: [0; 32],
         adapter: None,
-        kv_format: "f16".into(),
+        kv_format: executor.pool.format.name().into(),
         rope_scaling: if long { "long" } else { "usual" }.into(),
         scope: Scope::Tenant(sharing.tenant.into()),
     }
