@@ -12,6 +12,22 @@ use crate::wgsl::{
     SPLIT_TOKENS, TILED_SPLIT_TOKENS, choose_heads, choose_tile_heads, partial_words, tiled_grid,
 };
 
+/// Queries, and the sinks of their heads.
+#[derive(Debug, Clone, Copy)]
+pub struct Queries<'a> {
+    /// f32, `[sequences, heads, head_dim]`.
+    pub rows: &'a Buffer,
+    /// Attention sinks, f32, `[heads]`: scores, unscaled and without a cap, that take part in the
+    /// softmax and have no value.
+    pub sinks: Option<&'a Buffer>,
+}
+
+impl<'a> From<&'a Buffer> for Queries<'a> {
+    fn from(rows: &'a Buffer) -> Self {
+        Self { rows, sinks: None }
+    }
+}
+
 /// Positions and block tables of the sequences of a batch.
 #[derive(Debug, Clone)]
 pub struct Sequences {
@@ -40,6 +56,7 @@ impl AttentionKernel {
             scale_bits,
             soft_cap_bits: None,
             window: None,
+            sinks: false,
             one_sequence: false,
             workgroup_heads: None,
             output,
@@ -104,30 +121,33 @@ impl Gpu {
     /// and values is that of the blocks.
     ///
     /// # Numerics
-    /// With `A = scale max sum |q k|` over the visible tokens (plus 128 soft caps) and `t` tokens,
-    /// `|out - exact| <= ((head_dim + 8) A + t / 64 + 64) 2^-23 sum p |v|` over keys and values as
-    /// stored. A sequence's bits are independent of the other sequences, of its blocks and of the
-    /// capacity of the table.
+    /// With `A = scale max sum |q k|` over the visible tokens (plus 128 soft caps, and the
+    /// magnitude of the head's sink) and `t` tokens, `|out - exact| <= ((head_dim + 8) A + t / 64 +
+    /// 64) 2^-23 sum p |v|` over keys and values as stored, with sinks `2^-114 sum |v|` more. A
+    /// sequence's bits are independent of the other sequences, of its blocks and of the capacity of
+    /// the table.
     ///
     /// # Errors
     /// [`Error::Shape`] for operands of another size.
-    pub fn attention(
+    pub fn attention<'a>(
         &self,
         kernel: AttentionKernel,
-        queries: &Buffer,
+        queries: impl Into<Queries<'a>>,
         kv: &KvBlocks,
         sequences: &Sequences,
         scratch: &Buffer,
         out: &RowOutput,
     ) -> Result<Vec<Dispatch>> {
-        let kernel = AttentionKernel { format: kv.format(), ..kernel };
+        let queries = queries.into();
+        let kernel = AttentionKernel { format: kv.format(), sinks: queries.sinks.is_some(), ..kernel };
         Kernel::Attention(kernel).check(self.info())?;
         let operands = Operands { queries, kv, sequences, scratch, out };
         let (rows, tokens) = operands.check(&kernel)?;
         let splits = kernel.splits(tokens);
         let own = kernel.workgroup_heads.unwrap_or_else(|| choose_heads(&kernel, splits, rows));
         let output = operands.output(splits);
-        let key = AttentionKernel { workgroup_heads: Some(own), output, ..kernel };
+        let sinks = kernel.sinks && output != AttentionOutput::Partial;
+        let key = AttentionKernel { workgroup_heads: Some(own), output, sinks, ..kernel };
         let grid = (splits * u64::from(key.heads / own), rows);
         self.launch_attention(&operands, &Kernel::Attention(key), &key, (grid, SPLIT_TOKENS))
     }
@@ -154,10 +174,10 @@ impl Gpu {
     ///
     /// # Errors
     /// See [`Gpu::attention`].
-    pub fn prefill_attention(
+    pub fn prefill_attention<'a>(
         &self,
         kernel: AttentionKernel,
-        queries: &Buffer,
+        queries: impl Into<Queries<'a>>,
         kv: &KvBlocks,
         sequences: &Sequences,
         scratch: &Buffer,
@@ -178,21 +198,23 @@ impl Gpu {
     /// # Errors
     /// See [`Gpu::attention`]; [`Error::MissingFeature`] without f16; [`Error::Shape`] for a tile
     /// that the device cannot run.
-    pub fn tiled_attention(
+    pub fn tiled_attention<'a>(
         &self,
         kernel: TiledAttentionKernel,
-        queries: &Buffer,
+        queries: impl Into<Queries<'a>>,
         kv: &KvBlocks,
         sequences: &Sequences,
         scratch: &Buffer,
         out: &RowOutput,
     ) -> Result<Vec<Dispatch>> {
-        let attention = AttentionKernel { format: kv.format(), ..kernel.attention };
+        let (queries, attention) = (queries.into(), kernel.attention);
+        let attention = AttentionKernel { format: kv.format(), sinks: queries.sinks.is_some(), ..attention };
         Kernel::TiledAttention(TiledAttentionKernel { attention, ..kernel }).check(self.info())?;
         let operands = Operands { queries, kv, sequences, scratch, out };
         let (rows, tokens) = operands.check(&attention)?;
         let output = operands.output(tokens.div_ceil(TILED_SPLIT_TOKENS.into()));
-        let attention = AttentionKernel { output, ..attention };
+        let sinks = attention.sinks && output != AttentionOutput::Partial;
+        let attention = AttentionKernel { output, sinks, ..attention };
         let key = TiledAttentionKernel { attention, ..kernel };
         let grid = tiled_grid(&key, rows, tokens);
         self.launch_attention(&operands, &Kernel::TiledAttention(key), &attention, (grid, TILED_SPLIT_TOKENS))
@@ -214,9 +236,11 @@ impl Gpu {
         let grid = (grid.0 as u32, grid.1 as u32);
         let (rows, tokens) = operands.check(key)?;
         let outputs = output_buffers(out, rows as u32, heads * head_dim)?;
-        let mut buffers = [*queries, kv.keys(), kv.values(), positions, table].map(Buffer::clone).to_vec();
+        let mut buffers =
+            [queries.rows, kv.keys(), kv.values(), positions, table].map(Buffer::clone).to_vec();
+        let added = queries.sinks.cloned();
         if output != AttentionOutput::Partial {
-            buffers.extend(outputs);
+            buffers.extend(outputs.into_iter().chain(added));
             return Ok(vec![self.prepare(kernel, buffers, grid)?]);
         }
         let needed = key.scratch_bytes(rows as u32, tokens as u32);
@@ -225,17 +249,19 @@ impl Gpu {
             return Err(Error::Shape { what: "scratch memory", expected, found: scratch.len() });
         }
         buffers.push((*scratch).clone());
-        let quantize = matches!(out, RowOutput::Quantized(_));
-        let merge = Kernel::MergeSplits(MergeKernel { heads, head_dim, window, split_tokens, quantize });
+        // The merge adds them, once.
+        let (quantize, sinks) = (matches!(out, RowOutput::Quantized(_)), added.is_some());
+        let merge =
+            Kernel::MergeSplits(MergeKernel { heads, head_dim, window, split_tokens, sinks, quantize });
         let mut merged = vec![(*scratch).clone(), positions.clone()];
-        merged.extend(outputs);
+        merged.extend(outputs.into_iter().chain(added));
         Ok(vec![self.prepare(kernel, buffers, grid)?, self.prepare(&merge, merged, (heads, rows as u32))?])
     }
 }
 
 /// Operands of an attention kernel.
 struct Operands<'a> {
-    queries: &'a Buffer,
+    queries: Queries<'a>,
     kv: &'a KvBlocks,
     sequences: &'a Sequences,
     scratch: &'a Buffer,
@@ -256,7 +282,10 @@ impl Operands<'_> {
         }
         self.kv.expect(kernel.kv_heads, kernel.head_dim)?;
         let width = u64::from(kernel.heads) * u64::from(kernel.head_dim);
-        expect_size("bytes of the queries", rows * width * 4, self.queries.len())?;
+        expect_size("bytes of the queries", rows * width * 4, self.queries.rows.len())?;
+        if let Some(sinks) = self.queries.sinks {
+            expect_size("bytes of the sinks", u64::from(kernel.heads) * 4, sinks.len())?;
+        }
         Ok((rows, table.len() / 4 / tables * u64::from(KV_BLOCK_TOKENS)))
     }
 

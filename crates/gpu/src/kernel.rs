@@ -271,6 +271,9 @@ pub struct AttentionKernel {
     pub soft_cap_bits: Option<u32>,
     /// Sliding window in tokens.
     pub window: Option<u32>,
+    /// Sinks of the heads: scores without a value; [`Gpu::attention`](crate::Gpu::attention) sets
+    /// it.
+    pub sinks: bool,
     /// All rows are queries of one sequence and share its row of the block table.
     pub one_sequence: bool,
     /// Query heads per workgroup, a divisor of those per KV head.
@@ -301,6 +304,8 @@ pub struct MergeKernel {
     pub window: Option<u32>,
     /// Tokens per split.
     pub split_tokens: u32,
+    /// Sinks of the heads.
+    pub sinks: bool,
     /// Output in 8 bits instead of f32.
     pub quantize: bool,
 }
@@ -392,13 +397,18 @@ impl AttentionKernel {
         let table = if self.one_sequence { "_one" } else { "" };
         let (window, format) = (window_name(*window), self.format.suffix());
         let shape = format!("{heads}x{head_dim}_kv{kv_heads}{format}_h{own}{window}{table}");
-        format!("{shape}_scale{scale_bits:x}{cap}_{output}")
+        let sinks = sinks_name(self.sinks);
+        format!("{shape}_scale{scale_bits:x}{cap}{sinks}_{output}")
     }
 }
 
 /// Part of an output row that a product stores.
 fn part_name(rows: u32, first: u32, width: u32) -> String {
     if width == rows { String::new() } else { format!("_at{first}of{width}") }
+}
+
+fn sinks_name(sinks: bool) -> &'static str {
+    if sinks { "_sinks" } else { "" }
 }
 
 fn window_name(window: Option<u32>) -> String {
@@ -455,8 +465,8 @@ impl Kernel {
             Self::MergeSplits(m) => {
                 let output = if m.quantize { "q8" } else { "f32" };
                 let MergeKernel { heads, head_dim, split_tokens, .. } = m;
-                let window = window_name(m.window);
-                format!("merge_splits_{heads}x{head_dim}{window}_of{split_tokens}_{output}")
+                let (window, sinks) = (window_name(m.window), sinks_name(m.sinks));
+                format!("merge_splits_{heads}x{head_dim}{window}_of{split_tokens}{sinks}_{output}")
             }
             Self::HeadNorm(h) => {
                 let HeadNormKernel { heads, kv_heads, head_dim, eps_bits } = h;

@@ -54,7 +54,7 @@ pub mod self_test;
 mod wgsl;
 
 pub use adapter::{AdapterChoice, AdapterInfo, AdapterKind, MatrixShape, Selection, adapters};
-pub use attention::Sequences;
+pub use attention::{Queries, Sequences};
 pub use cache::{CacheError, CacheFile};
 pub use compiler::CompileTimes;
 pub use dispatch::Dispatch;

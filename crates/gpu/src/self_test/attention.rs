@@ -5,12 +5,13 @@ use std::ops::Range;
 use super::kv::{BLOCK, Layout, Role, Stored, of_format, rope_kv};
 use super::rows::check_quantized;
 use super::{EPSILON, Report, output, poisoned, same_bits, worst};
-use crate::attention::Sequences;
+use crate::attention::{Queries, Sequences};
 use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::kernel::{AttentionKernel, Kernel, RopeLayout, TiledAttentionKernel};
 use crate::kv::KvBlocks;
 use crate::kv_format::KvFormat;
+use crate::memory::Buffer;
 use crate::reference::Random;
 use crate::rows::{Quantized, RowOutput};
 
@@ -36,6 +37,8 @@ struct Case {
     /// First token in the blocks, if not the first visible one.
     from: Option<usize>,
     queries: Vec<f32>,
+    /// Of the heads, in half of the cases.
+    sinks: Option<Vec<f32>>,
     /// Per sequence `[tokens, kv_heads, head_dim]`.
     keys: Vec<Stored>,
     values: Vec<Stored>,
@@ -64,13 +67,28 @@ impl Case {
         let mut positions: Vec<u32> = (0..sequences).map(|_| random.range(0, last)).collect();
         positions[0] = last;
         let queries = random.values((sequences * key.heads * head_dim) as usize);
+        // Far below the scores, among them, and far above.
+        key.sinks = random.range(0, 1) == 0;
+        let sinks = key.sinks.then(|| random.values(key.heads as usize));
+        let size = [2.0, 40.0][random.range(0, 1) as usize];
+        let sinks = sinks.map(|values| values.into_iter().map(|sink| sink * size).collect());
         let mut stored = |&position: &u32| {
             let n = (position + 1) * kv_heads * head_dim;
             Stored::new(format, random.values(n as usize))
         };
         let keys = positions.iter().map(&mut stored).collect();
         let values = positions.iter().map(&mut stored).collect();
-        Self { key, room, positions, from: None, queries, keys, values }
+        Self { key, room, positions, from: None, queries, sinks, keys, values }
+    }
+
+    /// Part of a check's name.
+    fn of_sinks(&self) -> &'static str {
+        if self.sinks.is_some() { ", sinks" } else { "" }
+    }
+
+    /// Sinks on the device.
+    fn upload_sinks(&self, gpu: &Gpu) -> Result<Option<Buffer>> {
+        self.sinks.as_ref().map(|sinks| gpu.upload(sinks)).transpose()
     }
 
     /// First visible token of a sequence.
@@ -130,7 +148,9 @@ impl Case {
         let queries = gpu.upload(&rows.concat())?;
         let bytes = self.key.scratch_bytes(chosen.len() as u32, (room * BLOCK) as u32);
         let scratch = poisoned(gpu, bytes as usize / 4)?;
-        let launches = gpu.attention(self.key, &queries, &kv, &sequences, &scratch, out)?;
+        let sinks = self.upload_sinks(gpu)?;
+        let queries = Queries { rows: &queries, sinks: sinks.as_ref() };
+        let launches = gpu.attention(self.key, queries, &kv, &sequences, &scratch, out)?;
         gpu.run(&launches.iter().collect::<Vec<_>>())
     }
 
@@ -151,7 +171,9 @@ impl Case {
         let queries = gpu.upload(&self.queries[rows.start * width..rows.end * width])?;
         let bytes = tile.attention.scratch_bytes(rows.len() as u32, (room * BLOCK) as u32);
         let (scratch, out) = (poisoned(gpu, bytes as usize / 4)?, poisoned(gpu, rows.len() * width)?);
-        let launches = gpu.tiled_attention(tile, &queries, &kv, &sequences, &scratch, &out.clone().into())?;
+        let sinks = self.upload_sinks(gpu)?;
+        let queries = Queries { rows: &queries, sinks: sinks.as_ref() };
+        let launches = gpu.tiled_attention(tile, queries, &kv, &sequences, &scratch, &out.clone().into())?;
         output(gpu, &launches.iter().collect::<Vec<_>>(), &out)
     }
 
@@ -174,10 +196,11 @@ impl Case {
                 scores.push(cap.map_or(score, |cap| cap * (score / cap).tanh()));
                 largest = largest.max(products().map(f64::abs).sum());
             }
-            let peak = scores.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+            let sink = self.sinks.as_ref().map(|sinks| f64::from(sinks[row % heads as usize]));
+            let peak = scores.iter().chain(&sink).fold(f64::NEG_INFINITY, |a, &b| a.max(b));
             let weights: Vec<f64> = scores.iter().map(|s| (s - peak).exp()).collect();
-            let total: f64 = weights.iter().sum();
-            let capped = largest + 128.0 * cap.unwrap_or(0.0);
+            let total = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - peak).exp());
+            let capped = largest + 128.0 * cap.unwrap_or(0.0) + sink.map_or(0.0, f64::abs);
             let (n, sum) = (tokens.len() as f64, (f64::from(head_dim) + 8.0) * capped);
             let (factor, rest, least) = if tiled {
                 // Bits that are lost, and what tiny keys and values lose.
@@ -190,7 +213,7 @@ impl Case {
                 let rounding = rounding + 2.0 * least * scale * magnitudes;
                 (rounding + 0.5_f64.powi(bits - 1) + (n + 64.0) * 2.0 * EPSILON, 0.5_f64.powi(33), least)
             } else {
-                ((sum + n / 64.0 + 64.0) * EPSILON, 0.0, 0.0)
+                ((sum + n / 64.0 + 64.0) * EPSILON, sink.map_or(0.0, |_| 0.5_f64.powi(114)), 0.0)
             };
             for d in 0..dim {
                 let value = |token| f64::from(self.values[sequence].values[at(token) + d]);
@@ -213,7 +236,7 @@ fn attention(gpu: &Gpu, random: &mut Random, report: &mut Report, case: &Case) -
         case.positions
     );
     let splits = if case.room == 8 { ", one split" } else { "" };
-    let name = format!("attention{splits}{}", of_format(format));
+    let name = format!("attention{splits}{}{}", of_format(format), case.of_sinks());
     let all: Vec<usize> = (0..case.positions.len()).collect();
     let out = poisoned(gpu, all.len() * width as usize)?;
     case.run(gpu, random, &all, case.room, &out.clone().into())?;
@@ -256,11 +279,13 @@ fn one_sequence(
     let sequences = Sequences { positions: gpu.upload(&positions)?, table };
     let bytes = key.scratch_bytes(3, (case.room * BLOCK) as u32);
     let (scratch, out) = (poisoned(gpu, bytes as usize / 4)?, poisoned(gpu, 3 * width)?);
-    let launches = gpu.attention(key, &queries, &kv, &sequences, &scratch, &out.clone().into())?;
+    let sinks = case.upload_sinks(gpu)?;
+    let queries = Queries { rows: &queries, sinks: sinks.as_ref() };
+    let launches = gpu.attention(key, queries, &kv, &sequences, &scratch, &out.clone().into())?;
     let rows = output(gpu, &launches.iter().collect::<Vec<_>>(), &out)?;
     let text = format!("positions {positions:?}");
     let equal = [0, 2].iter().all(|row| same_bits(&rows[row * width..][..width], &found[..width]));
-    let name = format!("attention of one sequence{}", of_format(key.format));
+    let name = format!("attention of one sequence{}{}", of_format(key.format), case.of_sinks());
     report.add_equal(name, &text, equal);
     Ok(())
 }
@@ -302,7 +327,7 @@ fn tiled(gpu: &Gpu, random: &mut Random, report: &mut Report, case: Case) -> Res
         "{heads} heads of {head_dim}, {kv_heads} KV heads, {rows} rows to {last}, window {window:?}, {} queries of {:?}",
         first.queries, first.attention.workgroup_heads
     );
-    let name = format!("attention, cooperative{}", of_format(format));
+    let name = format!("attention, cooperative{}{}", of_format(format), all.of_sinks());
     let (exact, bounds) = all.exact(true);
     report.add(name.clone(), &text, worst(&found, &exact, |i| bounds[i]));
 

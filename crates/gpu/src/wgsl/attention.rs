@@ -13,6 +13,7 @@
 
 use super::Code;
 use super::output::{Output, add8, entry};
+use super::sinks;
 use crate::kernel::{AttentionKernel, AttentionOutput, Target};
 use crate::kv_format::{KV_BLOCK_TOKENS, KvFormat};
 
@@ -108,6 +109,9 @@ impl Emitter<'_> {
             code.binding(5, "read_write", "partial", "vec4<f32>");
         } else {
             self.output.declare(code, 5);
+            if self.a.sinks {
+                sinks::declare(code, 5 + self.output.bindings());
+            }
         }
         code.line(format!(
             "var<workgroup> query: array<vec4<f32>, {}>;
@@ -461,9 +465,10 @@ impl Emitter<'_> {
                 self.a.heads
             ));
         } else {
+            let head = format!("first_head + {h}u");
+            sinks::divide(self.code, self.a.sinks, &format!("peak{h}"), "sum", &head);
             self.code.line(format!(
-                "value /= sum;
-                let row = sequence;
+                "let row = sequence;
                 let word = select(WORDS, (first_head + {h}u) * {words}u + thread, thread < {words}u);"
             ));
             self.output.store(self.code);

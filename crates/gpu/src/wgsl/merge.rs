@@ -3,6 +3,7 @@
 use super::Code;
 use super::attention::{partial_words, range};
 use super::output::{Output, entry};
+use super::sinks;
 use crate::kernel::{MergeKernel, Target};
 
 /// Threads of a workgroup of [`merge`].
@@ -19,6 +20,9 @@ pub(super) fn merge(code: &mut Code, m: &MergeKernel, target: Target) {
     code.binding(0, "read", "partial", "vec4<f32>");
     code.binding(1, "read", "positions", "u32");
     output.declare(code, 2);
+    if m.sinks {
+        sinks::declare(code, 2 + output.bindings());
+    }
     code.line(format!(
         "struct State {{
         value: vec4<f32>,
@@ -71,10 +75,10 @@ pub(super) fn merge(code: &mut Code, m: &MergeKernel, target: Target) {
             "if (splits > {i}u) {{\nstate = add(state, {other}.value, {other}.peak, {other}.sum);\n}}"
         ));
     }
+    code.line("}\nvar value = state.value;");
+    sinks::divide(code, m.sinks, "state.peak", "state.sum", "group.x");
     code.line(format!(
-        "}}
-        let value = state.value / state.sum;
-        let row = sequence;
+        "let row = sequence;
         let word = select(WORDS, group.x * {words}u + part, lane == 0u);"
     ));
     output.store(code);

@@ -17,6 +17,7 @@ mod merge;
 mod output;
 mod product;
 mod rows;
+mod sinks;
 mod tile;
 mod tiled;
 mod weights;

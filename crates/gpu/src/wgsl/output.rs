@@ -80,6 +80,11 @@ impl Output {
         }
     }
 
+    /// Number of bindings.
+    pub(super) fn bindings(&self) -> u32 {
+        if self.quantize { 2 } else { 1 }
+    }
+
     /// Eight threads that share a group of 32 values are in one subgroup.
     fn shuffles(&self) -> bool {
         self.target.subgroup.is_some_and(|size| size >= 8)

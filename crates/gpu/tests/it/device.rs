@@ -2,7 +2,7 @@
 
 use ruvllm_gpu::{
     AdapterChoice, AdapterKind, AttentionKernel, Buffer, Error, Format, Gpu, KV_BLOCK_TOKENS, KvBlocks,
-    KvFormat, Matrix, Quantized, Selection, Sequences, Tile, adapters,
+    KvFormat, Matrix, Quantized, Queries, Selection, Sequences, Tile, adapters,
 };
 
 use crate::{gpu, gpu_with};
@@ -155,6 +155,10 @@ fn wrong_sizes_of_attention_are_errors() {
     is_shape(run(AttentionKernel::new(4, 2, 48), 8, &none).unwrap_err());
     is_shape(run(AttentionKernel { workgroup_heads: Some(3), ..key }, 8, &none).unwrap_err());
     is_shape(run(key.window(0), 8, &none).unwrap_err());
+    let sinks = gpu.zeroed(20).unwrap();
+    let five = Queries { rows: &queries, sinks: Some(&sinks) };
+    let error = gpu.attention(key, five, &kv, &sequences(8), &none, &out.clone().into()).unwrap_err();
+    assert!(error.to_string().contains("bytes of the sinks: expected 16, found 20"), "{error}");
     let matrix = Matrix::upload(&gpu, Format::Q8_0, 2, 32, &[0; 68]).unwrap();
     let x = Quantized::new(&gpu, 9, 32).unwrap();
     is_shape(matrix.gemm(&gpu, &x.into(), &gpu.zeroed(64).unwrap(), 9).unwrap_err());

@@ -141,18 +141,23 @@ fn attention_kernels() -> Vec<Kernel> {
                 Kernel::Attention(key.one_sequence()),
                 Kernel::Attention(key.window(1000).soft_cap(30.0)),
             ]);
+            // Partial results have none: the merge adds them.
+            let sinks = output != AttentionOutput::Partial;
+            if sinks {
+                kernels.push(Kernel::Attention(AttentionKernel { sinks, ..key }));
+            }
             let key = key.one_sequence();
             for (own, queries) in [(1, 16), (if heads / kv_heads % 2 == 0 { 2 } else { 1 }, 64)] {
                 let attention = AttentionKernel { workgroup_heads: Some(own), ..key };
-                let windowed = attention.window(1000).soft_cap(30.0);
+                let windowed = AttentionKernel { sinks, ..attention.window(1000).soft_cap(30.0) };
                 kernels.extend([
                     Kernel::TiledAttention(TiledAttentionKernel { attention, queries }),
                     Kernel::TiledAttention(TiledAttentionKernel { attention: windowed, queries }),
                 ]);
             }
         }
-        for quantize in [false, true] {
-            let merge = MergeKernel { heads, head_dim, window: None, split_tokens: 256, quantize };
+        for (quantize, sinks) in [(false, false), (true, false), (false, true), (true, true)] {
+            let merge = MergeKernel { heads, head_dim, window: None, split_tokens: 256, sinks, quantize };
             kernels.push(Kernel::MergeSplits(merge));
         }
     }

@@ -24,6 +24,7 @@ use super::Code;
 use super::attention::begin_of;
 use super::cooperative::square;
 use super::output::{Output, entry};
+use super::sinks;
 use crate::kernel::{AttentionKernel, AttentionOutput, Target, TiledAttentionKernel};
 use crate::kv_format::KvFormat;
 
@@ -179,6 +180,9 @@ impl Emitter<'_> {
             self.code.binding(5, "read_write", "partial", "vec4<f32>");
         } else {
             self.output.declare(self.code, 5);
+            if self.t.attention.sinks {
+                sinks::declare(self.code, 5 + self.output.bindings());
+            }
         }
         let (row, step) = ((self.dim + GAP) / 4, (self.step + GAP) / 4);
         // Each array is a whole number of 16 bytes: drivers place one array after the other, and

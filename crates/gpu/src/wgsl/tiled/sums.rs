@@ -1,6 +1,7 @@
 //! The sums of a tile: their factors, and the results.
 
 use super::super::attention::{begin_of, partial_words};
+use super::super::sinks;
 use super::{Emitter, GAP, SIDE, TILED_SPLIT_TOKENS, WEIGHT_SCALE};
 use crate::kernel::AttentionOutput;
 
@@ -88,9 +89,10 @@ impl Emitter<'_> {
             if partial {
                 self.put_partial(first);
             } else {
+                let sinks = self.t.attention.sinks;
+                sinks::divide(self.code, sinks, "references[stored]", "row_sum", "row_head");
                 self.code.line(format!(
-                    "value /= row_sum;
-                    let word = select(WORDS, row_head * {}u + {}u + part_word, row < rows);",
+                    "let word = select(WORDS, row_head * {}u + {}u + part_word, row < rows);",
                     self.dim / 4,
                     first * SIDE / 4
                 ));
