@@ -1,5 +1,8 @@
 //! Kernel keys: all inputs of the generator for a kernel's source.
 
+use crate::expert_keys::{
+    ExpertAffineKernel, ExpertStack, ExpertSumKernel, RouterKernel, RouterLogitsKernel, SortKernel,
+};
 use crate::kv_format::KvFormat;
 use crate::repack::Format;
 
@@ -129,7 +132,7 @@ pub struct GatherKernel {
     pub scale_bits: u32,
 }
 
-/// In-place `RMSNorm` of query and key heads.
+/// In-place `RMSNorm` of query and key heads, each by itself or all together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HeadNormKernel {
     /// Query heads.
@@ -140,6 +143,8 @@ pub struct HeadNormKernel {
     pub head_dim: u32,
     /// Bits of `eps`, added to the mean square.
     pub eps_bits: u32,
+    /// All heads of the query, and all of the key, have one norm.
+    pub together: bool,
 }
 
 /// In-place addition `x += y`, with `y` repeated over `x`.
@@ -183,6 +188,14 @@ pub enum Activation {
     Silu,
     /// GELU (tanh form), `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
     GeluTanh,
+    /// `x / (1 + exp(-alpha x))` of a gate that is at most `limit`, times `1 + up` with `up` within
+    /// `limit` of 0; holds the bits of `alpha` and `limit`.
+    ClampedSilu {
+        /// Factor within the sigmoid.
+        alpha_bits: u32,
+        /// Largest gate, and largest magnitude of `up`.
+        limit_bits: u32,
+    },
 }
 
 /// Operation on each row.
@@ -194,6 +207,13 @@ pub enum RowOp {
     RmsNorm(u32),
     /// `residual += delta`, then [`RowOp::RmsNorm`] of the residual.
     AddRmsNorm(u32),
+    /// `residual += scale delta`, then [`RowOp::RmsNorm`] of the residual.
+    AddScaledRmsNorm {
+        /// Bits of `eps`.
+        eps_bits: u32,
+        /// Bits of `scale`.
+        scale_bits: u32,
+    },
     /// `f(gate) * up`, both halves of a row of `2 cols` values.
     Gated(Activation),
 }
@@ -322,6 +342,22 @@ pub enum Kernel {
     Cooperative(CooperativeKernel),
     /// Activations in f16.
     Expand(ExpandKernel),
+    /// Matrix product of pairs of a row and an expert with the experts' matrices: a key of one row.
+    ExpertProduct(Product, ExpertStack),
+    /// The same of sorted pairs.
+    ExpertGemm(GemmKernel, ExpertStack),
+    /// The same with cooperative matrices.
+    ExpertCooperative(CooperativeKernel, ExpertStack),
+    /// Logits of a router.
+    RouterLogits(RouterLogitsKernel),
+    /// Choice of experts.
+    Route(RouterKernel),
+    /// Sort of pairs by expert.
+    SortPairs(SortKernel),
+    /// Weights and biases of the outputs of experts.
+    ExpertAffine(ExpertAffineKernel),
+    /// Sum of the outputs of a row's experts.
+    ExpertSum(ExpertSumKernel),
     /// Gather of matrix rows by index.
     Gather(GatherKernel),
     /// Operation on rows.
@@ -378,6 +414,52 @@ impl Product {
     }
 }
 
+impl Product {
+    fn name(&self) -> String {
+        let Self { rows, cols, batch, tile, .. } = self;
+        let Tile { rows: own, lanes, teams, unroll } = tile;
+        let (format, part) = (self.format.name().to_lowercase(), part_name(*rows, self.first, self.width));
+        format!("product_{format}_{rows}x{cols}_b{batch}_r{own}l{lanes}t{teams}u{unroll}{part}")
+    }
+}
+
+impl GemmKernel {
+    fn name(&self) -> String {
+        let Self { rows, cols, tile_batch, .. } = self;
+        let part = part_name(*rows, self.first, self.width);
+        format!("gemm_{}_{rows}x{cols}_b{tile_batch}{part}", self.format.name().to_lowercase())
+    }
+}
+
+impl CooperativeKernel {
+    fn name(&self) -> String {
+        let Self { rows, cols, tile, .. } = self;
+        let CooperativeTile { batch, rows: own, depth, across, down, stages } = tile;
+        let tile = format!("b{batch}r{own}d{depth}_{across}x{down}s{stages}");
+        let part = part_name(*rows, self.first, self.width);
+        format!("cooperative_{}_{rows}x{cols}_{tile}{part}", self.format.name().to_lowercase())
+    }
+}
+
+impl RowKernel {
+    fn name(&self) -> String {
+        let op = match self.op {
+            RowOp::Copy => "copy".to_owned(),
+            RowOp::RmsNorm(eps) => format!("rms_norm_{eps:x}"),
+            RowOp::AddRmsNorm(eps) => format!("add_rms_norm_{eps:x}"),
+            RowOp::AddScaledRmsNorm { eps_bits, scale_bits } => {
+                format!("add_{scale_bits:x}_rms_norm_{eps_bits:x}")
+            }
+            RowOp::Gated(Activation::Silu) => "gated_silu".to_owned(),
+            RowOp::Gated(Activation::GeluTanh) => "gated_gelu".to_owned(),
+            RowOp::Gated(Activation::ClampedSilu { alpha_bits, limit_bits }) => {
+                format!("gated_clamped_silu_{alpha_bits:x}_{limit_bits:x}")
+            }
+        };
+        format!("{op}_{}_{}", self.cols, if self.quantize { "q8" } else { "f32" })
+    }
+}
+
 impl RopeKernel {
     fn name(&self) -> String {
         format!("rope_{:?}_{}x{}_{}", self.layout, self.heads, self.head_dim, self.rotary_dim).to_lowercase()
@@ -419,45 +501,23 @@ impl Kernel {
     /// Short name for labels and files, unique per kernel.
     pub fn name(&self) -> String {
         match self {
-            Self::Product(p) => format!(
-                "product_{}_{}x{}_b{}_r{}l{}t{}u{}{}",
-                p.format.name().to_lowercase(),
-                p.rows,
-                p.cols,
-                p.batch,
-                p.tile.rows,
-                p.tile.lanes,
-                p.tile.teams,
-                p.tile.unroll,
-                part_name(p.rows, p.first, p.width)
-            ),
-            Self::Gemm(g) => {
-                let part = part_name(g.rows, g.first, g.width);
-                let GemmKernel { rows, cols, tile_batch, .. } = g;
-                format!("gemm_{}_{rows}x{cols}_b{tile_batch}{part}", g.format.name().to_lowercase())
-            }
-            Self::Cooperative(g) => {
-                let part = part_name(g.rows, g.first, g.width);
-                let CooperativeKernel { rows, cols, tile, .. } = g;
-                let CooperativeTile { batch, rows: own, depth, across, down, stages } = tile;
-                let tile = format!("b{batch}r{own}d{depth}_{across}x{down}s{stages}");
-                format!("cooperative_{}_{rows}x{cols}_{tile}{part}", g.format.name().to_lowercase())
-            }
+            Self::Product(p) => p.name(),
+            Self::Gemm(g) => g.name(),
+            Self::Cooperative(g) => g.name(),
+            Self::ExpertProduct(p, stack) => format!("{}{}", p.name(), stack.name()),
+            Self::ExpertGemm(g, stack) => format!("{}{}", g.name(), stack.name()),
+            Self::ExpertCooperative(g, stack) => format!("{}{}", g.name(), stack.name()),
+            Self::RouterLogits(k) => k.name(),
+            Self::Route(r) => r.name(),
+            Self::SortPairs(k) => k.name(),
+            Self::ExpertAffine(k) => k.name(),
+            Self::ExpertSum(k) => k.name(),
             Self::Expand(e) => format!("expand_{}_{}", e.cols, if e.quantized { "q8" } else { "f32" }),
             Self::Gather(g) => {
                 let name = g.format.name().to_lowercase();
                 format!("gather_{name}_{}x{}_scale{:x}", g.rows, g.cols, g.scale_bits)
             }
-            Self::Rows(r) => {
-                let op = match r.op {
-                    RowOp::Copy => "copy".to_owned(),
-                    RowOp::RmsNorm(eps) => format!("rms_norm_{eps:x}"),
-                    RowOp::AddRmsNorm(eps) => format!("add_rms_norm_{eps:x}"),
-                    RowOp::Gated(Activation::Silu) => "gated_silu".to_owned(),
-                    RowOp::Gated(Activation::GeluTanh) => "gated_gelu".to_owned(),
-                };
-                format!("{op}_{}_{}", r.cols, if r.quantize { "q8" } else { "f32" })
-            }
+            Self::Rows(r) => r.name(),
             Self::Rope(r) => r.name(),
             Self::RopeKv(k) => format!("{}_kv{}{}", k.rope.name(), k.kv_heads, k.format.suffix()),
             Self::Attention(a) => format!("attention_{}", a.name()),
@@ -469,8 +529,9 @@ impl Kernel {
                 format!("merge_splits_{heads}x{head_dim}{window}_of{split_tokens}{sinks}_{output}")
             }
             Self::HeadNorm(h) => {
-                let HeadNormKernel { heads, kv_heads, head_dim, eps_bits } = h;
-                format!("head_norm_{heads}x{head_dim}_kv{kv_heads}_{eps_bits:x}")
+                let HeadNormKernel { heads, kv_heads, head_dim, eps_bits, together } = h;
+                let name = if *together { "joint_head_norm" } else { "head_norm" };
+                format!("{name}_{heads}x{head_dim}_kv{kv_heads}_{eps_bits:x}")
             }
             Self::Add(a) => format!("add_{}_every{}", a.values, a.period),
             Self::CopyRow(n) => format!("copy_row_{n}"),

@@ -1,9 +1,9 @@
 //! GPU arithmetic for language models: WGSL kernels, generated per format and shape, through wgpu.
 //!
 //! Matrix products of few (decode) and many (prefill) activation rows with weights in F16, `Q8_0`,
-//! `Q4_0`, `IQ4_NL`, `Q4_K`, `Q5_K` and `Q6_K`, attention over paged keys and values, and the row
-//! operations between them. Usable alone: buffers in, buffers out. Independent of model files,
-//! layers and tokens.
+//! `Q4_0`, `IQ4_NL`, `MXFP4`, `Q4_K`, `Q5_K` and `Q6_K`, attention over paged keys and values,
+//! mixtures of experts, and the row operations between them. Usable alone: buffers in, buffers out.
+//! Independent of model files, layers and tokens.
 //!
 //! # Parts
 //! ```text
@@ -12,6 +12,7 @@
 //!   ├── kernels     compiled by background threads, kept on disk (open_cached)
 //!   ├── Matrix      weights, repacked at upload; product and gemm with Activations, gather
 //!   ├── KvBlocks    paged keys and values in F16 or Q8; rope_kv, attention
+//!   ├── experts     route, sort_pairs, ExpertMatrix: product and gemm by expert, expert_sum
 //!   ├── rows        quantize, rms_norm, add_rms_norm, head_norm, gated, add, rope, argmax, largest
 //!   └── Dispatch    a prepared launch; a list of them is a pass
 //! Kernel, Target ── what the generator makes a kernel for; Kernel::source is its WGSL
@@ -35,6 +36,8 @@ mod compiler;
 mod dispatch;
 mod error;
 mod experimental;
+mod expert_keys;
+mod experts;
 mod faults;
 mod future;
 mod gemm;
@@ -59,6 +62,11 @@ pub use cache::{CacheError, CacheFile};
 pub use compiler::CompileTimes;
 pub use dispatch::Dispatch;
 pub use error::{Error, Result};
+pub use expert_keys::{
+    ExpertAffineKernel, ExpertStack, ExpertSumKernel, MAX_EXPERTS, MAX_USED_EXPERTS, RouterKernel,
+    RouterLogitsKernel, RouterScoring, SortKernel, SumStart,
+};
+pub use experts::{Choices, ExpertMatrix, SortedPairs};
 pub use gpu::Gpu;
 pub use kernel::{
     Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel,

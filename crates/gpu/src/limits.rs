@@ -1,10 +1,14 @@
 //! Kernels against the limits of a device.
 
 use crate::adapter::AdapterInfo;
-use crate::error::{Error, Result, expect_multiple};
+use crate::error::{Error, Result, expect_multiple, expect_size};
+use crate::expert_keys::{
+    ExpertAffineKernel, ExpertStack, ExpertSumKernel, MAX_EXPERTS, MAX_USED_EXPERTS, RouterKernel,
+    RouterLogitsKernel, SortKernel, SumStart,
+};
 use crate::kernel::{
-    AttentionKernel, AttentionOutput, CooperativeKernel, Kernel, MAX_BATCH, MAX_PRODUCT_ROWS, Product,
-    RopeKernel, Target, TiledAttentionKernel,
+    AttentionKernel, AttentionOutput, CooperativeKernel, GemmKernel, Kernel, MAX_BATCH, MAX_PRODUCT_ROWS,
+    Product, RopeKernel, Target, TiledAttentionKernel,
 };
 use crate::repack::Format;
 use crate::wgsl;
@@ -14,16 +18,20 @@ impl Kernel {
     pub(crate) fn check(&self, info: &AdapterInfo) -> Result<()> {
         match self {
             Self::Product(p) => check_product(p, info),
-            Self::Gemm(g) => {
-                check_shape(g.format, g.rows, g.cols)?;
-                check_part(g.rows, g.first, g.width)?;
-                if [16, 32, 64].contains(&g.tile_batch) {
-                    return Ok(());
-                }
-                let (what, found) = ("activation rows of a tile", g.tile_batch.into());
-                Err(Error::Shape { what, expected: "16, 32 or 64".to_owned(), found })
-            }
+            Self::Gemm(g) => check_gemm(g),
             Self::Cooperative(g) => check_cooperative(g, info),
+            Self::ExpertProduct(p, stack) => {
+                check_product(p, info)?;
+                expect_size("activation rows of a pair", 1, p.batch.into())?;
+                check_stack(stack)
+            }
+            Self::ExpertGemm(g, stack) => check_gemm(g).and_then(|()| check_stack(stack)),
+            Self::ExpertCooperative(g, stack) => check_cooperative(g, info).and_then(|()| check_stack(stack)),
+            Self::RouterLogits(k) => check_logits(k),
+            Self::Route(r) => check_router(r),
+            Self::SortPairs(k) => check_sort(k),
+            Self::ExpertAffine(k) => check_affine(k),
+            Self::ExpertSum(k) => check_sum(k),
             Self::Expand(e) => {
                 need_f16(info)?;
                 expect_multiple("columns", if e.quantized { 32 } else { 8 }, e.cols.into())
@@ -70,6 +78,77 @@ impl Kernel {
             }
             Self::ArgmaxMerge(n) => expect_multiple("values", 1, (*n).into()),
         }
+    }
+}
+
+fn check_gemm(g: &GemmKernel) -> Result<()> {
+    check_shape(g.format, g.rows, g.cols)?;
+    check_part(g.rows, g.first, g.width)?;
+    if [16, 32, 64].contains(&g.tile_batch) {
+        return Ok(());
+    }
+    let (what, found) = ("activation rows of a tile", g.tile_batch.into());
+    Err(Error::Shape { what, expected: "16, 32 or 64".to_owned(), found })
+}
+
+fn check_stack(stack: &ExpertStack) -> Result<()> {
+    check_experts(stack.experts)?;
+    expect_multiple("pairs of an input row", 1, stack.sharing.into())
+}
+
+fn check_logits(k: &RouterLogitsKernel) -> Result<()> {
+    expect_multiple("outputs", 1, k.outputs.into())?;
+    expect_multiple("rows of a workgroup", 1, k.batch.into())?;
+    expect_multiple("columns", 4, k.cols.into())
+}
+
+fn check_sort(k: &SortKernel) -> Result<()> {
+    check_experts(k.experts)?;
+    expect_multiple("pairs", 1, k.pairs.into())?;
+    expect_multiple("pairs of a tile", 16, k.tile.into())
+}
+
+fn check_affine(k: &ExpertAffineKernel) -> Result<()> {
+    check_experts(k.experts)?;
+    expect_multiple("weights or biases", 1, (u32::from(k.weighted) + u32::from(k.biased)).into())?;
+    expect_multiple("columns", 4, k.cols.into())
+}
+
+fn check_experts(experts: u32) -> Result<()> {
+    if (1..=MAX_EXPERTS).contains(&experts) {
+        return Ok(());
+    }
+    Err(Error::Shape { what: "experts", expected: format!("1 to {MAX_EXPERTS}"), found: experts.into() })
+}
+
+fn check_used(used: u32, experts: u32) -> Result<()> {
+    let most = MAX_USED_EXPERTS.min(experts);
+    if (1..=most).contains(&used) {
+        return Ok(());
+    }
+    Err(Error::Shape { what: "experts of a row", expected: format!("1 to {most}"), found: used.into() })
+}
+
+fn check_router(r: &RouterKernel) -> Result<()> {
+    check_experts(r.experts)?;
+    check_used(r.used, r.experts)?;
+    check_part(r.experts, 0, r.width)?;
+    let Some((count, used)) = r.groups else { return Ok(()) };
+    expect_multiple("experts", count.max(1).into(), r.experts.into())?;
+    let len = r.experts / count.max(1);
+    if (1..=count).contains(&used) && used * len >= r.used {
+        return Ok(());
+    }
+    let expected = format!("1 to {count}, with {} experts or more", r.used);
+    Err(Error::Shape { what: "groups of a row", expected, found: used.into() })
+}
+
+fn check_sum(k: &ExpertSumKernel) -> Result<()> {
+    check_used(k.used, MAX_EXPERTS)?;
+    expect_multiple("columns", 4, k.cols.into())?;
+    match k.start {
+        SumStart::GatedOutput { width, at } => check_part(1, at, width),
+        _ => Ok(()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Weight matrices on the device and their products.
 
 use crate::dispatch::Dispatch;
-use crate::error::{Result, expect_multiple, expect_size};
+use crate::error::{Error, Result, expect_multiple, expect_size};
 use crate::gpu::Gpu;
 use crate::kernel::{GatherKernel, Kernel, Product, Tile};
 use crate::memory::Buffer;
@@ -74,16 +74,42 @@ impl Matrix {
     /// # Errors
     /// As [`Matrix::upload`].
     pub fn write(&self, gpu: &Gpu, bytes: &[u8]) -> Result<()> {
+        expect_size(
+            "bytes of the matrix",
+            u64::from(self.rows) * self.row_bytes() as u64,
+            bytes.len() as u64,
+        )?;
+        self.write_rows(gpu, 0, bytes)
+    }
+
+    /// Bytes of a row in the layout of a model file.
+    fn row_bytes(&self) -> usize {
+        self.cols as usize / self.format.block_len() * self.format.block_bytes()
+    }
+
+    /// Overwrites whole rows from `first` on, in the layout of a model file, ordered before later
+    /// dispatches. They begin and end at multiples of [`Format::row_unit`], or end with the last.
+    ///
+    /// # Errors
+    /// As [`Matrix::upload`]; [`Error::Shape`](crate::Error::Shape) for rows beyond the last.
+    pub fn write_rows(&self, gpu: &Gpu, first: u32, bytes: &[u8]) -> Result<()> {
         let Self { format, rows, cols, ref planes } = *self;
-        let row_bytes = cols as usize / format.block_len() * format.block_bytes();
-        expect_size("bytes of the matrix", u64::from(rows) * row_bytes as u64, bytes.len() as u64)?;
+        let row_bytes = self.row_bytes();
+        expect_multiple("bytes of rows", row_bytes as u64, bytes.len() as u64)?;
+        let behind = u64::from(first) + (bytes.len() / row_bytes) as u64;
+        let unit = format.row_unit();
+        let ends = behind.is_multiple_of(unit.into()) || behind == rows.into();
+        if behind > rows.into() || !first.is_multiple_of(unit) || !ends {
+            let expected = format!("multiples of {unit}, at most {rows}");
+            return Err(Error::Shape { what: "rows to write", expected, found: behind });
+        }
         let sizes = format.plane_bytes(cols as usize);
-        // An even number of rows keeps pieces of f16 scales on whole words.
-        let piece_rows = (PIECE / row_bytes).max(1).next_multiple_of(2);
+        // Keeps pieces of scales on whole words.
+        let piece_rows = (PIECE / row_bytes).max(1).next_multiple_of(unit as usize);
         for (index, piece) in bytes.chunks(piece_rows * row_bytes).enumerate() {
             let repacked = repack(format, cols as usize, piece);
             for ((plane, bytes), size) in planes.iter().zip(&repacked).zip(&sizes) {
-                gpu.write_at(plane, (index * piece_rows * size) as u64, bytes)?;
+                gpu.write_at(plane, ((first as usize + index * piece_rows) * size) as u64, bytes)?;
             }
         }
         Ok(())

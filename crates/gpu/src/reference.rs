@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use crate::repack::{Format, IQ4_NL_LEVELS, k_factors, k_quants, q6_k_quants};
+use crate::repack::{Format, IQ4_NL_LEVELS, MXFP4_LEVELS, k_factors, k_quants, q6_k_quants};
 
 /// Dequantizes whole blocks as the format defines.
 pub(crate) fn dequantize(format: Format, bytes: &[u8]) -> Vec<f64> {
@@ -25,6 +25,12 @@ pub(crate) fn dequantize(format: Format, bytes: &[u8]) -> Vec<f64> {
                 let value = |q: u8| scale * f64::from(IQ4_NL_LEVELS[usize::from(q)]);
                 values.extend(block[2..].iter().map(|&q| value(q & 15)));
                 values.extend(block[2..].iter().map(|&q| value(q >> 4)));
+            }
+            Format::MXFP4 => {
+                let scale = 2.0_f64.powi(i32::from(block[0]) - 128);
+                let value = |q: u8| scale * f64::from(MXFP4_LEVELS[usize::from(q)]);
+                values.extend(block[1..].iter().map(|&q| value(q & 15)));
+                values.extend(block[1..].iter().map(|&q| value(q >> 4)));
             }
             Format::Q4K | Format::Q5K => dequantize_k(format, block, &mut values),
             Format::Q6K => dequantize_q6_k(block, &mut values),
@@ -101,6 +107,12 @@ impl Random {
             Format::Q4K => 0.0002,
             Format::Q5K => 0.0001,
             Format::Q6K => 0.00003,
+            Format::MXFP4 => {
+                for block in bytes.chunks_exact_mut(format.block_bytes()) {
+                    block[0] = 118 + block[0] % 5;
+                }
+                return bytes;
+            }
         };
         let at = if format == Format::Q6K { 208 } else { 0 };
         for block in bytes.chunks_exact_mut(format.block_bytes()) {
@@ -127,6 +139,7 @@ mod tests {
             (Format::Q8_0, WeightFormat::Q8_0),
             (Format::Q4_0, WeightFormat::Q4_0),
             (Format::IQ4NL, WeightFormat::IQ4NL),
+            (Format::MXFP4, WeightFormat::MXFP4),
             (Format::Q4K, WeightFormat::Q4K),
             (Format::Q5K, WeightFormat::Q5K),
             (Format::Q6K, WeightFormat::Q6K),

@@ -4,8 +4,8 @@
 //! - quants: per group of 32 values one word of 16 bytes (low 4 bits: value `i` in the low half of
 //!   byte `i`, value `i + 16` in its high half), or for `Q8_0` two words in two planes of a row
 //!   (the first halves of all groups, then the second halves);
-//! - scales: `Q8_0`, `Q4_0`, `IQ4_NL` one f16 per group; `Q4_K`, `Q5_K` 16 bytes per 256 values
-//!   ([`k_header`]); `Q6_K` two bytes per group;
+//! - scales: `Q8_0`, `Q4_0`, `IQ4_NL` one f16 per group; `MXFP4` one exponent of 8 bits; `Q4_K`,
+//!   `Q5_K` 16 bytes per 256 values ([`k_header`]); `Q6_K` two bytes per group;
 //! - high bits: `Q5_K` 4 bytes ([`fifth_bits`]), `Q6_K` 8 bytes ([`high_pairs`]) per group;
 //! - super-scales: `Q6_K` one f16 per 256 values.
 //!
@@ -17,6 +17,9 @@ pub(crate) const GROUP: usize = 32;
 /// Levels of `IQ4_NL`.
 pub(crate) const IQ4_NL_LEVELS: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// Levels of `MXFP4`, in units of half its scale.
+pub(crate) const MXFP4_LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// Storage format of a weight matrix, as in GGUF files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,6 +33,8 @@ pub enum Format {
     Q4_0,
     /// 32 values of 4 bits (non-linear codebook) and an f16 scale.
     IQ4NL,
+    /// 32 values of 4 bits (E2M1) and a power of two (E8M0).
+    MXFP4,
     /// 256 values of 4 bits; scale and minimum of 6 bits per 32 values.
     Q4K,
     /// 256 values of 5 bits; scale and minimum of 6 bits per 32 values.
@@ -40,8 +45,8 @@ pub enum Format {
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 7] =
-        [Self::F16, Self::Q8_0, Self::Q4_0, Self::IQ4NL, Self::Q4K, Self::Q5K, Self::Q6K];
+    pub const ALL: [Self; 8] =
+        [Self::F16, Self::Q8_0, Self::Q4_0, Self::IQ4NL, Self::MXFP4, Self::Q4K, Self::Q5K, Self::Q6K];
 
     /// Name in model files.
     pub fn name(self) -> &'static str {
@@ -50,6 +55,7 @@ impl Format {
             Self::Q8_0 => "Q8_0",
             Self::Q4_0 => "Q4_0",
             Self::IQ4NL => "IQ4_NL",
+            Self::MXFP4 => "MXFP4",
             Self::Q4K => "Q4_K",
             Self::Q5K => "Q5_K",
             Self::Q6K => "Q6_K",
@@ -60,7 +66,7 @@ impl Format {
     pub fn block_len(self) -> usize {
         match self {
             Self::F16 => 1,
-            Self::Q8_0 | Self::Q4_0 | Self::IQ4NL => 32,
+            Self::Q8_0 | Self::Q4_0 | Self::IQ4NL | Self::MXFP4 => 32,
             Self::Q4K | Self::Q5K | Self::Q6K => 256,
         }
     }
@@ -71,6 +77,7 @@ impl Format {
             Self::F16 => 2,
             Self::Q8_0 => 34,
             Self::Q4_0 | Self::IQ4NL => 18,
+            Self::MXFP4 => 17,
             Self::Q4K => 144,
             Self::Q5K => 176,
             Self::Q6K => 210,
@@ -80,6 +87,21 @@ impl Format {
     /// Required divisor of the columns: whole blocks, for F16 whole 16-byte words.
     pub fn column_unit(self) -> usize {
         if self == Self::F16 { 8 } else { self.block_len() }
+    }
+
+    /// Divisor of the number of rows that [`Matrix::write_rows`](crate::Matrix::write_rows) writes:
+    /// their scales are whole words.
+    pub fn row_unit(self) -> u32 {
+        if self == Self::MXFP4 { 4 } else { 2 }
+    }
+
+    /// Levels of its quants, if these are indices of levels.
+    pub(crate) fn levels(self) -> Option<&'static [i8; 16]> {
+        match self {
+            Self::IQ4NL => Some(&IQ4_NL_LEVELS),
+            Self::MXFP4 => Some(&MXFP4_LEVELS),
+            _ => None,
+        }
     }
 
     /// Values per step of the kernels.
@@ -103,6 +125,7 @@ impl Format {
             Self::F16 => vec![cols * 2],
             Self::Q8_0 => vec![cols, cols / 16],
             Self::Q4_0 | Self::IQ4NL | Self::Q4K => vec![cols / 2, cols / 16],
+            Self::MXFP4 => vec![cols / 2, cols / 32],
             Self::Q5K => vec![cols / 2, cols / 16, cols / 8],
             Self::Q6K => vec![cols / 2, cols / 16, cols / 4, cols / 128],
         }
@@ -139,6 +162,10 @@ fn repack_block(format: Format, block: &[u8], planes: &mut [Vec<u8>]) {
         Format::Q4_0 | Format::IQ4NL => {
             planes[0].extend_from_slice(&block[2..]);
             planes[1].extend_from_slice(&block[..2]);
+        }
+        Format::MXFP4 => {
+            planes[0].extend_from_slice(&block[1..]);
+            planes[1].push(block[0]);
         }
         Format::Q4K | Format::Q5K => {
             planes[1].extend_from_slice(&k_header(block));

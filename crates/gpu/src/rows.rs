@@ -139,13 +139,45 @@ impl Gpu {
         self.row_op(RowOp::AddRmsNorm(eps.to_bits()), rows, cols, inputs, &[cols, cols, 0], out)
     }
 
+    /// Prepares `residual += scale delta`, then `out` = [`Gpu::rms_norm`] of the residual.
+    ///
+    /// # Errors
+    /// See [`Gpu::rms_norm`].
+    pub fn add_scaled_rms_norm(
+        &self,
+        residual: &Buffer,
+        (delta, scale): (&Buffer, f32),
+        weight: &Buffer,
+        eps: f32,
+        rows: u32,
+        out: &RowOutput,
+    ) -> Result<Dispatch> {
+        let cols = (weight.len() / 4) as u32;
+        let inputs = vec![residual.clone(), delta.clone(), weight.clone()];
+        let op = RowOp::AddScaledRmsNorm { eps_bits: eps.to_bits(), scale_bits: scale.to_bits() };
+        self.row_op(op, rows, cols, inputs, &[cols, cols, 0], out)
+    }
+
+    /// Prepares `out = x`. `x`: f32, `[rows, cols]`.
+    ///
+    /// # Numerics
+    /// Exact in f32, else as [`Gpu::quantize`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for operands of another size.
+    pub fn copy_rows(&self, x: &Buffer, rows: u32, out: &RowOutput) -> Result<Dispatch> {
+        expect_multiple("bytes of the rows", u64::from(rows.max(1)) * 4, x.len())?;
+        let cols = (x.len() / 4 / u64::from(rows.max(1))) as u32;
+        self.row_op(RowOp::Copy, rows, cols, vec![x.clone()], &[cols], out)
+    }
+
     /// Prepares `out = activation(gate) * up`.
     ///
     /// `gate_up`: f32, `[rows, 2, cols]`, the product with both matrices stacked.
     ///
     /// # Numerics
     /// Error at most `64 * 2^-23 |exact| + 1e-33 |gate up|` for SiLU; for GELU (the tanh form)
-    /// `64 * 2^-23 |gate up|`.
+    /// `64 * 2^-23 |gate up|`. Of the clamped SiLU as of SiLU, with the clamped gate and `1 + up`.
     ///
     /// # Errors
     /// [`Error::Shape`] for an operand of another size.
@@ -185,27 +217,29 @@ impl Gpu {
         self.prepare(&kernel, buffers, (workgroups_per_row(&key), rows))
     }
 
-    /// Prepares `RMSNorm` of each query and key head in place.
+    /// Prepares `RMSNorm` of each query and key head in place, or of all heads together.
     ///
     /// `qkv`: f32, `[rows, heads + 2 kv_heads, head_dim]`, values unchanged; `weights`: f32, `[2,
-    /// head_dim]`, of queries and of keys.
+    /// head_dim]`, of queries and of keys; of all heads together `[heads + kv_heads, head_dim]`.
     ///
     /// # Numerics
-    /// As [`Gpu::rms_norm`].
+    /// As [`Gpu::rms_norm`]; of all heads together `(width / 512 + 16) 2^-23`.
     ///
     /// # Errors
     /// [`Error::Shape`] for operands of another size.
     pub fn head_norm(&self, key: HeadNormKernel, qkv: &Buffer, weights: &Buffer) -> Result<Dispatch> {
         let kernel = Kernel::HeadNorm(key);
         kernel.check(self.info())?;
-        let HeadNormKernel { heads, kv_heads, head_dim, .. } = key;
+        let HeadNormKernel { heads, kv_heads, head_dim, together, .. } = key;
         let width = (u64::from(heads) + 2 * u64::from(kv_heads)) * u64::from(head_dim) * 4;
         expect_multiple("bytes of the rows", width, qkv.len())?;
-        expect_size("bytes of the weights", u64::from(head_dim) * 8, weights.len())?;
+        let norms = if together { u64::from(heads) + u64::from(kv_heads) } else { 2 };
+        expect_size("bytes of the weights", norms * u64::from(head_dim) * 4, weights.len())?;
         let rows = qkv.len() / width;
         check_groups("rows", rows)?;
         check_groups("heads", u64::from(heads) + u64::from(kv_heads))?;
-        self.prepare(&kernel, vec![qkv.clone(), weights.clone()], (heads + kv_heads, rows as u32))
+        let groups = if together { 2 } else { heads + kv_heads };
+        self.prepare(&kernel, vec![qkv.clone(), weights.clone()], (groups, rows as u32))
     }
 
     /// Prepares `x += y`, both f32: equal sizes, or `y` (a bias, a multiple of 4 values) repeated

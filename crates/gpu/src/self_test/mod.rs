@@ -5,6 +5,7 @@
 //! before each launch.
 
 mod attention;
+mod experts;
 mod kv;
 mod products;
 mod rows;
@@ -84,6 +85,7 @@ pub fn run(gpu: &Gpu, seed: u64, rounds: usize) -> Result<Vec<Check>> {
         products::check(gpu, &mut random, &mut report)?;
         rows::check(gpu, &mut random, &mut report)?;
         attention::check(gpu, &mut random, &mut report)?;
+        experts::check(gpu, &mut random, &mut report)?;
     }
     Ok(report.checks)
 }

@@ -49,9 +49,9 @@ pub(super) struct Shape {
 }
 
 /// Activations on the device, with their values as stored.
-struct Input {
-    activations: Activations,
-    values: Vec<f64>,
+pub(super) struct Input {
+    pub(super) activations: Activations,
+    pub(super) values: Vec<f64>,
 }
 
 pub(super) fn product(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape) -> Result<()> {
@@ -90,7 +90,7 @@ pub(super) fn product(gpu: &Gpu, random: &mut Random, report: &mut Report, shape
 }
 
 /// Rows of `rows` values from `first` on in rows of `width`, the rest -7.
-fn placed(found: &[f32], rows: usize, (first, width): (usize, usize)) -> Vec<f32> {
+pub(super) fn placed(found: &[f32], rows: usize, (first, width): (usize, usize)) -> Vec<f32> {
     let mut wide = vec![-7.0; found.len() / rows * width];
     for (to, from) in wide.chunks_exact_mut(width).zip(found.chunks_exact(rows)) {
         to[first..][..rows].copy_from_slice(from);
@@ -183,7 +183,7 @@ fn gemm(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape, path:
 }
 
 /// Tiles that every device with f16 can run.
-const SMALL: CooperativeTile =
+pub(super) const SMALL: CooperativeTile =
     CooperativeTile { batch: 16, rows: 16, depth: 64, across: 1, down: 1, stages: 1 };
 const LARGE: CooperativeTile =
     CooperativeTile { batch: 32, rows: 64, depth: 32, across: 1, down: 2, stages: 2 };
@@ -210,20 +210,20 @@ fn gather(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape) -> 
 }
 
 /// `(n + 16) 2^-23` with the additions per lane `n`.
-fn bound_factor(gpu: &Gpu, shape: Shape) -> f64 {
+pub(super) fn bound_factor(gpu: &Gpu, shape: Shape) -> f64 {
     let Shape { format, cols, batch, .. } = shape;
     let lanes = Tile::choose(format, cols, batch, gpu.target()).lanes;
     let (values, additions) = match format {
         Format::F16 => (8, 8),
         Format::Q4K | Format::Q5K => (32, 2),
-        Format::Q8_0 | Format::Q4_0 | Format::IQ4NL | Format::Q6K => (32, 1),
+        Format::Q8_0 | Format::Q4_0 | Format::IQ4NL | Format::MXFP4 | Format::Q6K => (32, 1),
     };
     let per_lane = (cols / values).div_ceil(lanes) * additions + lanes.ilog2();
     f64::from(per_lane + 16) * f64::from(f32::EPSILON)
 }
 
 /// Sums of products, and sums of their magnitudes; `[batch, rows]`.
-fn exact(shape: Shape, weights: &[f64], x: &[f64]) -> (Vec<f64>, Vec<f64>) {
+pub(super) fn exact(shape: Shape, weights: &[f64], x: &[f64]) -> (Vec<f64>, Vec<f64>) {
     let cols = shape.cols as usize;
     let mut sums = Vec::new();
     let mut magnitudes = Vec::new();
@@ -241,7 +241,7 @@ fn exact(shape: Shape, weights: &[f64], x: &[f64]) -> (Vec<f64>, Vec<f64>) {
     (sums, magnitudes)
 }
 
-fn input(gpu: &Gpu, report: &mut Report, shape: Shape, x: &[f32]) -> Result<Input> {
+pub(super) fn input(gpu: &Gpu, report: &mut Report, shape: Shape, x: &[f32]) -> Result<Input> {
     let buffer = gpu.upload(x)?;
     if !shape.format.takes_quantized() {
         return Ok(Input { activations: buffer.into(), values: x.iter().map(|&x| x.into()).collect() });

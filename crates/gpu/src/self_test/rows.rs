@@ -11,14 +11,17 @@ use crate::rows::{Quantized, RowOutput};
 
 pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     norm(gpu, random, report)?;
-    for activation in [Activation::Silu, Activation::GeluTanh] {
+    let clamped = Activation::ClampedSilu { alpha_bits: 1.702_f32.to_bits(), limit_bits: 7.0_f32.to_bits() };
+    for activation in [Activation::Silu, Activation::GeluTanh, clamped] {
         gated(gpu, random, report, activation)?;
     }
     for layout in [RopeLayout::Halves, RopeLayout::Interleaved] {
         rope(gpu, random, report, layout)?;
     }
     add(gpu, random, report)?;
-    head_norm(gpu, random, report)?;
+    for together in [false, true] {
+        head_norm(gpu, random, report, together)?;
+    }
     copy_row(gpu, random, report)?;
     argmax(gpu, random, report)?;
     largest(gpu, random, report)
@@ -56,6 +59,21 @@ fn norm(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     report.add("add_rms_norm".to_owned(), &text, worst(&found, &exact, |i| bound * exact[i].abs()));
     let residual: Vec<f32> = gpu.download(&x_buffer)?;
     report.add_equal("add_rms_norm: residual".to_owned(), &text, same_bits(&residual, &sum));
+    let scale = 0.22_f32;
+    let x_buffer = gpu.upload(&x)?;
+    let launch =
+        gpu.add_scaled_rms_norm(&x_buffer, (&delta_buffer, scale), &weight_buffer, eps, rows, &target)?;
+    let found = output(gpu, &[&launch], &out)?;
+    let residual: Vec<f32> = gpu.download(&x_buffer)?;
+    let exact: Vec<f64> =
+        x.iter().zip(&delta).map(|(&x, &d)| f64::from(x) + f64::from(scale) * f64::from(d)).collect();
+    let name = "add_scaled_rms_norm";
+    report.add(format!("{name}: residual"), &text, worst(&residual, &exact, |_| 2.0 * EPSILON));
+    let exact = normalized(&residual, &weight, eps);
+    report.add(name.to_owned(), &text, worst(&found, &exact, |i| bound * exact[i].abs()));
+    let copied = poisoned(gpu, x.len())?;
+    let equal = output(gpu, &[&gpu.copy_rows(&x_buffer, rows, &copied.clone().into())?], &copied)?;
+    report.add_equal("copy_rows".to_owned(), &text, same_bits(&equal, &residual));
     Ok(())
 }
 
@@ -93,24 +111,17 @@ fn gated(gpu: &Gpu, random: &mut Random, report: &mut Report, activation: Activa
     let mut x = random.values((2 * rows * cols) as usize);
     x.iter_mut().for_each(|x| *x *= 12.0);
     x[0] = -200.0; // exp and tanh saturate
-    let name = format!("gated {activation:?}").to_lowercase();
+    let name = match activation {
+        Activation::ClampedSilu { .. } => "gated clamped silu".to_owned(),
+        other => format!("gated {other:?}").to_lowercase(),
+    };
     let text = format!("{rows} x {cols}");
     let (mut exact, mut bounds) = (Vec::new(), Vec::new());
     for row in x.chunks_exact(2 * cols as usize) {
         let (gate, up) = row.split_at(cols as usize);
         for (&gate, &up) in gate.iter().zip(up) {
             let (gate, up) = (f64::from(gate), f64::from(up));
-            let (value, scale) = match activation {
-                Activation::Silu => {
-                    let value = gate / (1.0 + (-gate).exp()) * up;
-                    // exp saturates at 80.
-                    (value, value.abs() + 1e-33 / (64.0 * EPSILON) * (gate * up).abs())
-                }
-                Activation::GeluTanh => {
-                    let inner = (2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044_715 * gate.powi(3));
-                    (0.5 * gate * (1.0 + inner.tanh()) * up, (gate * up).abs())
-                }
-            };
+            let (value, scale) = gated_exactly(activation, gate, up);
             exact.push(value);
             bounds.push(64.0 * EPSILON * scale);
         }
@@ -122,6 +133,28 @@ fn gated(gpu: &Gpu, random: &mut Random, report: &mut Report, activation: Activa
     let quantized = Quantized::new(gpu, rows, cols)?;
     gpu.run(&[&gpu.gated(activation, &input, rows, cols, &quantized.clone().into())?])?;
     check_quantized(gpu, report, &format!("{name} to 8 bits"), &quantized, &found)
+}
+
+/// Output of a gate in float64, and the magnitude that its bound refers to.
+fn gated_exactly(activation: Activation, gate: f64, up: f64) -> (f64, f64) {
+    // exp saturates at 80.
+    let magnitude = |value: f64, product: f64| value.abs() + 1e-33 / (64.0 * EPSILON) * product.abs();
+    match activation {
+        Activation::Silu => {
+            let value = gate / (1.0 + (-gate).exp()) * up;
+            (value, magnitude(value, gate * up))
+        }
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044_715 * gate.powi(3));
+            (0.5 * gate * (1.0 + inner.tanh()) * up, (gate * up).abs())
+        }
+        Activation::ClampedSilu { alpha_bits, limit_bits } => {
+            let [alpha, limit] = [alpha_bits, limit_bits].map(|bits| f64::from(f32::from_bits(bits)));
+            let (gate, up) = (gate.min(limit), 1.0 + up.clamp(-limit, limit));
+            let value = gate / (1.0 + (-alpha * gate).exp()) * up;
+            (value, magnitude(value, gate * up))
+        }
+    }
 }
 
 /// Random positions below 100, with angles.
@@ -207,25 +240,35 @@ fn add(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn head_norm(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+fn head_norm(gpu: &Gpu, random: &mut Random, report: &mut Report, together: bool) -> Result<()> {
     let (heads, kv_heads, head_dim) = (random.range(1, 9), random.range(1, 4), 4 * random.range(1, 80));
     let (rows, dim) = (random.range(1, 5) as usize, head_dim as usize);
-    let key = HeadNormKernel { heads, kv_heads, head_dim, eps_bits: 1e-5_f32.to_bits() };
+    let key = HeadNormKernel { heads, kv_heads, head_dim, eps_bits: 1e-5_f32.to_bits(), together };
     let all = (heads + 2 * kv_heads) as usize;
-    let (x, weights) = (random.values(rows * all * dim), random.values(2 * dim));
+    let norms = if together { (heads + kv_heads) as usize } else { 2 };
+    let (x, weights) = (random.values(rows * all * dim), random.values(norms * dim));
     let buffer = gpu.upload(&x)?;
     let found = output(gpu, &[&gpu.head_norm(key, &buffer, &gpu.upload(&weights)?)?], &buffer)?;
     let mut exact = Vec::new();
-    for (index, head) in x.chunks_exact(dim).enumerate() {
+    for row in x.chunks_exact(all * dim).filter(|_| together) {
+        let (queries, rest) = row.split_at(heads as usize * dim);
+        let (keys, values) = rest.split_at(kv_heads as usize * dim);
+        exact.extend(normalized(queries, &weights[..queries.len()], 1e-5));
+        exact.extend(normalized(keys, &weights[queries.len()..], 1e-5));
+        exact.extend(values.iter().map(|&x| f64::from(x)));
+    }
+    for (index, head) in x.chunks_exact(dim).enumerate().filter(|_| !together) {
         match (index % all) as u32 {
             at if at < heads => exact.extend(normalized(head, &weights[..dim], 1e-5)),
             at if at < heads + kv_heads => exact.extend(normalized(head, &weights[dim..], 1e-5)),
             _ => exact.extend(head.iter().map(|&x| f64::from(x))),
         }
     }
-    let bound = (f64::from(head_dim) / 2048.0 + 16.0) * EPSILON;
+    let (width, unit) = if together { (heads * head_dim, 512.0) } else { (head_dim, 2048.0) };
+    let bound = (f64::from(width) / unit + 16.0) * EPSILON;
     let text = format!("{rows} x {heads} + 2 x {kv_heads} heads of {head_dim}");
-    report.add("head_norm".to_owned(), &text, worst(&found, &exact, |i| bound * exact[i].abs()));
+    let name = if together { "head_norm, together" } else { "head_norm" };
+    report.add(name.to_owned(), &text, worst(&found, &exact, |i| bound * exact[i].abs()));
     Ok(())
 }
 

@@ -6,13 +6,18 @@
 //! columns in their order, `side` at a time, so that its bits depend on nothing but its row and its
 //! activations.
 //!
+//! With matrices of experts the activation rows of a workgroup are sorted pairs of a row and an
+//! expert, all of one expert.
+//!
 //! On devices without cooperative matrices the products of the squares are written out: slow, for
 //! tests of everything around them.
 
 use super::Code;
 use super::expand::EXPANDED_UNIT;
+use super::experts::{declare_tile, fetch_tile};
 use super::output::entry;
 use super::weights::Weights;
+use crate::expert_keys::ExpertStack;
 use crate::kernel::{CooperativeKernel, CooperativeTile, Target};
 use crate::repack::Format;
 
@@ -35,13 +40,15 @@ pub(crate) fn cooperative_grid(g: &CooperativeKernel, batch: u32) -> (u32, u32) 
 pub(crate) fn cooperative_bytes(g: &CooperativeKernel, target: Target) -> u32 {
     let CooperativeTile { batch, rows, depth, stages, .. } = g.tile;
     let (side, _) = square(target);
-    let table = if g.format == Format::IQ4NL { 1024 } else { 0 };
+    let table = if g.format.levels().is_some() { 1024 } else { 0 };
     (batch + rows) * stages * (depth + GAP) * 2 + g.tile.subgroups() * side * side * 4 + table
 }
 
 struct Emitter<'a> {
     code: &'a mut Code,
     g: &'a CooperativeKernel,
+    /// Matrices of experts instead of one matrix.
+    stack: Option<&'a ExpertStack>,
     weights: Weights,
     side: u32,
     subgroup: u32,
@@ -50,11 +57,11 @@ struct Emitter<'a> {
     is_scalar: bool,
 }
 
-pub(super) fn emit(code: &mut Code, g: &CooperativeKernel, target: Target) {
+pub(super) fn emit(code: &mut Code, g: &CooperativeKernel, stack: Option<&ExpertStack>, target: Target) {
     let (side, subgroup) = square(target);
     let is_cooperative = target.cooperative.is_some();
     let weights = Weights::new(g.format, target);
-    let mut e = Emitter { code, g, weights, side, subgroup, is_cooperative, is_scalar: side == 8 };
+    let mut e = Emitter { code, g, stack, weights, side, subgroup, is_cooperative, is_scalar: side == 8 };
     e.head();
     e.entry();
     e.stages();
@@ -103,7 +110,8 @@ impl Emitter<'_> {
         };
         self.code.binding(planes, "read", "x", "vec4<f16>");
         self.code.binding(planes + 1, "read", "row_scales", "f32");
-        self.code.binding(planes + 2, "read_write", "y", "f32");
+        let pairs = self.stack.map_or(0, |_| declare_tile(self.code, planes + 2, tile.batch));
+        self.code.binding(planes + 2 + pairs, "read_write", "y", "f32");
         let (element, length) =
             if self.is_scalar { ("f16", tile.depth + GAP) } else { ("vec4<f16>", (tile.depth + GAP) / 4) };
         self.code.line(format!(
@@ -149,15 +157,21 @@ impl Emitter<'_> {
         }
         self.weights.prepare(self.code, self.threads());
         let (across, down) = self.squares();
+        match self.stack {
+            Some(stack) => {
+                fetch_tile(self.code, stack, "x", tile.batch);
+                self.code.line("let filled = arrayLength(&row_scales); // activation rows");
+            }
+            None => self.code.line(format!(
+                "let tile_batch = group.x * {0}u;\nlet filled = count.x * {0}u; // activation rows",
+                tile.batch
+            )),
+        }
         self.code.line(format!(
-            "let tile_batch = group.x * {}u;
-            let tile_row = group.y * {}u;
-            let filled = count.x * {}u; // activation rows
+            "let tile_row = group.y * {}u;
             let own_batch = subgroup / {}u * {}u;
             let own_row = subgroup % {}u * {}u;",
-            tile.batch,
             tile.rows,
-            tile.batch,
             tile.down,
             across * self.side,
             tile.down,
@@ -207,6 +221,7 @@ impl Emitter<'_> {
     fn load(&mut self, stage: &str) {
         let tile = self.g.tile;
         let (words, groups) = self.items();
+        let expert = if self.stack.is_some() { "expert_row + " } else { "" };
         let index = |n: u32, items: u32, threads: u32| {
             let at = if n == 0 { "thread".to_owned() } else { format!("thread + {}u", n * threads) };
             if (n + 1) * threads > items { format!("min({at}, {}u)", items - 1) } else { at }
@@ -217,27 +232,30 @@ impl Emitter<'_> {
                 let per_row = tile.depth / 4;
                 self.code.line(format!(
                     "let p{n} = {at};
-                    let w{n} = quants[min(tile_row + p{n} / {per_row}u, ROWS - 1u) * WORDS
+                    let w{n} = quants[({expert}min(tile_row + p{n} / {per_row}u, ROWS - 1u)) * WORDS
                     + min({stage} * {per_row}u + p{n} % {per_row}u, WORDS - 1u)];"
                 ));
             } else {
                 let per_row = tile.depth / 32;
                 self.code.line(format!(
                     "let p{n} = {at};
-                    let row{n} = min(tile_row + p{n} / {per_row}u, ROWS - 1u) * STEPS;
+                    let row{n} = ({expert}min(tile_row + p{n} / {per_row}u, ROWS - 1u)) * STEPS;
                     let i{n} = min({stage} * {per_row}u + p{n} % {per_row}u, STEPS - 1u);"
                 ));
                 self.weights.load(self.code, n, n);
             }
         }
         for n in 0..words.div_ceil(self.threads()) {
+            let row = match self.stack {
+                Some(stack) => format!("tile_pairs[q{n} / 8u % {}u] / {}u", tile.batch, stack.sharing),
+                None => format!("tile_batch + q{n} / 8u % {}u", tile.batch),
+            };
             self.code.line(format!(
                 "let q{n} = {};
-                let x{n} = x[(({stage} * {}u + q{n} / {}u) * filled + tile_batch + q{n} / 8u % {}u) * 8u + q{n} % 8u];",
+                let x{n} = x[(({stage} * {}u + q{n} / {}u) * filled + {row}) * 8u + q{n} % 8u];",
                 index(n, words, self.threads()),
                 tile.depth / 32,
-                8 * tile.batch,
-                tile.batch
+                8 * tile.batch
             ));
         }
     }
@@ -364,9 +382,16 @@ impl Emitter<'_> {
     fn store(&mut self) {
         let CooperativeKernel { first, .. } = *self.g;
         let (side, square) = (self.side, self.side * self.side);
-        self.code.line(format!(
-            "let batch = arrayLength(&y) / WIDTH;\nlet own = subgroup * {square}u;\nlet column = invocation % {side}u;"
-        ));
+        self.code.line(format!("let own = subgroup * {square}u;\nlet column = invocation % {side}u;"));
+        let (begin, exists, to, source) = match self.stack {
+            Some(stack) => {
+                ("own_batch", "place < own_pairs", "tile_pairs[place]", format!("to / {}u", stack.sharing))
+            }
+            None => {
+                self.code.line("let batch = arrayLength(&y) / WIDTH;");
+                ("tile_batch + own_batch", "place < batch", "place", "to".to_owned())
+            }
+        };
         for (i, j) in self.sums() {
             if self.is_cooperative {
                 self.code.line(format!("coopStoreT(sum{i}_{j}, &sums[own], {side}u);"));
@@ -381,9 +406,10 @@ impl Emitter<'_> {
                 {{
                 let row = tile_row + own_row + {}u + column;
                 for (var o = invocation / {side}u; o < {side}u; o += {}u) {{
-                let to = tile_batch + own_batch + {}u + o;
-                if (to < batch && row < ROWS) {{
-                y[to * WIDTH + {first}u + row] = sums[own + o * {side}u + column] * row_scales[to];
+                let place = {begin} + {}u + o;
+                if ({exists} && row < ROWS) {{
+                let to = {to};
+                y[to * WIDTH + {first}u + row] = sums[own + o * {side}u + column] * row_scales[{source}];
                 }}
                 }}
                 }}

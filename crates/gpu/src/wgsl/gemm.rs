@@ -4,9 +4,15 @@
 //! 16th of both. Each output adds its steps in their order, so that its bits depend on nothing but
 //! its row and its activations.
 
+//!
+//! With matrices of experts the activation rows of a workgroup are sorted pairs of a row and an
+//! expert, all of one expert.
+
 use super::Code;
+use super::experts::{declare_tile, fetch_tile};
 use super::output::entry;
 use super::weights::Weights;
+use crate::expert_keys::ExpertStack;
 use crate::kernel::{GemmKernel, Target};
 use crate::repack::Format;
 
@@ -22,14 +28,65 @@ pub(crate) fn gemm_grid(g: &GemmKernel, batch: u32) -> (u32, u32) {
     (g.rows.div_ceil(TILE_ROWS), batch.div_ceil(g.tile_batch))
 }
 
-pub(super) fn emit(code: &mut Code, g: &GemmKernel, target: Target) {
+pub(super) fn emit(code: &mut Code, g: &GemmKernel, stack: Option<&ExpertStack>, target: Target) {
     let weights = Weights::new(g.format, target);
     let planes = weights.declare(code, g.rows, g.cols);
-    let whole = g.format == Format::F16;
+    head(code, g, stack, planes);
+    entry(code, SIDE * SIDE, None, "");
+    weights.prepare(code, SIDE * SIDE);
+    match stack {
+        Some(stack) => fetch_tile(code, stack, "y", g.tile_batch),
+        None => code.line(format!(
+            "let batch = arrayLength(&x) / (2u * STEPS);\nlet tile_batch = group.y * {}u;",
+            g.tile_batch
+        )),
+    }
+    code.line(format!(
+        "let tile_row = group.x * {TILE_ROWS}u;\nlet r = thread % {SIDE}u;\nlet b = thread / {SIDE}u;"
+    ));
+    let (down, across) = (TILE_ROWS / SIDE, g.tile_batch / SIDE);
+    let sums = || (0..down).flat_map(move |i| (0..across).map(move |j| (i, j)));
+    for (i, j) in sums() {
+        code.line(format!("var sum{i}_{j} = 0.0;"));
+    }
+    code.line(format!("for (var stage = 0u; stage < STEPS; stage += {STAGE}u) {{"));
+    load_weights(code, weights, stack);
+    load_activations(code, g, stack);
+    code.line("workgroupBarrier();");
+    let ragged = !(g.cols / g.format.step_values()).is_multiple_of(STAGE);
+    for k in 0..STAGE {
+        code.line(if ragged { format!("if (stage + {k}u < STEPS) {{") } else { "{".to_owned() });
+        if g.format == Format::F16 {
+            step_f32(code, g, k, (down, across));
+        } else {
+            step_integer(code, g, weights, k, (down, across));
+        }
+        code.line("}");
+    }
+    code.line("workgroupBarrier();\n}");
+    store(code, g, stack, (down, across));
+    code.line("}");
+}
+
+/// Bindings behind the weights, workgroup memory and helpers.
+fn head(code: &mut Code, g: &GemmKernel, stack: Option<&ExpertStack>, planes: u32) {
     let (rows, batch) = (TILE_ROWS * STAGE, g.tile_batch * STAGE);
+    let mut next = planes;
+    let mut bind = |code: &mut Code, access: &str, name: &str, element: &str| {
+        code.binding(next, access, name, element);
+        next += 1;
+        next
+    };
+    let whole = g.format == Format::F16;
+    let behind = if whole {
+        bind(code, "read", "x", "vec4<f32>")
+    } else {
+        bind(code, "read", "x", "vec4<u32>");
+        bind(code, "read", "x_scales", "vec2<u32>")
+    };
+    let pairs = stack.map_or(0, |_| declare_tile(code, behind, g.tile_batch));
+    code.binding(behind + pairs, "read_write", "y", "f32");
     if whole {
-        code.binding(planes, "read", "x", "vec4<f32>");
-        code.binding(planes + 1, "read_write", "y", "f32");
         code.line(format!(
             "var<workgroup> tile_w: array<vec4<f32>, {}>;\nvar<workgroup> tile_x: array<vec4<f32>, {}>;",
             2 * rows,
@@ -41,9 +98,6 @@ pub(super) fn emit(code: &mut Code, g: &GemmKernel, target: Target) {
             }",
         );
     } else {
-        code.binding(planes, "read", "x", "vec4<u32>");
-        code.binding(planes + 1, "read", "x_scales", "vec2<u32>");
-        code.binding(planes + 2, "read_write", "y", "f32");
         code.line(format!(
             "var<workgroup> tile_a: array<vec4<u32>, {rows}>; // first halves of groups
             var<workgroup> tile_c: array<vec4<u32>, {rows}>; // second halves
@@ -54,61 +108,39 @@ pub(super) fn emit(code: &mut Code, g: &GemmKernel, target: Target) {
         ));
         Weights::dot16(code);
     }
-    entry(code, SIDE * SIDE, None, "");
-    weights.prepare(code, SIDE * SIDE);
-    code.line(format!(
-        "let batch = arrayLength(&x) / (2u * STEPS);
-        let tile_row = group.x * {TILE_ROWS}u;
-        let tile_batch = group.y * {}u;
-        let r = thread % {SIDE}u;
-        let b = thread / {SIDE}u;",
-        g.tile_batch
-    ));
-    let (down, across) = (TILE_ROWS / SIDE, g.tile_batch / SIDE);
-    let sums = || (0..down).flat_map(move |i| (0..across).map(move |j| (i, j)));
-    for (i, j) in sums() {
-        code.line(format!("var sum{i}_{j} = 0.0;"));
-    }
-    code.line(format!("for (var stage = 0u; stage < STEPS; stage += {STAGE}u) {{"));
-    load_weights(code, weights);
-    load_activations(code, g);
-    code.line("workgroupBarrier();");
-    let ragged = !(g.cols / g.format.step_values()).is_multiple_of(STAGE);
-    for k in 0..STAGE {
-        code.line(if ragged { format!("if (stage + {k}u < STEPS) {{") } else { "{".to_owned() });
-        if whole {
-            step_f32(code, g, k, (down, across));
-        } else {
-            step_integer(code, g, weights, k, (down, across));
-        }
-        code.line("}");
-    }
-    code.line("workgroupBarrier();\n}");
+}
+
+/// Stores the sums of a thread.
+fn store(code: &mut Code, g: &GemmKernel, stack: Option<&ExpertStack>, (down, across): (u32, u32)) {
     let first = if g.first == 0 { String::new() } else { format!("{}u + ", g.first) };
     for j in 0..across {
-        code.line(format!("if (tile_batch + b + {}u < batch) {{", j * SIDE));
+        let to = format!("b + {}u", j * SIDE);
+        let (exists, row) = match stack {
+            Some(_) => (format!("{to} < own_pairs"), format!("tile_pairs[{to}]")),
+            None => (format!("tile_batch + {to} < batch"), format!("(tile_batch + {to})")),
+        };
+        code.line(format!("if ({exists}) {{"));
         for i in 0..down {
             code.line(format!(
-                "if (tile_row + r + {row}u < ROWS) {{
-                y[(tile_batch + b + {}u) * {width}u + {first}tile_row + r + {row}u] = sum{i}_{j};
+                "if (tile_row + r + {at}u < ROWS) {{
+                y[{row} * {width}u + {first}tile_row + r + {at}u] = sum{i}_{j};
                 }}",
-                j * SIDE,
-                row = i * SIDE,
+                at = i * SIDE,
                 width = g.width
             ));
         }
         code.line("}");
     }
-    code.line("}");
 }
 
 /// The first threads unpack a step of a row each.
-fn load_weights(code: &mut Code, weights: Weights) {
+fn load_weights(code: &mut Code, weights: Weights, stack: Option<&ExpertStack>) {
     let rows = TILE_ROWS;
+    let expert = if stack.is_some() { "expert_row + " } else { "" };
     code.line(format!(
         "if (thread < {}u) {{
         let i0 = min(stage + thread / {rows}u, STEPS - 1u);
-        let row0 = min(tile_row + thread % {rows}u, ROWS - 1u) * STEPS;",
+        let row0 = ({expert}min(tile_row + thread % {rows}u, ROWS - 1u)) * STEPS;",
         rows * STAGE
     ));
     weights.load(code, 0, 0);
@@ -137,14 +169,18 @@ fn load_weights(code: &mut Code, weights: Weights) {
 }
 
 /// The last threads load a step of an activation row each.
-fn load_activations(code: &mut Code, g: &GemmKernel) {
+fn load_activations(code: &mut Code, g: &GemmKernel, stack: Option<&ExpertStack>) {
     let n = g.tile_batch;
     let before = SIDE * SIDE - n * STAGE;
+    let row = match stack {
+        Some(stack) => format!("tile_pairs[at % {n}u] / {}u", stack.sharing),
+        None => format!("min(tile_batch + at % {n}u, batch - 1u)"),
+    };
     code.line(format!(
         "if (thread >= {before}u) {{
         let at = thread - {before}u;
         let i = min(stage + at / {n}u, STEPS - 1u);
-        let row = min(tile_batch + at % {n}u, batch - 1u);"
+        let row = {row};"
     ));
     if g.format == Format::F16 {
         code.line(format!(

@@ -9,6 +9,7 @@ mod code;
 mod cooperative;
 mod elementwise;
 mod expand;
+mod experts;
 mod gemm;
 mod heads;
 mod kv;
@@ -28,10 +29,11 @@ pub(crate) use attention::{
 pub(crate) use code::Code;
 pub(crate) use cooperative::{cooperative_bytes, cooperative_grid, expanded, square};
 pub(crate) use elementwise::{ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS};
+pub(crate) use experts::{LOGIT_ROWS, PAIR_THREADS, logit_outputs};
 pub(crate) use gemm::gemm_grid;
 pub(crate) use kv::rope_kv_groups;
 pub(crate) use largest::LARGEST_CANDIDATES;
-pub(crate) use product::{grid, group_grid, workgroup_bytes as product_workgroup_bytes};
+pub(crate) use product::{expert_grid, grid, group_grid, workgroup_bytes as product_workgroup_bytes};
 pub(crate) use rows::workgroups_per_row;
 pub(crate) use tiled::{TILED_HEAD_DIM, TILED_SPLIT_TOKENS, choose_tile_heads, tiled_bytes, tiled_grid};
 pub(crate) use weights::GATHER_THREADS;
@@ -44,9 +46,17 @@ impl Kernel {
         let mut code = Code::default();
         code.line(format!("// {}", self.name()));
         match self {
-            Kernel::Product(p) => product::emit(&mut code, p, target),
-            Kernel::Gemm(g) => gemm::emit(&mut code, g, target),
-            Kernel::Cooperative(g) => cooperative::emit(&mut code, g, target),
+            Kernel::Product(p) => product::emit(&mut code, p, None, target),
+            Kernel::Gemm(g) => gemm::emit(&mut code, g, None, target),
+            Kernel::Cooperative(g) => cooperative::emit(&mut code, g, None, target),
+            Kernel::ExpertProduct(p, stack) => product::emit(&mut code, p, Some(stack), target),
+            Kernel::ExpertGemm(g, stack) => gemm::emit(&mut code, g, Some(stack), target),
+            Kernel::ExpertCooperative(g, stack) => cooperative::emit(&mut code, g, Some(stack), target),
+            Kernel::RouterLogits(k) => experts::logits(&mut code, k),
+            Kernel::Route(r) => experts::route(&mut code, r),
+            Kernel::SortPairs(k) => experts::sort(&mut code, k),
+            Kernel::ExpertAffine(k) => experts::affine(&mut code, k),
+            Kernel::ExpertSum(k) => experts::sum(&mut code, k),
             Kernel::Expand(e) => expand::emit(&mut code, e),
             Kernel::Gather(g) => weights::gather(&mut code, g, target),
             Kernel::Rows(r) => rows::emit(&mut code, r, target),

@@ -8,9 +8,13 @@
 //! lanes' sums are added by a butterfly of shuffles within a subgroup, then over subgroups in their
 //! order (or by a tree in workgroup memory without subgroups).
 
+//!
+//! With matrices of experts a workgroup has one pair of a row and an expert, whose matrix it reads.
+
 use super::Code;
 use super::output::{add8, entry, subgroup_sum};
 use super::weights::Weights;
+use crate::expert_keys::ExpertStack;
 use crate::kernel::{MAX_BATCH, Product, Target};
 use crate::repack::Format;
 
@@ -20,6 +24,11 @@ pub(super) const GRID_X: u32 = 32_768;
 /// Grid of a product.
 pub(crate) fn group_grid(p: &Product) -> (u32, u32) {
     grid(groups(p))
+}
+
+/// Grid of a product of `pairs` pairs of a row and an expert.
+pub(crate) fn expert_grid(p: &Product, pairs: u32) -> (u32, u32) {
+    (groups(p), pairs)
 }
 
 /// Workgroups that have something to compute.
@@ -44,7 +53,7 @@ pub(crate) fn grid(groups: u32) -> (u32, u32) {
 
 /// Bytes of workgroup memory.
 pub(crate) fn workgroup_bytes(p: &Product, subgroup: Option<u32>) -> u32 {
-    4 * partial_sums(p, subgroup) + if p.format == Format::IQ4NL { 1024 } else { 0 }
+    4 * partial_sums(p, subgroup) + if p.format.levels().is_some() { 1024 } else { 0 }
 }
 
 fn partial_sums(p: &Product, subgroup: Option<u32>) -> u32 {
@@ -59,12 +68,14 @@ fn partial_sums(p: &Product, subgroup: Option<u32>) -> u32 {
 struct Emitter<'a> {
     code: &'a mut Code,
     p: &'a Product,
+    /// Matrices of experts instead of one matrix.
+    stack: Option<&'a ExpertStack>,
     weights: Weights,
     target: Target,
 }
 
-pub(super) fn emit(code: &mut Code, p: &Product, target: Target) {
-    let mut e = Emitter { code, p, weights: Weights::new(p.format, target), target };
+pub(super) fn emit(code: &mut Code, p: &Product, stack: Option<&ExpertStack>, target: Target) {
+    let mut e = Emitter { code, p, stack, weights: Weights::new(p.format, target), target };
     e.head();
     e.helpers();
     e.entry();
@@ -80,15 +91,16 @@ pub(super) fn emit(code: &mut Code, p: &Product, target: Target) {
 impl Emitter<'_> {
     fn head(&mut self) {
         let p = self.p;
-        let planes = self.weights.declare(self.code, p.rows, p.cols);
-        if p.format == Format::F16 {
-            self.code.binding(planes, "read", "x", "vec4<f32>");
-            self.code.binding(planes + 1, "read_write", "y", "f32");
-        } else {
-            self.code.binding(planes, "read", "x", "vec4<u32>");
-            self.code.binding(planes + 1, "read", "x_scales", "vec2<u32>");
-            self.code.binding(planes + 2, "read_write", "y", "f32");
+        let mut next = self.weights.declare(self.code, p.rows, p.cols);
+        let inputs: &[_] = match p.format {
+            Format::F16 => &[("x", "vec4<f32>")],
+            _ => &[("x", "vec4<u32>"), ("x_scales", "vec2<u32>")],
+        };
+        for (name, element) in inputs.iter().chain(self.stack.map(|_| &("experts", "u32"))) {
+            self.code.binding(next, "read", name, element);
+            next += 1;
         }
+        self.code.binding(next, "read_write", "y", "f32");
         let sums = partial_sums(p, self.target.subgroup);
         if sums > 0 {
             self.code.line(format!("var<workgroup> partial: array<f32, {sums}>;"));
@@ -110,10 +122,18 @@ impl Emitter<'_> {
         let tile = self.p.tile;
         entry(self.code, tile.threads(), self.target.subgroup, "");
         self.weights.prepare(self.code, tile.threads());
-        self.code.line(format!(
-            "let lane = thread % {lanes}u;\nlet team = thread / {lanes}u;\nlet index = group.y * {GRID_X}u + group.x;",
-            lanes = tile.lanes,
-        ));
+        self.code.line(format!("let lane = thread % {0}u;\nlet team = thread / {0}u;", tile.lanes));
+        match self.stack {
+            Some(stack) => self.code.line(format!(
+                "let index = group.x;
+                let expert_row = min(experts[group.y], {}u) * ROWS;
+                let words = group.y / {sharing}u * 2u * STEPS;
+                let groups = group.y / {sharing}u * STEPS;",
+                stack.experts - 1,
+                sharing = stack.sharing
+            )),
+            None => self.code.line(format!("let index = group.y * {GRID_X}u + group.x;")),
+        }
         let index = match parts(self.p) {
             1 => "index".to_owned(),
             parts => {
@@ -133,7 +153,8 @@ impl Emitter<'_> {
         for r in 0..tile.rows {
             let row =
                 if self.ragged() { format!("min(first + {r}u, ROWS - 1u)") } else { format!("first + {r}u") };
-            self.code.line(format!("let row{r} = ({row}) * STEPS;"));
+            let expert = if self.stack.is_some() { "expert_row + " } else { "" };
+            self.code.line(format!("let row{r} = ({expert}{row}) * STEPS;"));
         }
         for (r, b) in self.sums() {
             self.code.line(format!("var sum{r}_{b} = 0.0;"));
@@ -142,7 +163,7 @@ impl Emitter<'_> {
 
     /// True if some weight rows of the grid do not exist.
     fn ragged(&self) -> bool {
-        let (x, y) = group_grid(self.p);
+        let (x, y) = if self.stack.is_some() { expert_grid(self.p, 1) } else { group_grid(self.p) };
         !self.p.rows.is_multiple_of(self.p.tile.rows_per_workgroup()) || x * y > groups(self.p)
     }
 
@@ -206,7 +227,8 @@ impl Emitter<'_> {
     /// Words of activations, with the scales and sums of quantized ones.
     fn load_activations(&mut self, u: u32, b: u32) {
         let name = format!("{u}_{b}");
-        let (words, groups) = if parts(self.p) == 1 { ("", "") } else { ("words + ", "groups + ") };
+        let at_first = parts(self.p) == 1 && self.stack.is_none();
+        let (words, groups) = if at_first { ("", "") } else { ("words + ", "groups + ") };
         if self.p.format == Format::F16 {
             self.code.line(format!(
                 "let low{name} = x[{words}{b}u * 2u * STEPS + 2u * i{u}];
@@ -292,7 +314,11 @@ impl Emitter<'_> {
 
     /// The output value of an activation row of the workgroup and a weight row.
     fn out(&self, b: &str, row: &str) -> String {
-        let b = if parts(self.p) == 1 { b.to_owned() } else { format!("(first_x + {b})") };
+        let b = match self.stack {
+            Some(_) => "group.y".to_owned(),
+            None if parts(self.p) == 1 => b.to_owned(),
+            None => format!("(first_x + {b})"),
+        };
         match (self.p.width, self.p.first) {
             (width, 0) => format!("y[{b} * {width}u + {row}]"),
             (width, first) => format!("y[{b} * {width}u + {first}u + {row}]"),

@@ -18,7 +18,7 @@ pub(crate) fn workgroups_per_row(r: &RowKernel) -> u32 {
 }
 
 fn normalizes(r: &RowKernel) -> bool {
-    matches!(r.op, RowOp::RmsNorm(_) | RowOp::AddRmsNorm(_))
+    matches!(r.op, RowOp::RmsNorm(_) | RowOp::AddRmsNorm(_) | RowOp::AddScaledRmsNorm { .. })
 }
 
 pub(super) fn emit(code: &mut Code, r: &RowKernel, target: Target) {
@@ -37,9 +37,10 @@ pub(super) fn emit(code: &mut Code, r: &RowKernel, target: Target) {
     code.line("let row = group.y;");
     match r.op {
         RowOp::RmsNorm(eps) | RowOp::AddRmsNorm(eps) => norm(code, r, f32::from_bits(eps), &output),
+        RowOp::AddScaledRmsNorm { eps_bits, .. } => norm(code, r, f32::from_bits(eps_bits), &output),
         RowOp::Copy => single(code, &output, "x[row * WORDS + word]"),
         RowOp::Gated(_) => {
-            let value = "activate(x[row * 2u * WORDS + word]) * x[row * 2u * WORDS + WORDS + word]";
+            let value = "activate(x[row * 2u * WORDS + word], x[row * 2u * WORDS + WORDS + word])";
             single(code, &output, value);
         }
     }
@@ -50,7 +51,9 @@ fn head(code: &mut Code, r: &RowKernel, output: &Output) {
     let inputs: &[(&str, &str)] = match r.op {
         RowOp::Copy | RowOp::Gated(_) => &[("read", "x")],
         RowOp::RmsNorm(_) => &[("read", "x"), ("read", "weight")],
-        RowOp::AddRmsNorm(_) => &[("read_write", "x"), ("read", "delta"), ("read", "weight")],
+        RowOp::AddRmsNorm(_) | RowOp::AddScaledRmsNorm { .. } => {
+            &[("read_write", "x"), ("read", "delta"), ("read", "weight")]
+        }
     };
     for (index, (access, name)) in (0..).zip(inputs) {
         code.binding(index, access, name, "vec4<f32>");
@@ -63,14 +66,22 @@ fn head(code: &mut Code, r: &RowKernel, output: &Output) {
 }
 
 fn activate(code: &mut Code, activation: Activation) {
-    code.line("fn activate(x: vec4<f32>) -> vec4<f32> {");
+    code.line("fn activate(x: vec4<f32>, up: vec4<f32>) -> vec4<f32> {");
     match activation {
         // Bounds keep exp and tanh within the range that every driver computes.
-        Activation::Silu => code.line("return x / (1.0 + exp(min(-x, vec4<f32>(80.0))));"),
+        Activation::Silu => code.line("return x / (1.0 + exp(min(-x, vec4<f32>(80.0)))) * up;"),
         Activation::GeluTanh => code.line(
             "let inner = 0.7978845608 * fma(0.044715 * x * x, x, x);
-            return 0.5 * x * (1.0 + tanh(clamp(inner, vec4<f32>(-15.0), vec4<f32>(15.0))));",
+            return 0.5 * x * (1.0 + tanh(clamp(inner, vec4<f32>(-15.0), vec4<f32>(15.0)))) * up;",
         ),
+        Activation::ClampedSilu { alpha_bits, limit_bits } => code.line(format!(
+            "let limit = vec4<f32>({limit:?});
+            let gate = min(x, limit);
+            let factor = 1.0 + clamp(up, -limit, limit);
+            return gate / (1.0 + exp(min(-{alpha:?} * gate, vec4<f32>(80.0)))) * factor;",
+            limit = f32::from_bits(limit_bits),
+            alpha = f32::from_bits(alpha_bits),
+        )),
     }
     code.line("}");
 }
@@ -98,13 +109,14 @@ fn norm(code: &mut Code, r: &RowKernel, eps: f32, output: &Output) {
     }
     for s in 0..steps {
         code.line(format!("if (word{s} < WORDS) {{\nweight{s} = weight[word{s}];"));
-        if matches!(r.op, RowOp::AddRmsNorm(_)) {
-            code.line(format!(
-                "value{s} = x[row * WORDS + word{s}] + delta[row * WORDS + word{s}];
-                x[row * WORDS + word{s}] = value{s};"
-            ));
-        } else {
-            code.line(format!("value{s} = x[row * WORDS + word{s}];"));
+        let (x, delta) = (format!("x[row * WORDS + word{s}]"), format!("delta[row * WORDS + word{s}]"));
+        match r.op {
+            RowOp::AddRmsNorm(_) => code.line(format!("value{s} = {x} + {delta};\n{x} = value{s};")),
+            RowOp::AddScaledRmsNorm { scale_bits, .. } => code.line(format!(
+                "value{s} = fma(vec4<f32>({:?}), {delta}, {x});\n{x} = value{s};",
+                f32::from_bits(scale_bits)
+            )),
+            _ => code.line(format!("value{s} = {x};")),
         }
         code.line("}");
     }

@@ -21,7 +21,7 @@ impl Tile {
             match format {
                 Format::F16 => (1, 4),
                 Format::Q8_0 => (1, 2),
-                Format::Q4_0 | Format::IQ4NL | Format::Q5K => (1, if long { 1 } else { 2 }),
+                Format::Q4_0 | Format::IQ4NL | Format::MXFP4 | Format::Q5K => (1, if long { 1 } else { 2 }),
                 Format::Q4K => (1, 1),
                 Format::Q6K => (2, if long { 4 } else { 1 }),
             }
@@ -29,7 +29,7 @@ impl Tile {
             match format {
                 Format::F16 => (4, 2),
                 Format::Q8_0 => (2, 2),
-                Format::Q4_0 | Format::IQ4NL => (if long { 4 } else { 2 }, 2),
+                Format::Q4_0 | Format::IQ4NL | Format::MXFP4 => (if long { 4 } else { 2 }, 2),
                 Format::Q4K | Format::Q5K | Format::Q6K => (4, 1),
             }
         };

@@ -3,7 +3,7 @@
 
 use super::Code;
 use crate::kernel::{GatherKernel, Target};
-use crate::repack::{Format, IQ4_NL_LEVELS};
+use crate::repack::Format;
 
 /// Weights of one format on a device.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +26,7 @@ impl Weights {
         match self.format {
             Format::F16 => vec![quants],
             Format::Q8_0 | Format::Q4_0 | Format::IQ4NL => vec![quants, ("scales", half)],
+            Format::MXFP4 => vec![quants, ("exponents", "u32")],
             Format::Q4K => vec![quants, ("headers", "vec4<u32>")],
             Format::Q5K => vec![quants, ("headers", "vec4<u32>"), ("high", "u32")],
             Format::Q6K => vec![quants, ("factors", "u32"), ("high", "vec2<u32>"), ("scales", half)],
@@ -46,15 +47,16 @@ impl Weights {
         for (index, (name, element)) in (0..).zip(&planes) {
             code.binding(index, "read", name, element);
         }
-        if self.format == Format::IQ4NL {
-            levels(code);
+        if let Some(values) = self.format.levels() {
+            levels(code, values);
         }
         planes.len() as u32
     }
 
-    /// Fills the table of `IQ4_NL` in workgroup memory, at the begin of the entry point.
+    /// Fills the table of levels, if the format has one, in workgroup memory, at the begin of the
+    /// entry point.
     pub(super) fn prepare(self, code: &mut Code, threads: u32) {
-        if self.format == Format::IQ4NL {
+        if self.format.levels().is_some() {
             code.line(format!(
                 "for (var i = thread; i < 256u; i += {threads}u) {{
                 pairs[i] = level(i & 15u) | (level(i >> 4u) << 8u);
@@ -78,6 +80,11 @@ impl Weights {
         match self.format {
             Format::F16 => (),
             Format::Q8_0 | Format::Q4_0 | Format::IQ4NL => self.load_half(code, &name, &at),
+            // Half of the power of two; the two smallest ones become zero.
+            Format::MXFP4 => code.line(format!(
+                "let power{name} = (exponents[({at}) >> 2u] >> ((({at}) & 3u) * 8u)) & 0xffu;
+                let d{name} = bitcast<f32>((max(power{name}, 1u) - 1u) << 23u);"
+            )),
             Format::Q4K | Format::Q5K => code.line(format!("let f{name} = headers[({at}) >> 3u];")),
             Format::Q6K => {
                 code.line(format!("let f{name} = factors[({at}) >> 1u] >> ((i{u} & 1u) * 16u);"));
@@ -104,7 +111,7 @@ impl Weights {
         let name = format!("{u}_{r}");
         match self.format {
             Format::F16 | Format::Q8_0 => return,
-            Format::IQ4NL => {
+            Format::IQ4NL | Format::MXFP4 => {
                 for part in ["x", "y", "z", "w"] {
                     code.line(format!("let e{part}{name} = expand(w{name}.{part});"));
                 }
@@ -182,7 +189,7 @@ impl Weights {
         let (first, second) =
             (format!("(bitcast<i32>(g{name}.y << 16u) >> 16u)"), format!("(bitcast<i32>(g{name}.y) >> 16u)"));
         match self.format {
-            Format::F16 | Format::Q8_0 | Format::IQ4NL => (),
+            Format::F16 | Format::Q8_0 | Format::IQ4NL | Format::MXFP4 => (),
             Format::Q6K => code.line(format!("let k{name} = 32 * {first};\nlet l{name} = 32 * {second};")),
             _ => code.line(format!("let t{name} = {first} + {second};")),
         }
@@ -193,7 +200,7 @@ impl Weights {
         let (first, second) = (format!("dot16(a{w}, low{x})"), format!("dot16(c{w}, high{x})"));
         code.line(match self.format {
             Format::F16 => format!("{sum} = add8({sum}, w{w}, low{x}, high{x});"),
-            Format::Q8_0 | Format::IQ4NL => {
+            Format::Q8_0 | Format::IQ4NL | Format::MXFP4 => {
                 format!("{sum} = fma(d{w} * s{x}, f32({first} + {second}), {sum});")
             }
             Format::Q4_0 => format!("{sum} = fma(d{w} * s{x}, f32({first} + {second} - 8 * t{x}), {sum});"),
@@ -212,7 +219,7 @@ impl Weights {
     pub(super) fn bytes(self, code: &mut Code) {
         let (flip, offset) = match self.format {
             // The sign bit turned over: `byte + 128`.
-            Format::Q8_0 | Format::IQ4NL => ("0x64806480u", "1152.0h"),
+            Format::Q8_0 | Format::IQ4NL | Format::MXFP4 => ("0x64806480u", "1152.0h"),
             Format::Q4_0 => ("0x64006400u", "1032.0h"),
             Format::Q6K => ("0x64006400u", "1056.0h"),
             _ => ("0x64006400u", "1024.0h"),
@@ -261,7 +268,9 @@ impl Weights {
         match self.format {
             // Two values per word.
             Format::F16 => format!("unpack2x16float(w{name}.{part})"),
-            Format::Q8_0 | Format::IQ4NL => format!("{scale} * vec4<f32>(unpack4xI8({bytes}))"),
+            Format::Q8_0 | Format::IQ4NL | Format::MXFP4 => {
+                format!("{scale} * vec4<f32>(unpack4xI8({bytes}))")
+            }
             Format::Q4_0 => format!("{scale} * ({unsigned} - 8.0)"),
             Format::Q4K | Format::Q5K => {
                 format!("fma(vec4<f32>({scale}), {unsigned}, vec4<f32>(-m{name}))")
@@ -274,10 +283,10 @@ impl Weights {
     }
 }
 
-/// The levels of `IQ4_NL` by pairs: `expand` gives the levels of a word's low and high nibbles.
-fn levels(code: &mut Code) {
+/// The levels of a format by pairs: `expand` gives the levels of a word's low and high nibbles.
+fn levels(code: &mut Code, values: &[i8; 16]) {
     let word = |i: usize| {
-        let bytes = std::array::from_fn(|j| IQ4_NL_LEVELS[4 * i + j] as u8);
+        let bytes = std::array::from_fn(|j| values[4 * i + j] as u8);
         format!("{:#x}u", u32::from_le_bytes(bytes))
     };
     code.line(format!(

@@ -21,6 +21,7 @@ fn products_agree_with_the_cpu() {
         (Format::Q8_0, WeightFormat::Q8_0),
         (Format::Q4_0, WeightFormat::Q4_0),
         (Format::IQ4NL, WeightFormat::IQ4NL),
+        (Format::MXFP4, WeightFormat::MXFP4),
         (Format::Q4K, WeightFormat::Q4K),
         (Format::Q5K, WeightFormat::Q5K),
         (Format::Q6K, WeightFormat::Q6K),

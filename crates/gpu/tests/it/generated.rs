@@ -4,9 +4,10 @@
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{
     Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel,
-    CooperativeTile, ExpandKernel, Format, GatherKernel, GemmKernel, HeadNormKernel, Kernel, KvFormat,
-    LargestKernel, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout,
-    RowKernel, RowOp, Target, Tile, TiledAttentionKernel,
+    CooperativeTile, ExpandKernel, ExpertAffineKernel, ExpertStack, ExpertSumKernel, Format, GatherKernel,
+    GemmKernel, HeadNormKernel, Kernel, KvFormat, LargestKernel, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel,
+    Product, RopeKernel, RopeKvKernel, RopeLayout, RouterKernel, RouterLogitsKernel, RouterScoring,
+    RowKernel, RowOp, SortKernel, SumStart, Target, Tile, TiledAttentionKernel,
 };
 
 const TARGETS: [Target; 7] = [
@@ -84,6 +85,8 @@ pub(crate) fn kernels() -> Vec<Kernel> {
         }
     }
     kernels.extend(row_kernels());
+    kernels.extend(expert_products());
+    kernels.extend(expert_kernels());
     kernels.extend(attention_kernels());
     kernels
 }
@@ -91,8 +94,10 @@ pub(crate) fn kernels() -> Vec<Kernel> {
 fn row_kernels() -> Vec<Kernel> {
     let mut kernels = Vec::new();
     let eps = 1e-5_f32.to_bits();
-    let gated = [RowOp::Gated(Activation::Silu), RowOp::Gated(Activation::GeluTanh)];
-    for op in [RowOp::Copy, RowOp::RmsNorm(eps), RowOp::AddRmsNorm(eps)].into_iter().chain(gated) {
+    let clamped = Activation::ClampedSilu { alpha_bits: 1.702_f32.to_bits(), limit_bits: 7.0_f32.to_bits() };
+    let gated = [Activation::Silu, Activation::GeluTanh, clamped].map(RowOp::Gated);
+    let scaled = RowOp::AddScaledRmsNorm { eps_bits: eps, scale_bits: 0.22_f32.to_bits() };
+    for op in [RowOp::Copy, RowOp::RmsNorm(eps), RowOp::AddRmsNorm(eps), scaled].into_iter().chain(gated) {
         for quantize in [false, true] {
             kernels.push(Kernel::Rows(RowKernel { op, cols: 4096, quantize }));
         }
@@ -106,7 +111,20 @@ fn row_kernels() -> Vec<Kernel> {
         Kernel::Add(AddKernel { values: 4097, period: 4097 }),
         Kernel::Add(AddKernel { values: 4096, period: 1024 }),
         Kernel::CopyRow(4096),
-        Kernel::HeadNorm(HeadNormKernel { heads: 8, kv_heads: 2, head_dim: 128, eps_bits: eps }),
+        Kernel::HeadNorm(HeadNormKernel {
+            heads: 8,
+            kv_heads: 2,
+            head_dim: 128,
+            eps_bits: eps,
+            together: false,
+        }),
+        Kernel::HeadNorm(HeadNormKernel {
+            heads: 8,
+            kv_heads: 2,
+            head_dim: 128,
+            eps_bits: eps,
+            together: true,
+        }),
         Kernel::Argmax(ArgmaxKernel { width: 128_256, values: 128_003 }),
         Kernel::ArgmaxMerge(126),
         Kernel::Largest(LargestKernel {
@@ -120,6 +138,76 @@ fn row_kernels() -> Vec<Kernel> {
         Kernel::Largest(LargestKernel { width: 700, candidates: 691, is_first: true, is_last: true }),
         Kernel::Read(4096),
     ]);
+    kernels
+}
+
+/// Products with the matrices of experts, of all formats.
+fn expert_products() -> Vec<Kernel> {
+    let mut kernels = Vec::new();
+    for format in Format::ALL {
+        for (rows, cols, experts, sharing) in [(1536, 2048, 128, 8), (2050, 768, 60, 1)] {
+            let stack = ExpertStack { experts, sharing };
+            let (width, first) = (rows + 64, 64);
+            for (own, lanes) in [(1, 64), (4, 128)] {
+                let tile = Tile { rows: own, lanes, teams: 2, unroll: 2 };
+                let product = Product { format, rows, cols, batch: 1, width, first, tile };
+                kernels.push(Kernel::ExpertProduct(product, stack));
+            }
+            for tile_batch in [16, 64] {
+                let gemm = GemmKernel { format, rows, cols, width, first, tile_batch };
+                kernels.push(Kernel::ExpertGemm(gemm, stack));
+            }
+            for tile in COOPERATIVE {
+                let product = CooperativeKernel { format, rows, cols, width, first, tile };
+                kernels.push(Kernel::ExpertCooperative(product, stack));
+            }
+        }
+    }
+    kernels
+}
+
+/// Routers of all kinds, and what stands around products of experts.
+fn expert_kernels() -> Vec<Kernel> {
+    let mut kernels = Vec::new();
+    for scoring in [
+        RouterScoring::Softmax,
+        RouterScoring::Sigmoid,
+        RouterScoring::ChosenSoftmax,
+        RouterScoring::ChosenSigmoid,
+        RouterScoring::SparseMixer,
+    ] {
+        for (experts, used, groups, scale) in [
+            (8, 2, None, 1.0_f32),
+            (128, 8, Some((8, 4)), 2.5),
+            (64, 1, Some((64, 3)), 1.0),
+            (512, 10, None, 1.0),
+        ] {
+            for (biased, renormalize) in [(false, true), (true, false)] {
+                kernels.push(Kernel::Route(RouterKernel {
+                    experts,
+                    used,
+                    width: experts + 1,
+                    scoring,
+                    groups,
+                    biased,
+                    renormalize,
+                    scale_bits: scale.to_bits(),
+                }));
+            }
+        }
+    }
+    for (biased, batch) in [(false, 1), (true, 4)] {
+        kernels.push(Kernel::RouterLogits(RouterLogitsKernel { outputs: 61, cols: 2048, biased, batch }));
+    }
+    for (weighted, biased) in [(true, false), (false, true), (true, true)] {
+        kernels.push(Kernel::ExpertAffine(ExpertAffineKernel { experts: 32, cols: 2880, weighted, biased }));
+    }
+    for start in [SumStart::Zero, SumStart::Output, SumStart::GatedOutput { width: 61, at: 60 }] {
+        for weighted in [true, false] {
+            kernels.push(Kernel::ExpertSum(ExpertSumKernel { cols: 2048, used: 8, weighted, start }));
+        }
+    }
+    kernels.push(Kernel::SortPairs(SortKernel { experts: 128, pairs: 4096, tile: 32 }));
     kernels
 }
 
@@ -167,7 +255,7 @@ fn attention_kernels() -> Vec<Kernel> {
 /// Kernels for the targets that can run them; for cooperative matrices those that use them.
 fn all() -> impl Iterator<Item = (Kernel, Target)> {
     let runs = |kernel: &Kernel, target: Target| match kernel {
-        Kernel::Cooperative(_) => target.f16,
+        Kernel::Cooperative(_) | Kernel::ExpertCooperative(..) => target.f16,
         // Not with the squares of 8 of Metal.
         Kernel::TiledAttention(_) => target.f16 && target.cooperative != Some(8),
         Kernel::Expand(_) => target.f16 && target.cooperative.is_none(),
@@ -262,7 +350,8 @@ fn sums_have_an_order_of_their_own() {
         }
         let shared = match kernel {
             Kernel::Product(_) | Kernel::Cooperative(_) | Kernel::TiledAttention(_) => true,
-            Kernel::Rows(r) => r.quantize || matches!(r.op, RowOp::RmsNorm(_) | RowOp::AddRmsNorm(_)),
+            Kernel::ExpertProduct(..) | Kernel::ExpertCooperative(..) => true,
+            Kernel::Rows(r) => r.quantize || !matches!(r.op, RowOp::Copy | RowOp::Gated(_)),
             Kernel::Attention(a) => a.output == AttentionOutput::Quantized,
             Kernel::MergeSplits(m) => m.quantize,
             _ => false,
