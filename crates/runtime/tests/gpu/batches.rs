@@ -13,6 +13,7 @@ use ruvllm::{
 use ruvllm_testkit::model_data;
 use serde_json::json;
 
+use crate::mixtures::mixture;
 use crate::support::{chain, gpu_with, options, tiny};
 
 /// Prompt number `seed` of `n` tokens.
@@ -147,6 +148,16 @@ fn sequences_of_a_batch_have_the_bits_that_they_have_alone() {
     join_and_leave(tiny("gemma2", "model-F16.gguf"), &[20, 90, 3], 1);
     join_and_leave(tiny("phi3", "model-F16.gguf"), &[12, 120, 35], 1);
     join_and_leave(tiny("qwen2", "model-F16.gguf"), &[9, 64], 1);
+}
+
+#[test]
+fn sequences_of_a_mixture_have_the_bits_that_they_have_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let prompts: Vec<usize> = (0..10).map(|i| 2 + i * 5).collect();
+    // Products of pairs, and of sorted pairs.
+    for (mix, prompts, sequences) in [("Q4_0", &prompts[..], 1), ("Q4_K_M", &prompts[..5], 64)] {
+        join_and_leave(mixture(mix, folder.path()), prompts, sequences);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ruvllm::{GpuOptions, InferenceBackend, TokenId};
 use ruvllm_testkit::model_data;
@@ -123,29 +123,90 @@ fn decoded_tokens_have_the_logits_of_prompts() {
     }
 }
 
-/// Forms of published configurations, read from folders.
-#[test]
-fn forms() {
-    let form = |name: &str| -> PathBuf { model_data("forms").join(name) };
-    // The folders have no tokenizer, and their tokens are numbers.
-    let folder = tempfile::tempdir().expect("a folder");
-    let tokenizer = folder.path().join("tokenizer.json");
+/// Forms of published configurations that the kernels have.
+const FORMS: [&str; 29] = [
+    "exaone4",
+    "exaone4_full",
+    "gemma",
+    "gemma2_without_caps",
+    "gemma3_every_third",
+    "gemma3_transformers5",
+    "glm4",
+    "glm4moe",
+    "glm4moe_plain",
+    "granite",
+    "granitehybrid_attention",
+    "granitemoe",
+    "granitemoeshared",
+    "llama4_dense",
+    "llama_biases",
+    "llama_dynamic",
+    "ministral3",
+    "mistral3",
+    "mixtral",
+    "olmo2",
+    "olmo3",
+    "olmoe",
+    "phi3_partial",
+    "qwen2_windows_above",
+    "qwen2moe",
+    "qwen3_listed_windows",
+    "qwen3moe",
+    "qwen3moe_fused",
+    "smollm3",
+];
+
+/// Forms that are refused, with the feature that the refusal names.
+const REFUSED: [(&str, &str); 23] = [
+    ("deepseek2", "latent attention"),
+    ("deepseek3", "latent attention"),
+    ("falcon_h1", "a state"),
+    ("falcon_h1_normed", "a state"),
+    ("gemma3n", "residual streams"),
+    ("gemma3n_widths", "residual streams"),
+    ("gemma4_alike", ""),
+    ("gemma4_keys", ""),
+    ("gemma4_moe", "beside a feed-forward network"),
+    ("gemma4_shared", ""),
+    ("gpt_oss", "attention sinks"),
+    ("gpt_oss_mxfp4", "attention sinks"),
+    ("granitehybrid", "a state"),
+    ("granitehybrid_moe", "a state"),
+    ("lfm2", "a state"),
+    ("llama4", "within chunks"),
+    ("mistral4", "latent attention"),
+    ("nemotron_h", ""),
+    ("nemotron_h_moe", ""),
+    ("phimoe", "layer norms"),
+    ("qwen35", "a state"),
+    ("qwen35moe", "a state"),
+    ("qwen3next", "a state"),
+];
+
+fn form(name: &str) -> PathBuf {
+    model_data("forms").join(name)
+}
+
+/// Options for folders, which have no tokenizer: their tokens are numbers.
+fn form_options(folder: &Path) -> GpuOptions {
+    let tokenizer = folder.join("tokenizer.json");
     let model = json!({ "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" });
     let text = json!({ "version": "1.0", "added_tokens": [], "model": model }).to_string();
     fs::write(&tokenizer, text).expect("written");
-    let mut seen = 0;
-    for entry in fs::read_dir(form("")).expect("the forms") {
-        let path = entry.expect("an entry").path();
-        if !path.is_dir() {
-            continue;
-        }
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let options = GpuOptions { context: None, tokenizer: Some(tokenizer.clone()), ..options() };
-        let Some(result) = crate::support::try_load(path.clone().into(), &options) else { return };
-        let backend = result.unwrap_or_else(|error| panic!("{name}: {}", crate::support::chain(&error)));
-        let (tokens, expected) = form_reference(&path);
+    GpuOptions { context: None, tokenizer: Some(tokenizer), ..options() }
+}
+
+/// Logits behind prompts of every fifth length, and greedy tokens.
+#[test]
+fn forms() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = form_options(folder.path());
+    for name in FORMS {
+        let Some(backend) = gpu_with(form(name), &options) else { return };
+        let Form { tokens, logits, greedy } = Form::read(name);
         let vocab = backend.config().vocab_size;
-        for (row, expected) in expected.chunks_exact(vocab).enumerate() {
+        let mut largest = 0.0_f64;
+        for (row, expected) in logits.chunks_exact(vocab).enumerate() {
             if row * 5 >= backend.context_length() {
                 println!("{name}: the context ends at {}", backend.context_length());
                 break;
@@ -156,18 +217,73 @@ fn forms() {
             let go_on = &mut || ControlFlow::Continue(());
             let found = session.prefill(&tokens[..=row * 5], 7, go_on).expect("logits");
             let error = error(found.expect("not cancelled"), expected);
+            largest = largest.max(error);
             assert!(error <= TOLERANCE, "{name}: logits at {}: {error}", row * 5);
         }
-        seen += 1;
+        println!("{name}: largest error {largest:.1e} of the largest logit");
+        if tokens.len() + greedy.len() <= backend.context_length() {
+            let mut session = backend.session(tokens.len() + greedy.len()).expect("a sequence");
+            assert_eq!(greedy_on_host(&mut *session, &tokens, greedy.len()), greedy, "{name}");
+        }
     }
-    assert_eq!(seen, 11, "forms");
 }
 
-/// The prompt of a form, and the logits at every fifth position.
-fn form_reference(path: &std::path::Path) -> (Vec<TokenId>, Vec<f64>) {
-    let bytes = fs::read(path.join("expected.safetensors")).expect("the logits");
-    let file = SafeTensors::deserialize(&bytes).expect("a valid file");
-    let data = file.tensor("ids").expect("the ids").data();
-    let tokens = data.as_chunks::<4>().0.iter().map(|&bytes| u32::from_le_bytes(bytes)).collect();
-    (tokens, doubles(path.join("expected.safetensors")).remove("logits").expect("the logits"))
+/// Token by token, as decode computes them.
+#[test]
+fn decoded_tokens_of_mixtures_have_the_logits_of_prompts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = form_options(folder.path());
+    for name in ["glm4moe", "granitemoeshared", "olmoe", "qwen2moe", "qwen3moe"] {
+        let Some(backend) = gpu_with(form(name), &options) else { return };
+        let Form { tokens, logits, .. } = Form::read(name);
+        let vocab = backend.config().vocab_size;
+        let mut session = backend.session(tokens.len()).expect("a sequence");
+        for (position, &token) in tokens.iter().enumerate() {
+            let found = session.forward(&[token]).expect("logits");
+            if position % 5 == 0 {
+                let error = error(found, &logits[position / 5 * vocab..][..vocab]);
+                assert!(error <= TOLERANCE, "{name}: logits at {position}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn other_forms_are_refused_by_feature() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = form_options(folder.path());
+    let known: Vec<&str> = FORMS.into_iter().chain(REFUSED.map(|(name, _)| name)).collect();
+    for entry in fs::read_dir(form("")).expect("the forms") {
+        let entry = entry.expect("an entry");
+        let name = entry.file_name().to_string_lossy().into_owned();
+        assert!(!entry.path().is_dir() || known.contains(&name.as_str()), "{name} is in no list");
+    }
+    for (name, feature) in REFUSED {
+        let Some(result) = crate::support::try_load(form(name).into(), &options) else { return };
+        let error = result.map(|_| ()).expect_err(name);
+        let message = crate::support::chain(&error);
+        assert!(matches!(error, ruvllm::Error::UnsupportedByBackend { .. }), "{name}: {message}");
+        assert!(message.contains(feature) && message.contains("CPU only"), "{name}: {message}");
+    }
+}
+
+/// The prompt of a form, the logits at every fifth position, and the greedy tokens behind it.
+struct Form {
+    tokens: Vec<TokenId>,
+    logits: Vec<f64>,
+    greedy: Vec<TokenId>,
+}
+
+impl Form {
+    fn read(name: &str) -> Self {
+        let path = form(name).join("expected.safetensors");
+        let bytes = fs::read(&path).expect("the logits");
+        let file = SafeTensors::deserialize(&bytes).expect("a valid file");
+        let ids = |name: &str| {
+            let data = file.tensor(name).expect("ids").data();
+            data.as_chunks::<4>().0.iter().map(|&bytes| u32::from_le_bytes(bytes)).collect()
+        };
+        let logits = doubles(path).remove("logits").expect("the logits");
+        Self { tokens: ids("ids"), logits, greedy: ids("greedy") }
+    }
 }

@@ -9,6 +9,7 @@ mod drafts;
 mod families;
 mod kv;
 mod memory;
+mod mixtures;
 mod prefixes;
 mod quantized;
 mod refused;

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use ruvllm::{BackendSession, Error, GpuOptions, InferenceBackend, TokenId};
 
+use crate::mixtures::mixture;
 use crate::support::{chain, gpu, gpu_with, greedy_on_device, greedy_on_host, options, prompt_logits, tiny};
 
 fn tokens(n: usize) -> Vec<TokenId> {
@@ -16,9 +17,12 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 
 #[test]
 fn bits_of_a_prompt_do_not_depend_on_its_cut_or_its_blocks() {
-    for name in ["llama", "gemma3"] {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tiny = ["llama", "gemma3"].map(|name| tiny(name, "model-F16.gguf"));
+    for path in tiny.into_iter().chain([mixture("Q8_0", folder.path())]) {
+        let name = path.display().to_string();
         let options = GpuOptions { kv_tokens: Some(1024), ..options() };
-        let Some(backend) = gpu_with(tiny(name, "model-F16.gguf"), &options) else { return };
+        let Some(backend) = gpu_with(path, &options) else { return };
         let prompt = tokens(300);
         let whole = prompt_logits(&backend, &prompt, 512);
         assert!(whole.iter().all(|x| x.is_finite()));

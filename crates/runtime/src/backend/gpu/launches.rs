@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use ruvllm_gpu::{
-    Activation, Activations, AttentionKernel, Buffer, Dispatch, Gpu, HeadNormKernel, Result, RopeKernel,
-    RopeKvKernel, RopeLayout, RowOutput, Sequences,
+    Activation, Activations, AttentionKernel, Buffer, Dispatch, Format, Gpu, HeadNormKernel, Result,
+    RopeKernel, RopeKvKernel, RopeLayout, RowOutput, Sequences,
 };
 use ruvllm_models::ModelConfig;
 
 use super::pool::{Angles, KvPool};
 use super::rows::Rows;
-use super::weights::{DeviceLayer, DeviceWeights, Projection};
+use super::uploads::Projection;
+use super::weights::{DeviceLayer, DeviceWeights, Network};
 
 /// Kind of a pass: selects GEMM or GEMV kernels (ADR-0033).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -124,29 +125,30 @@ impl Parts<'_> {
     }
 }
 
-struct Builder<'a> {
-    parts: Parts<'a>,
-    phase: Phase,
+pub(super) struct Builder<'a> {
+    pub(super) parts: Parts<'a>,
+    pub(super) phase: Phase,
     /// Rows of the pass, later only those whose logits are computed.
-    rows: Arc<Rows>,
+    pub(super) rows: Arc<Rows>,
     operands: &'a Operands,
     /// Output of attention or FFN that is not added to the residual stream yet.
     pending: Option<Buffer>,
-    launches: Vec<Dispatch>,
+    pub(super) launches: Vec<Dispatch>,
 }
 
 impl Builder<'_> {
     /// Norm, queries, keys and values, RoPE, KV write.
     fn keys(&mut self, index: usize, layer: &DeviceLayer) -> Result<()> {
         let Parts { gpu, config, pool, angles, .. } = self.parts;
-        self.norm(&layer.attention_norm, &layer.qkv)?;
+        self.norm(layer.attention_norm.as_ref(), layer.qkv.formats())?;
         let rows = Arc::clone(&self.rows);
         self.project(&layer.qkv, |format| rows.normed.of(format), &rows.qkv)?;
         let (heads, kv_heads) = (config.n_heads as u32, config.n_kv_heads as u32);
         let head_dim = config.head_dim as u32;
-        if let Some(weights) = &layer.head_norms {
-            let key = HeadNormKernel { heads, kv_heads, head_dim, eps_bits: config.norm_eps.to_bits() };
-            self.launches.push(gpu.head_norm(key, &rows.qkv, weights)?);
+        if let Some(norms) = &layer.head_norms {
+            let (eps_bits, together) = (config.norm_eps.to_bits(), norms.together);
+            let key = HeadNormKernel { heads, kv_heads, head_dim, eps_bits, together };
+            self.launches.push(gpu.head_norm(key, &rows.qkv, &norms.weights)?);
         }
         let layout = match config.decoder.rope_layout {
             ruvllm_kernels::rope::RopeLayout::Halves => RopeLayout::Halves,
@@ -198,42 +200,64 @@ impl Builder<'_> {
         self.behind(layer.attention_post_norm.as_ref())
     }
 
-    /// The gated feed-forward network.
+    /// The feed-forward network, the experts or both.
     fn feed_forward(&mut self, layer: &DeviceLayer) -> Result<()> {
-        let Parts { gpu, config, activation, .. } = self.parts;
-        self.norm(&layer.ffn_norm, &layer.gate_up)?;
-        let rows = Arc::clone(&self.rows);
-        self.project(&layer.gate_up, |format| rows.normed.of(format), &rows.gate_up)?;
-        let (n, cols) = (rows.n, config.ffn_dim as u32);
-        self.launches.extend(rows.gated.fill(gpu, layer.down.formats(), true, |out| {
-            Ok(vec![gpu.gated(activation, &rows.gate_up, n, cols, out)?])
-        })?);
-        self.project(&layer.down, |format| rows.gated.of(format), &rows.delta)?;
+        let network = layer.network.iter().flat_map(|network| network.gate_up.formats());
+        // Routers read f32, as matrices in F16.
+        let router = layer.experts.iter().map(|_| Format::F16);
+        let experts = layer.experts.iter().flat_map(|experts| experts.gate_up.formats());
+        self.norm(layer.ffn_norm.as_ref(), network.chain(router).chain(experts))?;
+        if let Some(network) = &layer.network {
+            self.network(network)?;
+        }
+        if let Some(experts) = &layer.experts {
+            self.mixture(experts, layer.network.is_some())?;
+        }
         self.behind(layer.ffn_post_norm.as_ref())
+    }
+
+    /// A gated feed-forward network.
+    fn network(&mut self, network: &Network) -> Result<()> {
+        let Parts { gpu, activation, .. } = self.parts;
+        let (rows, cols) = (Arc::clone(&self.rows), network.gate_up.outputs / 2);
+        let own = rows.network(cols);
+        self.project(&network.gate_up, |format| rows.normed.of(format), &own.gate_up)?;
+        self.launches.extend(own.gated.fill(gpu, network.down.formats(), true, |out| {
+            Ok(vec![gpu.gated(activation, &own.gate_up, rows.n, cols, out)?])
+        })?);
+        self.project(&network.down, |format| own.gated.of(format), &rows.delta)
     }
 
     /// Final norm and logits.
     fn output(&mut self) -> Result<()> {
         let weights = self.parts.weights;
-        self.norm(&weights.output_norm, &weights.output)?;
+        self.norm(Some(&weights.output_norm), weights.output.formats())?;
         let rows = Arc::clone(&self.rows);
         // Rows of decode in both phases.
         self.phase = Phase::Decode;
         self.project(&weights.output, |format| rows.normed.of(format), &self.operands.logits)
     }
 
-    /// Adds the pending output to the residual stream and normalizes it for a projection.
-    fn norm(&mut self, weight: &Buffer, before: &Projection) -> Result<()> {
+    /// Adds the pending output to the residual stream and normalizes it, if there are weights for
+    /// that, for matrices of `formats`.
+    fn norm(&mut self, weight: Option<&Buffer>, formats: impl Iterator<Item = Format>) -> Result<()> {
         let Parts { gpu, config, .. } = self.parts;
         let (rows, pending) = (Arc::clone(&self.rows), self.pending.take());
-        let eps = config.norm_eps;
+        let (eps, n, x) = (config.norm_eps, rows.n, &rows.residual);
+        // Post-norms have the factor in their weights.
+        let scale = if config.decoder.post_norms { 1.0 } else { config.decoder.residual_scale };
         let norm = |out: &RowOutput| {
-            Ok(vec![match &pending {
-                Some(delta) => gpu.add_rms_norm(&rows.residual, delta, weight, eps, rows.n, out)?,
-                None => gpu.rms_norm(&rows.residual, weight, eps, rows.n, out)?,
-            }])
+            Ok(match (weight, &pending) {
+                (Some(weight), Some(delta)) if scale != 1.0 => {
+                    vec![gpu.add_scaled_rms_norm(x, (delta, scale), weight, eps, n, out)?]
+                }
+                (Some(weight), Some(delta)) => vec![gpu.add_rms_norm(x, delta, weight, eps, n, out)?],
+                (Some(weight), None) => vec![gpu.rms_norm(x, weight, eps, n, out)?],
+                (None, Some(delta)) => vec![gpu.add(x, delta)?, gpu.copy_rows(x, n, out)?],
+                (None, None) => vec![gpu.copy_rows(x, n, out)?],
+            })
         };
-        self.launches.extend(rows.normed.fill(gpu, before.formats(), true, norm)?);
+        self.launches.extend(rows.normed.fill(gpu, formats, true, norm)?);
         Ok(())
     }
 

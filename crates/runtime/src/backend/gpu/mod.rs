@@ -2,9 +2,9 @@
 //! [`InferenceBackend`].
 //!
 //! ```text
-//! Model (GGUF file or folder) ──► DeviceWeights (weights)   KvPool, Angles (pool)
+//! Model (GGUF file or folder) ──► DeviceWeights (weights, experts; uploads)   KvPool, Angles (pool)
 //!                                        └───────┬────────────────┘
-//! GpuSession, GpuBatch ──► Passes (executor) ──► Pass: prepared launches (launches) over Rows (rows)
+//! GpuSession, GpuBatch ──► Passes (executor) ──► Pass: prepared launches (launches, mixture) over Rows (rows)
 //! ```
 //!
 //! Passes of one size share prepared launches; positions, slots and block tables are in buffers.
@@ -12,13 +12,16 @@
 mod batch;
 mod blocks;
 mod executor;
+mod experts;
 mod largest;
 mod launches;
+mod mixture;
 mod pool;
 mod refusal;
 mod report;
 mod rows;
 mod session;
+mod uploads;
 mod weights;
 
 use std::fmt;
@@ -353,7 +356,7 @@ fn upload(
     let config = model.config();
     refusal::check(config)?;
     let kv_format = refusal::kv_format(options.kv, config.head_dim)?;
-    let activation = refusal::activation(config)?;
+    let activation = refusal::activation(config.decoder.activation)?;
     let context = refusal::context(config, options.context, USUAL_CONTEXT)?;
     let start = Instant::now();
     let (weights, uploads) = DeviceWeights::allocate(&gpu, model)?;

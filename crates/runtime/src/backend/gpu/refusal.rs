@@ -1,8 +1,8 @@
 //! Reasons to refuse a model.
 
-use ruvllm_gpu::KvFormat;
+use ruvllm_gpu::{KvFormat, MAX_EXPERTS, MAX_USED_EXPERTS};
 use ruvllm_kv_cache::KvPolicy;
-use ruvllm_models::{Activation, ModelConfig};
+use ruvllm_models::{Activation, Experts, ModelConfig};
 
 use super::pool::format_of;
 use crate::error::Error;
@@ -59,11 +59,15 @@ pub(super) fn device_error(action: String, error: ruvllm_gpu::Error) -> Error {
     }
 }
 
-/// Activation function of the feed-forward network.
-pub(super) fn activation(config: &ModelConfig) -> Result<ruvllm_gpu::Activation, Refusal> {
-    match config.decoder.activation {
+/// Activation function of a feed-forward network.
+pub(super) fn activation(activation: Activation) -> Result<ruvllm_gpu::Activation, Refusal> {
+    match activation {
         Activation::SwiGlu => Ok(ruvllm_gpu::Activation::Silu),
         Activation::GeGlu => Ok(ruvllm_gpu::Activation::GeluTanh),
+        Activation::ClampedSwiGlu { alpha, limit } => Ok(ruvllm_gpu::Activation::ClampedSilu {
+            alpha_bits: alpha.to_bits(),
+            limit_bits: limit.to_bits(),
+        }),
         other => Err(Refusal::Unsupported(format!("no GPU kernel has the activation {other:?}"))),
     }
 }
@@ -85,8 +89,24 @@ pub(super) fn kv_format(policy: KvPolicy, head_dim: usize) -> Result<KvFormat, R
 
 /// Checks that the kernels have what the model computes, and its sizes.
 pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
-    if let Some(feature) = config.decoder.unusual_feature() {
-        return Err(Refusal::Unsupported(format!("it has {feature}, which runs on the CPU only")));
+    let unsupported =
+        |feature: &str| Err(Refusal::Unsupported(format!("it has {feature}, which runs on the CPU only")));
+    let decoder = &config.decoder;
+    if let Some(feature) = decoder.experts.as_ref().and_then(unsupported_experts) {
+        return unsupported(&feature);
+    }
+    if decoder.residual_scale != 1.0 && !decoder.input_norms && !decoder.post_norms {
+        return unsupported("a factor of what layers add to the residual stream, without norms");
+    }
+    // Unusual features that the kernels have.
+    let mut rest = decoder.clone();
+    rest.experts = None;
+    rest.residual_scale = 1.0;
+    rest.input_norms = true;
+    rest.row_norms = false;
+    rest.unit_head_norms = false;
+    if let Some(feature) = rest.unusual_feature() {
+        return unsupported(&feature);
     }
     let head_dim = config.head_dim;
     if head_dim > MAX_HEAD_DIM || !head_dim.is_multiple_of(8) {
@@ -94,7 +114,13 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
             "its heads have {head_dim} values and the GPU kernels take multiples of 8 up to {MAX_HEAD_DIM}"
         )));
     }
-    for (name, width) in [("model", config.model_dim), ("feed-forward network", config.ffn_dim)] {
+    let experts = |width: fn(&Experts) -> usize| config.decoder.experts.as_ref().map_or(0, width);
+    for (name, width) in [
+        ("model", config.model_dim),
+        ("feed-forward network", config.ffn_dim),
+        ("feed-forward network of layers without experts", experts(|experts| experts.dense_dim)),
+        ("experts", experts(|experts| experts.ffn_dim)),
+    ] {
         if !width.is_multiple_of(4) {
             return Err(Refusal::Unsupported(format!(
                 "its {name} has width {width} and the GPU kernels take multiples of 4"
@@ -102,6 +128,19 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+/// Form of a mixture that no kernel supports.
+fn unsupported_experts(experts: &Experts) -> Option<String> {
+    let Experts { count, used, .. } = *experts;
+    if experts.is_beside {
+        return Some(format!("a mixture of {count} experts beside a feed-forward network"));
+    }
+    if !experts.activation.is_gated() {
+        return Some("experts without a gate".to_owned());
+    }
+    (count > MAX_EXPERTS as usize || used > MAX_USED_EXPERTS as usize)
+        .then(|| format!("{used} of {count} experts, more than {MAX_USED_EXPERTS} of {MAX_EXPERTS}"))
 }
 
 /// Context length: `wanted`, or at most `usual`, within what the backend computes correctly.
@@ -118,5 +157,42 @@ pub(super) fn context(config: &ModelConfig, wanted: Option<usize>, usual: usize)
         ))),
         Some(wanted) => Ok(wanted),
         None => Ok(usual.min(limit)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruvllm_models::HfFolder;
+    use ruvllm_testkit::model_data;
+
+    use super::*;
+
+    #[track_caller]
+    fn assert_refused(part: &str, change: impl FnOnce(&mut ModelConfig)) {
+        let folder = HfFolder::open(model_data("forms/qwen3moe")).expect("a folder");
+        let mut config = ModelConfig::from_checkpoint(&folder).expect("a configuration");
+        check(&config).expect("it is supported");
+        change(&mut config);
+        let message = check(&config).expect_err(part).to_string();
+        assert!(message.contains(part) && message.contains("CPU only"), "{message}");
+    }
+
+    fn experts(config: &mut ModelConfig) -> &mut Experts {
+        config.decoder.experts.as_mut().expect("a mixture")
+    }
+
+    #[test]
+    fn forms_of_mixtures_without_kernels_are_refused_by_name() {
+        assert_refused("3 of 1025 experts", |config| experts(config).count = 1025);
+        assert_refused("33 of 64 experts", |config| {
+            (experts(config).count, experts(config).used) = (64, 33);
+        });
+        assert_refused("beside a feed-forward network", |config| experts(config).is_beside = true);
+        assert_refused("without a gate", |config| experts(config).activation = Activation::SquaredRelu);
+        assert_refused("a factor of what layers add", |config| {
+            (config.decoder.residual_scale, config.decoder.input_norms) = (0.5, false);
+        });
+        assert_refused("layer norms", |config| config.decoder.layer_norms = true);
+        assert_refused("attention sinks", |config| config.decoder.sinks = true);
     }
 }

@@ -1,8 +1,8 @@
 //! Activation buffers on the device, shared by all layers and all passes with the same number of
 //! rows.
 
-use ruvllm_gpu::{Buffer, Dispatch, Format, Gpu, KvRows, Quantized, Result, RowOutput};
-use ruvllm_models::ModelConfig;
+use ruvllm_gpu::{Buffer, Choices, Dispatch, Format, Gpu, KvRows, Quantized, Result, RowOutput, SortedPairs};
+use ruvllm_models::{Experts, ModelConfig};
 
 /// Input rows of products: f32 for F16 matrices, 8 bits for quantized ones.
 #[derive(Debug)]
@@ -40,12 +40,66 @@ impl Input {
         }
     }
 
+    /// Rows in f32, once filled for a format that reads them.
+    pub(super) fn values(&self) -> &Buffer {
+        &self.f32
+    }
+
     /// Rows in the form that a matrix of `format` reads.
     pub(super) fn of(&self, format: Format) -> ruvllm_gpu::Activations {
         match self.q8.as_ref().filter(|_| format.takes_quantized()) {
             Some(q8) => q8.clone().into(),
             None => self.f32.clone().into(),
         }
+    }
+}
+
+/// Activations within a feed-forward network of one width.
+#[derive(Debug)]
+pub(super) struct NetworkRows {
+    /// `[n, 2, width]`.
+    pub(super) gate_up: Buffer,
+    /// `[n, width]`.
+    pub(super) gated: Input,
+    width: u32,
+}
+
+/// Choices and activations of the experts of a mixture.
+#[derive(Debug)]
+pub(super) struct ExpertRows {
+    /// Logits of the router, and behind them those of the gate of the shared experts.
+    pub(super) logits: Buffer,
+    pub(super) choices: Choices,
+    /// Pairs of a row and an expert by expert.
+    pub(super) sorted: SortedPairs,
+    /// `[pairs, 2, ffn_dim]`.
+    pub(super) gate_up: Buffer,
+    /// `[pairs, ffn_dim]`.
+    pub(super) gated: Input,
+    /// `[pairs, model_dim]`.
+    pub(super) down: Buffer,
+}
+
+impl NetworkRows {
+    fn new(gpu: &Gpu, n: u32, width: usize) -> Result<Self> {
+        let (gate_up, gated) = (zeroed(gpu, n, 2 * width)?, Input::new(gpu, n, width)?);
+        Ok(Self { gate_up, gated, width: width as u32 })
+    }
+}
+
+impl ExpertRows {
+    fn new(gpu: &Gpu, spec: &Experts, model_dim: usize, n: u32) -> Result<Self> {
+        let choices = Choices::new(gpu, n, spec.used as u32)?;
+        let pairs = choices.pairs();
+        let outputs = spec.count + usize::from(spec.shared_gate && spec.shared_dim > 0);
+        Ok(Self {
+            logits: zeroed(gpu, n, outputs)?,
+            sorted: SortedPairs::new(gpu, &choices, spec.count as u32)?,
+            choices,
+            gate_up: zeroed(gpu, pairs, 2 * spec.ffn_dim)?,
+            gated: Input::new(gpu, pairs, spec.ffn_dim)?,
+            down: zeroed(gpu, pairs, model_dim)?,
+        })
     }
 }
 
@@ -65,10 +119,12 @@ pub(super) struct Rows {
     pub(super) post: Buffer,
     pub(super) qkv: Buffer,
     pub(super) queries: Buffer,
-    pub(super) gate_up: Buffer,
     pub(super) normed: Input,
     pub(super) attended: Input,
-    pub(super) gated: Input,
+    /// One for each width of the networks of every token.
+    networks: Vec<NetworkRows>,
+    /// In mixtures of experts.
+    experts: Option<ExpertRows>,
 }
 
 impl Rows {
@@ -76,6 +132,13 @@ impl Rows {
         let (dim, query, kv) = (config.model_dim, config.query_dim(), config.kv_dim());
         let indices = || gpu.zeroed(u64::from(n) * 4);
         let post = if config.decoder.post_norms { dim } else { 0 };
+        let experts = config.decoder.experts.as_ref();
+        let mut widths = match experts {
+            Some(spec) => vec![spec.dense_dim, spec.shared_dim],
+            None => vec![config.ffn_dim],
+        };
+        widths.retain(|&width| width > 0);
+        widths.dedup();
         Ok(Self {
             n,
             tokens: indices()?,
@@ -86,11 +149,25 @@ impl Rows {
             post: zeroed(gpu, n, post)?,
             qkv: zeroed(gpu, n, query + 2 * kv)?,
             queries: zeroed(gpu, n, query)?,
-            gate_up: zeroed(gpu, n, 2 * config.ffn_dim)?,
             normed: Input::new(gpu, n, dim)?,
             attended: Input::new(gpu, n, query)?,
-            gated: Input::new(gpu, n, config.ffn_dim)?,
+            networks: widths
+                .into_iter()
+                .map(|width| NetworkRows::new(gpu, n, width))
+                .collect::<Result<_>>()?,
+            experts: experts.map(|spec| ExpertRows::new(gpu, spec, dim, n)).transpose()?,
         })
+    }
+
+    /// Activations within a network of this width, which a layer of the model has.
+    pub(super) fn network(&self, width: u32) -> &NetworkRows {
+        let network = self.networks.iter().find(|network| network.width == width);
+        network.expect("networks have the widths of the configuration")
+    }
+
+    /// Activations of the experts of a mixture.
+    pub(super) fn experts(&self) -> &ExpertRows {
+        self.experts.as_ref().expect("the model is a mixture")
     }
 }
 

@@ -1,0 +1,176 @@
+//! Mixtures of experts on the device: a router and the stacked matrices of all experts.
+
+use ruvllm_gpu::{Activation, Buffer, ExpertMatrix, Format, RouterKernel, RouterScoring};
+use ruvllm_kernels::quant::PackedMatrix;
+use ruvllm_models::{ExpertLinears, ExpertWeights, Experts, Scoring};
+
+use super::refusal::{self, Refusal};
+use super::uploads::{Uploader, stored_format};
+
+/// Matrices of experts with one input, and their offset in the output row.
+#[derive(Debug)]
+pub(super) struct ExpertPart {
+    pub(super) matrix: ExpertMatrix,
+    pub(super) first: u32,
+}
+
+/// Projections of one input by experts: `[outputs]` values per pair of a row and an expert.
+#[derive(Debug)]
+pub(super) struct ExpertProjection {
+    /// Gate and up of one format are stored as one matrix per expert.
+    pub(super) parts: Vec<ExpertPart>,
+    pub(super) outputs: u32,
+    /// `[experts, outputs]`.
+    pub(super) bias: Option<Buffer>,
+}
+
+/// The experts of a layer.
+#[derive(Debug)]
+pub(super) struct DeviceExperts {
+    pub(super) key: RouterKernel,
+    /// `[experts, model_dim]`, and behind it the direction of the gate of the shared experts.
+    pub(super) router: Buffer,
+    pub(super) router_bias: Option<Buffer>,
+    pub(super) selection_bias: Option<Buffer>,
+    pub(super) gate_up: ExpertProjection,
+    pub(super) down: ExpertProjection,
+    pub(super) activation: Activation,
+    /// Weights multiply the inputs of experts instead of their outputs.
+    pub(super) weighs_inputs: bool,
+    /// The output of the shared experts is multiplied by the sigmoid of the last logit.
+    pub(super) shared_gate: bool,
+}
+
+impl DeviceExperts {
+    /// Allocates the experts of a layer whose tensors `name` names.
+    pub(super) fn allocate<'m>(
+        uploader: &mut Uploader<'_, 'm>,
+        spec: &Experts,
+        name: &dyn Fn(&str) -> String,
+        weights: &'m ExpertWeights,
+        has_shared: bool,
+    ) -> Result<Self, Refusal> {
+        let missing = || Refusal::Unsupported("its experts have no gate".to_owned());
+        let gate = weights.gate.as_ref().ok_or_else(missing)?;
+        let [gate_name, up_name, down_name] =
+            ["ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"].map(name);
+        let (up, down) = (&weights.up, &weights.down);
+        let both: Vec<_> = gate.weights.iter().zip(&up.weights).flat_map(|(gate, up)| [gate, up]).collect();
+        let is_one_format = stored_format(&gate.weights[0]) == stored_format(&up.weights[0]);
+        let parts = if is_one_format && uploader.fits(&both) {
+            vec![part(uploader, spec, &format!("{gate_name}, {up_name}"), both, 0)?]
+        } else {
+            let width = spec.ffn_dim as u32;
+            vec![
+                part(uploader, spec, &gate_name, gate.weights.iter().collect(), 0)?,
+                part(uploader, spec, &up_name, up.weights.iter().collect(), width)?,
+            ]
+        };
+        let gate_up = ExpertProjection {
+            parts,
+            outputs: 2 * spec.ffn_dim as u32,
+            bias: biases(uploader, spec, &[gate, up])?,
+        };
+        let down_part = part(uploader, spec, &down_name, down.weights.iter().collect(), 0)?;
+        let down = ExpertProjection {
+            outputs: down_part.matrix.rows(),
+            parts: vec![down_part],
+            bias: biases(uploader, spec, &[down])?,
+        };
+        let shared_gate = weights.shared_gate.as_deref().filter(|_| has_shared);
+        Ok(Self {
+            key: router_key(spec, weights.selection_bias.is_some(), shared_gate.is_some())?,
+            router: uploader.vector(&router(&weights.router.weights, shared_gate))?,
+            router_bias: match &weights.router.bias {
+                Some(bias) if shared_gate.is_some() => Some(uploader.vector(&[bias, &[0.0][..]].concat())?),
+                bias => uploader.optional(bias.as_deref())?,
+            },
+            selection_bias: uploader.optional(weights.selection_bias.as_deref())?,
+            gate_up,
+            down,
+            activation: refusal::activation(spec.activation)?,
+            weighs_inputs: spec.weighs_inputs,
+            shared_gate: shared_gate.is_some(),
+        })
+    }
+
+    /// Bytes of the matrices on the device.
+    pub(super) fn bytes(&self) -> u64 {
+        let parts = self.gate_up.parts.iter().chain(&self.down.parts);
+        self.router.len() + parts.map(|part| part.matrix.matrix().bytes()).sum::<u64>()
+    }
+}
+
+impl ExpertProjection {
+    /// Formats of its matrices.
+    pub(super) fn formats(&self) -> impl Iterator<Item = Format> {
+        self.parts.iter().map(|part| part.matrix.matrix().format())
+    }
+}
+
+fn router_key(spec: &Experts, biased: bool, has_gate: bool) -> Result<RouterKernel, Refusal> {
+    let scoring = match spec.router.scoring {
+        Scoring::Sigmoid => RouterScoring::Sigmoid,
+        Scoring::SoftmaxOfSelected => RouterScoring::ChosenSoftmax,
+        Scoring::SigmoidOfSelected => RouterScoring::ChosenSigmoid,
+        Scoring::SparseMixer => RouterScoring::SparseMixer,
+        Scoring::Softmax => RouterScoring::Softmax,
+        other => return Err(Refusal::Unsupported(format!("no GPU kernel has the router {other:?}"))),
+    };
+    Ok(RouterKernel {
+        experts: spec.count as u32,
+        used: spec.used as u32,
+        width: spec.count as u32 + u32::from(has_gate),
+        scoring,
+        groups: spec.router.groups.map(|groups| (groups.count as u32, groups.used as u32)),
+        biased,
+        renormalize: spec.router.renormalize,
+        scale_bits: spec.router.scale.to_bits(),
+    })
+}
+
+/// Rows of the router in f32, and the gate of the shared experts behind them.
+fn router(weights: &PackedMatrix, gate: Option<&[f32]>) -> Vec<f32> {
+    let cols = weights.cols();
+    let mut rows = vec![0.0; weights.rows() * cols];
+    for (index, row) in rows.chunks_exact_mut(cols).enumerate() {
+        weights.dequantize_row(index, row);
+    }
+    rows.extend(gate.unwrap_or_default());
+    rows
+}
+
+fn part<'m>(
+    uploader: &mut Uploader<'_, 'm>,
+    spec: &Experts,
+    name: &str,
+    sources: Vec<&'m PackedMatrix>,
+    first: u32,
+) -> Result<ExpertPart, Refusal> {
+    let matrix = uploader.matrix(name, &sources)?;
+    let matrix = ExpertMatrix::new(matrix, spec.count as u32)
+        .map_err(|source| Refusal::Gpu { action: format!("upload {name}"), source })?;
+    Ok(ExpertPart { matrix, first })
+}
+
+/// Biases of each expert, those of several projections one behind the other.
+fn biases(
+    uploader: &Uploader<'_, '_>,
+    spec: &Experts,
+    linears: &[&ExpertLinears],
+) -> Result<Option<Buffer>, Refusal> {
+    if linears.iter().all(|linears| linears.bias.is_none()) {
+        return Ok(None);
+    }
+    let mut all = Vec::new();
+    for expert in 0..spec.count {
+        for linears in linears {
+            let outputs = linears.weights[expert].rows();
+            match &linears.bias {
+                Some(bias) => all.extend_from_slice(&bias[expert * outputs..][..outputs]),
+                None => all.resize(all.len() + outputs, 0.0),
+            }
+        }
+    }
+    uploader.vector(&all).map(Some)
+}

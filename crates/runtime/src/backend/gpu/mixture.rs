@@ -1,0 +1,81 @@
+//! Kernel launches of a mixture of experts (ADR-0142).
+
+use std::sync::Arc;
+
+use ruvllm_gpu::{Activations, Buffer, Format, Result, SumStart};
+
+use super::experts::{DeviceExperts, ExpertProjection};
+use super::launches::{Builder, Phase};
+use super::rows::ExpertRows;
+
+impl Builder<'_> {
+    /// Adds the outputs of the experts of the normed rows to `delta`: behind the shared experts
+    /// onto their output, else onto zero.
+    pub(super) fn mixture(&mut self, experts: &DeviceExperts, has_shared: bool) -> Result<()> {
+        let gpu = self.parts.gpu;
+        let rows = Arc::clone(&self.rows);
+        let own = rows.experts();
+        let (choices, normed) = (&own.choices, rows.normed.values());
+        let bias = experts.router_bias.as_ref();
+        self.launches.push(gpu.router_logits(&experts.router, bias, normed, rows.n, &own.logits)?);
+        let bias = experts.selection_bias.as_ref();
+        self.launches.push(gpu.route(experts.key, &own.logits, bias, choices)?);
+        if self.sorts() {
+            self.launches.push(gpu.sort_pairs(choices, &own.sorted)?);
+        }
+
+        // Products are linear: weights of inputs multiply their outputs.
+        self.project_pairs(
+            &experts.gate_up,
+            |format| rows.normed.of(format),
+            &own.gate_up,
+            experts.weighs_inputs,
+        )?;
+        let width = experts.gate_up.outputs / 2;
+        self.launches.extend(own.gated.fill(gpu, experts.down.formats(), true, |out| {
+            Ok(vec![gpu.gated(experts.activation, &own.gate_up, choices.pairs(), width, out)?])
+        })?);
+        self.project_pairs(&experts.down, |format| own.gated.of(format), &own.down, false)?;
+
+        let start = match (has_shared, experts.shared_gate) {
+            (false, _) => SumStart::Zero,
+            (true, false) => SumStart::Output,
+            (true, true) => SumStart::GatedOutput { width: experts.key.width, at: experts.key.experts },
+        };
+        let gates = Some(&own.logits).filter(|_| matches!(start, SumStart::GatedOutput { .. }));
+        let weighted = !experts.weighs_inputs;
+        self.launches.push(gpu.expert_sum(&own.down, (choices, weighted), (start, gates), &rows.delta)?);
+        Ok(())
+    }
+
+    /// True if products of experts take their pairs sorted by expert.
+    fn sorts(&self) -> bool {
+        self.phase == Phase::Prefill || self.parts.decode_gemm
+    }
+
+    /// Products of inputs with the matrices of the experts of each pair, plus biases.
+    fn project_pairs(
+        &mut self,
+        projection: &ExpertProjection,
+        input: impl Fn(Format) -> Activations,
+        out: &Buffer,
+        weighted: bool,
+    ) -> Result<()> {
+        let gpu = self.parts.gpu;
+        let rows = Arc::clone(&self.rows);
+        let ExpertRows { choices, sorted, .. } = rows.experts();
+        for part in &projection.parts {
+            let x = input(part.matrix.matrix().format());
+            let place = (part.first, projection.outputs);
+            self.launches.push(if self.sorts() {
+                part.matrix.gemm(gpu, &x, (choices, sorted), out, place)?
+            } else {
+                part.matrix.product(gpu, &x, choices, out, place)?
+            });
+        }
+        if weighted || projection.bias.is_some() {
+            self.launches.push(gpu.expert_affine(out, choices, weighted, projection.bias.as_ref())?);
+        }
+        Ok(())
+    }
+}

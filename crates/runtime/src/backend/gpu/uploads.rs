@@ -1,0 +1,217 @@
+//! Upload of weights: projections are allocated first and written later, from the mapped file.
+
+use ruvllm_gpu::{Buffer, Format, Gpu, Matrix};
+use ruvllm_kernels::quant::{PackedMatrix, WeightFormat};
+use ruvllm_models::Linear;
+
+use super::refusal::Refusal;
+
+/// Bytes of sources that are written together.
+const PIECE: usize = 16 << 20;
+
+/// Rows of one or several projections of one input, and their offset in the output row.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) matrix: Matrix,
+    pub(super) first: u32,
+}
+
+/// Projections of one input: `[outputs]` values per row.
+#[derive(Debug)]
+pub(super) struct Projection {
+    /// Adjacent projections of one format are stored as one matrix.
+    pub(super) parts: Vec<Part>,
+    pub(super) outputs: u32,
+    /// `[outputs]`.
+    pub(super) bias: Option<Buffer>,
+}
+
+/// Matrices that are allocated and not written yet.
+#[derive(Debug)]
+pub(super) struct Uploads<'m> {
+    waiting: Vec<Upload<'m>>,
+    /// Names and formats of matrices stored as F16 because their format has no kernels.
+    pub(super) converted: Vec<String>,
+}
+
+/// Source of a matrix: weights of one device format, concatenated by rows.
+#[derive(Debug)]
+struct Upload<'m> {
+    name: String,
+    matrix: Matrix,
+    sources: Vec<&'m PackedMatrix>,
+}
+
+impl Projection {
+    /// Formats of its matrices.
+    pub(super) fn formats(&self) -> impl Iterator<Item = Format> {
+        self.parts.iter().map(|part| part.matrix.format())
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.matrix.bytes()).sum()
+    }
+}
+
+/// Kernel format with the same quant blocks as a file's format, if any.
+fn device_format(format: WeightFormat) -> Option<Format> {
+    match format {
+        WeightFormat::F16 => Some(Format::F16),
+        WeightFormat::Q8_0 => Some(Format::Q8_0),
+        WeightFormat::Q4_0 => Some(Format::Q4_0),
+        WeightFormat::IQ4NL => Some(Format::IQ4NL),
+        WeightFormat::MXFP4 => Some(Format::MXFP4),
+        WeightFormat::Q4K => Some(Format::Q4K),
+        WeightFormat::Q5K => Some(Format::Q5K),
+        WeightFormat::Q6K => Some(Format::Q6K),
+        _ => None,
+    }
+}
+
+impl Uploads<'_> {
+    /// Writes all matrices; returns [`converted`](Self::converted).
+    pub(super) fn write(self, gpu: &Gpu) -> Result<Vec<String>, Refusal> {
+        for upload in &self.waiting {
+            upload.write(gpu)?;
+        }
+        Ok(self.converted)
+    }
+}
+
+impl Upload<'_> {
+    /// Writes the sources one after the other, in pieces of so many rows as the format takes: those
+    /// that are stored as they are and have such a number, straight from the mapped file.
+    fn write(&self, gpu: &Gpu) -> Result<(), Refusal> {
+        let name = &self.name;
+        let failed = |source| Refusal::Gpu { action: format!("upload {name}"), source };
+        let unit = self.matrix.format().row_unit();
+        let (mut first, mut rows, mut owned) = (0, 0_u32, Vec::new());
+        for (index, source) in self.sources.iter().enumerate() {
+            let is_last = index + 1 == self.sources.len();
+            let is_stored = device_format(source.format()).is_some();
+            let is_whole = is_last || source.rows().is_multiple_of(unit as usize);
+            if is_stored && owned.is_empty() && is_whole {
+                self.matrix.write_rows(gpu, first, source.bytes()).map_err(failed)?;
+                first += source.rows() as u32;
+                continue;
+            }
+            rows += source.rows() as u32;
+            match is_stored {
+                true => owned.extend_from_slice(source.bytes()),
+                false => to_f16(source, name, &mut owned)?,
+            }
+            if is_last || rows.is_multiple_of(unit) && owned.len() >= PIECE {
+                self.matrix.write_rows(gpu, first, &owned).map_err(failed)?;
+                owned.clear();
+                first += std::mem::take(&mut rows);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Allocates weights and lists what is to be written.
+pub(super) struct Uploader<'a, 'm> {
+    gpu: &'a Gpu,
+    waiting: Vec<Upload<'m>>,
+    converted: Vec<String>,
+}
+
+impl<'a, 'm> Uploader<'a, 'm> {
+    pub(super) fn new(gpu: &'a Gpu) -> Self {
+        Self { gpu, waiting: Vec::new(), converted: Vec::new() }
+    }
+
+    /// Lists the matrices that remain to be written.
+    pub(super) fn finish(self) -> Uploads<'m> {
+        Uploads { waiting: self.waiting, converted: self.converted }
+    }
+
+    pub(super) fn vector(&self, values: &[f32]) -> Result<Buffer, Refusal> {
+        self.gpu.upload(values).map_err(|source| Refusal::Gpu { action: "upload a vector".into(), source })
+    }
+
+    pub(super) fn optional(&self, values: Option<&[f32]>) -> Result<Option<Buffer>, Refusal> {
+        values.map(|values| self.vector(values)).transpose()
+    }
+
+    pub(super) fn projection(&mut self, linears: &[(&str, &'m Linear)]) -> Result<Projection, Refusal> {
+        let stored = |linear: &Linear| stored_format(&linear.weights);
+        let mut parts = Vec::new();
+        let mut outputs = 0;
+        for run in linears.chunk_by(|(_, a), (_, b)| stored(a) == stored(b)) {
+            let matrices: Vec<&'m PackedMatrix> = run.iter().map(|(_, linear)| &linear.weights).collect();
+            let names: Vec<&str> = run.iter().map(|(name, _)| *name).collect();
+            let matrix = self.matrix(&format!("{}.weight", names.join(", ")), &matrices)?;
+            let rows = matrix.rows();
+            parts.push(Part { matrix, first: outputs });
+            outputs += rows;
+        }
+        let bias = if linears.iter().any(|(_, linear)| linear.bias.is_some()) {
+            let bias = |(_, linear): &(&str, &Linear)| {
+                linear.bias.clone().unwrap_or_else(|| vec![0.0; linear.weights.rows()])
+            };
+            Some(self.vector(&linears.iter().flat_map(bias).collect::<Vec<f32>>())?)
+        } else {
+            None
+        };
+        Ok(Projection { parts, outputs, bias })
+    }
+
+    /// True if a binding of the device can hold all of these matrices.
+    pub(super) fn fits(&self, sources: &[&PackedMatrix]) -> bool {
+        let bytes = |source: &&PackedMatrix| {
+            let format = stored_format(source);
+            (source.rows() * (source.cols() / format.block_len()) * format.block_bytes()) as u64
+        };
+        sources.iter().map(bytes).sum::<u64>() <= self.gpu.info().max_binding
+    }
+
+    /// Allocates a matrix for weights of one device format, concatenated by rows.
+    pub(super) fn matrix(&mut self, name: &str, sources: &[&'m PackedMatrix]) -> Result<Matrix, Refusal> {
+        let cols = sources[0].cols();
+        let rows: usize = sources.iter().map(|source| source.rows()).sum();
+        let format = stored_format(sources[0]);
+        let unit = format.column_unit();
+        if !cols.is_multiple_of(unit) {
+            let found = sources[0].format().name();
+            return Err(Refusal::Columns { tensor: name.to_owned(), format: found, cols, unit });
+        }
+        for source in sources.iter().filter(|source| device_format(source.format()).is_none()) {
+            let converted = format!("{name} ({})", source.format().name());
+            // The matrices of experts are one tensor.
+            if self.converted.last() != Some(&converted) {
+                self.converted.push(converted);
+            }
+        }
+        let matrix = Matrix::zeroed(self.gpu, format, rows as u32, cols as u32)
+            .map_err(|source| Refusal::Gpu { action: format!("upload {name}"), source })?;
+        let (name, sources) = (name.to_owned(), sources.to_vec());
+        self.waiting.push(Upload { name, matrix: matrix.clone(), sources });
+        Ok(matrix)
+    }
+}
+
+/// Format of a matrix on the device.
+pub(super) fn stored_format(matrix: &PackedMatrix) -> Format {
+    device_format(matrix.format()).unwrap_or(Format::F16)
+}
+
+/// Smallest magnitude that rounds to infinity in F16.
+const BEYOND_F16: f32 = 65_520.0;
+
+/// Appends the values of a matrix as F16.
+fn to_f16(matrix: &PackedMatrix, name: &str, bytes: &mut Vec<u8>) -> Result<(), Refusal> {
+    let mut row = vec![0.0; matrix.cols()];
+    for index in 0..matrix.rows() {
+        matrix.dequantize_row(index, &mut row);
+        if let Some(&value) = row.iter().find(|value| value.is_nan() || value.abs() >= BEYOND_F16) {
+            let format = matrix.format().name();
+            return Err(Refusal::BeyondF16 { tensor: name.to_owned(), format, value });
+        }
+        let start = bytes.len();
+        bytes.resize(start + 2 * row.len(), 0);
+        WeightFormat::F16.quantize(&row, &mut bytes[start..]);
+    }
+    Ok(())
+}
