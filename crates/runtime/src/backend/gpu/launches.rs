@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ruvllm_gpu::{
-    Activation, Activations, AttentionKernel, Buffer, Dispatch, Format, Gpu, HeadNormKernel, Result,
+    Activation, Activations, AttentionKernel, Buffer, Dispatch, Format, Gpu, HeadNormKernel, Queries, Result,
     RopeKernel, RopeKvKernel, RopeLayout, RowOutput, Sequences,
 };
 use ruvllm_models::ModelConfig;
@@ -190,10 +190,11 @@ impl Builder<'_> {
         let direct = config.head_dim.is_multiple_of(32);
         self.launches.extend(rows.attended.fill(gpu, formats, direct, |out| {
             let kv = pool.layer(index);
+            let queries = Queries { rows: &rows.queries, sinks: layer.sinks.as_ref() };
             if self.phase == Phase::Prefill && !is_alone {
-                gpu.prefill_attention(key, &rows.queries, kv, &sequences, scratch, out)
+                gpu.prefill_attention(key, queries, kv, &sequences, scratch, out)
             } else {
-                gpu.attention(key, &rows.queries, kv, &sequences, scratch, out)
+                gpu.attention(key, queries, kv, &sequences, scratch, out)
             }
         })?);
         self.project(&layer.attention_output, |format| rows.attended.of(format), &rows.delta)?;

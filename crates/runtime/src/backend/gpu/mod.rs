@@ -21,6 +21,8 @@ mod refusal;
 mod report;
 mod rows;
 mod session;
+#[cfg(test)]
+mod tests;
 mod uploads;
 mod weights;
 

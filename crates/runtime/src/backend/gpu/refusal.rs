@@ -105,6 +105,7 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
     rest.input_norms = true;
     rest.row_norms = false;
     rest.unit_head_norms = false;
+    rest.sinks = false;
     if let Some(feature) = rest.unusual_feature() {
         return unsupported(&feature);
     }

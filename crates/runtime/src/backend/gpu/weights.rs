@@ -30,6 +30,8 @@ pub(super) struct DeviceLayer {
     /// Queries, keys and values.
     pub(super) qkv: Projection,
     pub(super) head_norms: Option<HeadNorms>,
+    /// Attention sinks of the query heads, `[heads]`.
+    pub(super) sinks: Option<Buffer>,
     pub(super) attention_output: Projection,
     /// Times the factor of what layers add to the residual stream.
     pub(super) attention_post_norm: Option<Buffer>,
@@ -108,6 +110,7 @@ impl DeviceLayer {
             attention_norm: uploader.optional(layer.attention_norm.as_deref())?,
             qkv: uploader.projection(&[(&q, &attention.query), (&k, &attention.key), (&v, value)])?,
             head_norms: head_norms(uploader, config, attention)?,
+            sinks: uploader.optional(attention.sinks.as_deref())?,
             attention_output: uploader.projection(&[(&output, &attention.output)])?,
             attention_post_norm: uploader.optional(post_norm(&layer.attention_post_norm).as_deref())?,
             ffn_norm: uploader.optional(layer.ffn_norm.as_deref())?,
