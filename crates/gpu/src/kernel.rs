@@ -4,6 +4,7 @@ use crate::expert_keys::{
     ExpertAffineKernel, ExpertStack, ExpertSumKernel, RouterKernel, RouterLogitsKernel, SortKernel,
 };
 use crate::kv_format::KvFormat;
+use crate::low_rank_key::LowRankKernel;
 use crate::repack::Format;
 
 /// Largest number of activation rows of a workgroup of a [`Product`].
@@ -362,6 +363,8 @@ pub enum Kernel {
     Gather(GatherKernel),
     /// Operation on rows.
     Rows(RowKernel),
+    /// Half of low-rank updates.
+    LowRank(LowRankKernel),
     /// RoPE.
     Rope(RopeKernel),
     /// RoPE and KV write.
@@ -518,6 +521,7 @@ impl Kernel {
                 format!("gather_{name}_{}x{}_scale{:x}", g.rows, g.cols, g.scale_bits)
             }
             Self::Rows(r) => r.name(),
+            Self::LowRank(l) => l.name(),
             Self::Rope(r) => r.name(),
             Self::RopeKv(k) => format!("{}_kv{}{}", k.rope.name(), k.kv_heads, k.format.suffix()),
             Self::Attention(a) => format!("attention_{}", a.name()),

@@ -11,6 +11,7 @@
 //! Gpu ── the open device: Buffer (one budget), run, time
 //!   ├── kernels     compiled by background threads, kept on disk (open_cached)
 //!   ├── Matrix      weights, repacked at upload; product and gemm with Activations, gather
+//!   ├── LowRank     LoRA factors in slots, added to products of rows with lists of slots
 //!   ├── KvBlocks    paged keys and values in F16 or Q8; rope_kv, attention
 //!   ├── experts     route, sort_pairs, ExpertMatrix: product and gemm by expert, expert_sum
 //!   ├── rows        quantize, rms_norm, add_rms_norm, head_norm, gated, add, rope, argmax, largest
@@ -47,6 +48,8 @@ mod kv;
 mod kv_format;
 mod largest;
 mod limits;
+mod low_rank;
+mod low_rank_key;
 mod matrix;
 mod memory;
 mod readback;
@@ -76,6 +79,8 @@ pub use kernel::{
 };
 pub use kv::{KvBlocks, KvRows};
 pub use kv_format::{KV_BLOCK_TOKENS, KvFormat};
+pub use low_rank::{LowRank, LowRankExpansion, LowRankRows, NO_SLOT};
+pub use low_rank_key::{LowRankKernel, LowRankRoom, LowRankStep, MAX_TERMS};
 pub use matrix::{Activations, Matrix};
 pub use memory::Buffer;
 pub use readback::{Readback, Reading, Recording};

@@ -10,6 +10,7 @@ use crate::kernel::{
     AttentionKernel, AttentionOutput, CooperativeKernel, GemmKernel, Kernel, MAX_BATCH, MAX_PRODUCT_ROWS,
     Product, RopeKernel, Target, TiledAttentionKernel,
 };
+use crate::low_rank_key::{LowRankKernel, LowRankStep, check_room, check_terms};
 use crate::repack::Format;
 use crate::wgsl;
 
@@ -38,6 +39,7 @@ impl Kernel {
             }
             Self::Gather(g) => check_shape(g.format, g.rows, g.cols),
             Self::Rows(r) => expect_multiple("columns", if r.quantize { 32 } else { 4 }, r.cols.into()),
+            Self::LowRank(l) => check_low_rank(l, info),
             Self::Rope(r) => check_rope(r),
             Self::RopeKv(k) => {
                 check_rope(&k.rope)?;
@@ -150,6 +152,20 @@ fn check_sum(k: &ExpertSumKernel) -> Result<()> {
         SumStart::GatedOutput { width, at } => check_part(1, at, width),
         _ => Ok(()),
     }
+}
+
+fn check_low_rank(l: &LowRankKernel, info: &AdapterInfo) -> Result<()> {
+    check_room(&l.room)?;
+    check_terms(l.terms)?;
+    if l.step == (LowRankStep::Shrink { quantized: true }) {
+        expect_multiple("columns", 32, l.room.cols.into())?;
+    }
+    let bytes = wgsl::low_rank_bytes(l);
+    if (l.tile == 1 || l.tile == 4 && l.one_list) && bytes <= info.workgroup_memory {
+        return Ok(());
+    }
+    let expected = format!("1, or 4 with one list, and at most {} bytes", info.workgroup_memory);
+    Err(Error::Shape { what: "rows of a workgroup", expected, found: l.tile.into() })
 }
 
 fn check_rope(r: &RopeKernel) -> Result<()> {

@@ -7,6 +7,7 @@
 mod attention;
 mod experts;
 mod kv;
+mod low_rank;
 mod products;
 mod rows;
 
@@ -86,6 +87,7 @@ pub fn run(gpu: &Gpu, seed: u64, rounds: usize) -> Result<Vec<Check>> {
         rows::check(gpu, &mut random, &mut report)?;
         attention::check(gpu, &mut random, &mut report)?;
         experts::check(gpu, &mut random, &mut report)?;
+        low_rank::check(gpu, &mut random, &mut report)?;
     }
     Ok(report.checks)
 }

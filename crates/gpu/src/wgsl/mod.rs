@@ -14,6 +14,7 @@ mod gemm;
 mod heads;
 mod kv;
 mod largest;
+mod low_rank;
 mod merge;
 mod output;
 mod product;
@@ -33,6 +34,7 @@ pub(crate) use experts::{LOGIT_ROWS, PAIR_THREADS, logit_outputs};
 pub(crate) use gemm::gemm_grid;
 pub(crate) use kv::rope_kv_groups;
 pub(crate) use largest::LARGEST_CANDIDATES;
+pub(crate) use low_rank::{low_rank_bytes, low_rank_grid};
 pub(crate) use product::{expert_grid, grid, group_grid, workgroup_bytes as product_workgroup_bytes};
 pub(crate) use rows::workgroups_per_row;
 pub(crate) use tiled::{TILED_HEAD_DIM, TILED_SPLIT_TOKENS, choose_tile_heads, tiled_bytes, tiled_grid};
@@ -64,6 +66,7 @@ impl Kernel {
             Kernel::TiledAttention(t) => tiled::emit(&mut code, t, target),
             Kernel::MergeSplits(m) => merge::merge(&mut code, m, target),
             Kernel::RopeKv(k) => kv::rope_kv(&mut code, k),
+            Kernel::LowRank(l) => low_rank::emit(&mut code, l),
             Kernel::Rope(r) => elementwise::rope(&mut code, r),
             Kernel::HeadNorm(h) => heads::head_norm(&mut code, h),
             Kernel::CopyRow(n) => elementwise::copy_row(&mut code, *n),

@@ -5,9 +5,10 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{
     Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel,
     CooperativeTile, ExpandKernel, ExpertAffineKernel, ExpertStack, ExpertSumKernel, Format, GatherKernel,
-    GemmKernel, HeadNormKernel, Kernel, KvFormat, LargestKernel, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel,
-    Product, RopeKernel, RopeKvKernel, RopeLayout, RouterKernel, RouterLogitsKernel, RouterScoring,
-    RowKernel, RowOp, SortKernel, SumStart, Target, Tile, TiledAttentionKernel,
+    GemmKernel, HeadNormKernel, Kernel, KvFormat, LargestKernel, LowRankKernel, LowRankRoom, LowRankStep,
+    MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RouterKernel,
+    RouterLogitsKernel, RouterScoring, RowKernel, RowOp, SortKernel, SumStart, Target, Tile,
+    TiledAttentionKernel,
 };
 
 const TARGETS: [Target; 7] = [
@@ -88,6 +89,30 @@ pub(crate) fn kernels() -> Vec<Kernel> {
     kernels.extend(expert_products());
     kernels.extend(expert_kernels());
     kernels.extend(attention_kernels());
+    kernels.extend(low_rank_kernels());
+    kernels
+}
+
+/// Both halves with every input, number format and division; columns with and without a rest,
+/// output rows that are no whole words.
+fn low_rank_kernels() -> Vec<Kernel> {
+    let mut kernels = Vec::new();
+    for (cols, width) in [(4096, 6144), (14_336, 4096), (96, 131), (3008, 32_002)] {
+        for f16 in [true, false] {
+            let room =
+                LowRankRoom { slots: 8, cols, width, components: 48, expansions: 3, words: 90_000, f16 };
+            for (terms, one_list, tile) in
+                [(1, false, 1), (1, true, 4), (8, false, 1), (2, true, 1), (4, true, 4)]
+            {
+                let key = |step| Kernel::LowRank(LowRankKernel { step, room, terms, one_list, tile });
+                kernels.extend([
+                    key(LowRankStep::Shrink { quantized: false }),
+                    key(LowRankStep::Shrink { quantized: true }),
+                    key(LowRankStep::Expand),
+                ]);
+            }
+        }
+    }
     kernels
 }
 
