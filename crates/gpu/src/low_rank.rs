@@ -56,8 +56,8 @@ pub struct LowRankRows {
 }
 
 impl LowRankRows {
-    /// Allocates lists of `terms` entries, 1 to [`MAX_TERMS`](crate::MAX_TERMS), without updates: one per row, or one
-    /// for all rows. Updates of up to `components` components can be added.
+    /// Allocates lists of `terms` entries, 1 to [`MAX_TERMS`](crate::MAX_TERMS), without updates:
+    /// one per row, or one for all rows. Updates of up to `components` components can be added.
     ///
     /// # Errors
     /// [`Error::Shape`] for other numbers; those of [`Gpu::zeroed`].

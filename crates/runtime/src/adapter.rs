@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ruvllm_adapters::{Adapter, AdapterGate, BaseModel, LoraFile, Part, Registry, Resolved, ScaledAdapter};
-use ruvllm_memory::{Request, Tenant};
+use ruvllm_adapters::{
+    Adapter, AdapterGate, BaseModel, FactorFormat, LoraFile, Part, Registry, Resolved, ScaledAdapter,
+};
+use ruvllm_memory::{PagePool, Request, Tenant};
 
 use crate::adapter_choice::AdapterChoice;
 use crate::engine::Engine;
@@ -32,18 +34,9 @@ impl Engine {
     /// [`Error::Adapter`] if files cannot be read, are damaged, are not LoRA or of another model,
     /// have values beyond the format, or if memory is short.
     pub fn load_adapter(&self, sources: &[AdapterSource]) -> Result<Arc<Adapter>> {
-        let failed = |source: ruvllm_models::Error| Error::Adapter { source };
-        let files = sources
-            .iter()
-            .map(|source| LoraFile::open(&source.path))
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|source| failed(source.into()))?;
-        let parts: Vec<_> =
-            files.iter().zip(sources).map(|(file, source)| Part { file, scale: source.scale }).collect();
         let core = self.core();
         let request = Request::default().pressure(core.pressure);
-        let adapter = core.model.adapter(&parts, self.adapter_format, core.kv.pool(), &request);
-        adapter.map(Arc::new).map_err(failed)
+        load(self.adapter_base(), sources, self.adapter_format, core.kv.pool(), &request)
     }
 
     /// Loads a gate over several adapters, a safetensors file ([`AdapterGate::open`]);
@@ -91,39 +84,9 @@ impl Engine {
     /// # Errors
     /// [`Error::AdapterScale`], and [`Error::Adapter`] for a name that the tenant does not see.
     pub(crate) fn resolve_adapters(&self, request: &GenerateRequest) -> Result<RequestAdapters> {
-        let (registry, core) = (&self.adapter_registry, self.core());
-        let mut adapters = RequestAdapters::default();
-        if request.adapters.is_empty() {
-            self.adapters.iter().for_each(|scaled| adapters.push_loaded(scaled.clone()));
-            return Ok(adapters);
-        }
+        let core = self.core();
         let loads_ahead = core.counters.read().waiting < core.scheduling.max_running as u64;
-        for choice in &request.adapters {
-            match choice {
-                AdapterChoice::Loaded(scaled) if is_in_effect(scaled.scale)? => {
-                    adapters.push_loaded(scaled.clone());
-                }
-                AdapterChoice::Loaded(_) => {}
-                AdapterChoice::Named { name, scale } => {
-                    let resolved = registry.resolve(&request.tenant, name);
-                    let resolved = resolved.map_err(|source| Error::Adapter { source: source.into() })?;
-                    if !is_in_effect(*scale)? {
-                        continue;
-                    }
-                    match resolved {
-                        Resolved::Current(adapter) => adapters.push_current(name, adapter, *scale),
-                        Resolved::Version(version) => {
-                            let tier = core.residency.count(&version);
-                            if loads_ahead {
-                                core.residency.prefetch(&version);
-                            }
-                            adapters.push_version(version, *scale, tier);
-                        }
-                    }
-                }
-            }
-        }
-        Ok(adapters)
+        resolve(&self.adapter_registry, &self.adapters, request, loads_ahead)
     }
 
     /// Shape that adapters of the model match.
@@ -147,11 +110,75 @@ impl Engine {
     }
 }
 
+/// Loads adapters of a model in `format` into pages of `pool`; the updates of all `sources` are
+/// added up.
+///
+/// # Errors
+/// [`Error::Adapter`].
+pub(crate) fn load(
+    base: &Arc<BaseModel>,
+    sources: &[AdapterSource],
+    format: FactorFormat,
+    pool: &PagePool,
+    request: &Request,
+) -> Result<Arc<Adapter>> {
+    let failed = |source: ruvllm_adapters::Error| Error::Adapter { source: source.into() };
+    let files = sources.iter().map(|source| LoraFile::open(&source.path)).collect::<Result<Vec<_>, _>>();
+    let files = files.map_err(failed)?;
+    let parts: Vec<_> =
+        files.iter().zip(sources).map(|(file, source)| Part { file, scale: source.scale }).collect();
+    Adapter::new(base, &parts, format, pool, request).map(Arc::new).map_err(failed)
+}
+
+/// Adapters of a request in the versions of now, those whose scale is other than 0; `defaults` if
+/// it names none. `loads_ahead`: cold ones are loaded in the background.
+///
+/// # Errors
+/// [`Error::AdapterScale`], and [`Error::Adapter`] for a name that the tenant does not see.
+pub(crate) fn resolve(
+    registry: &Registry,
+    defaults: &[ScaledAdapter],
+    request: &GenerateRequest,
+    loads_ahead: bool,
+) -> Result<RequestAdapters> {
+    let (residency, mut adapters) = (registry.residency(), RequestAdapters::default());
+    if request.adapters.is_empty() {
+        defaults.iter().for_each(|scaled| adapters.push_loaded(scaled.clone()));
+        return Ok(adapters);
+    }
+    for choice in &request.adapters {
+        match choice {
+            AdapterChoice::Loaded(scaled) if is_in_effect(scaled.scale)? => {
+                adapters.push_loaded(scaled.clone());
+            }
+            AdapterChoice::Loaded(_) => {}
+            AdapterChoice::Named { name, scale } => {
+                let resolved = registry.resolve(&request.tenant, name);
+                let resolved = resolved.map_err(|source| Error::Adapter { source: source.into() })?;
+                if !is_in_effect(*scale)? {
+                    continue;
+                }
+                match resolved {
+                    Resolved::Current(adapter) => adapters.push_current(name, adapter, *scale),
+                    Resolved::Version(version) => {
+                        let tier = residency.count(&version);
+                        if loads_ahead {
+                            residency.prefetch(&version);
+                        }
+                        adapters.push_version(version, *scale, tier);
+                    }
+                }
+            }
+        }
+    }
+    Ok(adapters)
+}
+
 /// The adapters of a list that change anything: those with a scale other than 0.
 ///
 /// # Errors
 /// [`Error::AdapterScale`] for a scale that is not finite.
-fn in_effect(adapters: &[ScaledAdapter]) -> Result<Arc<[ScaledAdapter]>> {
+pub(crate) fn in_effect(adapters: &[ScaledAdapter]) -> Result<Arc<[ScaledAdapter]>> {
     for scaled in adapters {
         is_in_effect(scaled.scale)?;
     }

@@ -150,12 +150,9 @@ pub enum Error {
         /// The scale.
         scale: f32,
     },
-    /// The backend does not support adapters.
-    #[error("the backend {backend} cannot compute with an adapter; use the native engine")]
-    AdapterBackend {
-        /// Name of the backend.
-        backend: String,
-    },
+    /// The backend cannot compute with the adapters.
+    #[error(transparent)]
+    AdapterBackend(crate::adapter_refusal::AdapterRefusal),
     /// The backend has one KV policy, and the request names another.
     #[error("the backend {backend} stores keys and values as {own}, not as {policy}; leave out the policy")]
     KvPolicyBackend {

@@ -36,6 +36,7 @@
 
 mod adapter;
 mod adapter_choice;
+mod adapter_refusal;
 mod answer;
 mod answer_parser;
 mod backend;
@@ -118,6 +119,8 @@ pub use ruvllm_text::tool_call::{ToolCall, ToolCallEvent, ToolCallFormat, ToolCa
 
 pub use crate::adapter::AdapterSource;
 pub use crate::adapter_choice::{AdapterChoice, ServedAdapter};
+pub use crate::adapter_refusal::AdapterRefusal;
+pub use crate::backend::adapters::BackendAdapters;
 pub use crate::backend::batch::{
     BackendBatch, Decoded, NextToken, OnDecoded, PrefixSharing, TokenLogit, Wanted,
 };

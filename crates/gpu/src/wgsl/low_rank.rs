@@ -2,8 +2,8 @@
 //!
 //! Shrink: a workgroup has one or four components of one or four rows of a list's entry. Thread `t`
 //! adds the 4-value words `t`, `t + 256`, ... of a row of `A`; the threads' sums are added by a
-//! binary tree. Expand: a thread has a word of 4 outputs of one or four rows and adds the components
-//! in their order. A row has the same sums in every division.
+//! binary tree. Expand: a thread has a word of 4 outputs of one or four rows and adds the
+//! components in their order. A row has the same sums in every division.
 
 use super::Code;
 use super::output::entry;

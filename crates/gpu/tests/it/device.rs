@@ -2,7 +2,8 @@
 
 use ruvllm_gpu::{
     AdapterChoice, AdapterKind, AttentionKernel, Buffer, Error, Format, Gpu, KV_BLOCK_TOKENS, KvBlocks,
-    KvFormat, Matrix, Quantized, Queries, Selection, Sequences, Tile, adapters,
+    KvFormat, LowRank, LowRankExpansion, LowRankRoom, LowRankRows, Matrix, Quantized, Queries, Selection,
+    Sequences, Tile, adapters,
 };
 
 use crate::{gpu, gpu_with};
@@ -163,6 +164,46 @@ fn wrong_sizes_of_attention_are_errors() {
     let x = Quantized::new(&gpu, 9, 32).unwrap();
     is_shape(matrix.gemm(&gpu, &x.into(), &gpu.zeroed(64).unwrap(), 9).unwrap_err());
     is_shape(matrix.gather(&gpu, &gpu.zeroed(8).unwrap(), &gpu.zeroed(128).unwrap()).unwrap_err());
+}
+
+#[test]
+fn wrong_sizes_of_low_rank_updates_are_errors() {
+    let Some(gpu) = gpu() else { return };
+    let is_shape = |error: Error| assert!(matches!(error, Error::Shape { .. }), "{error}");
+    let room =
+        LowRankRoom { slots: 2, cols: 32, width: 12, components: 2, expansions: 1, words: 22, f16: true };
+    for wrong in [
+        LowRankRoom { slots: 0, ..room },
+        LowRankRoom { cols: 30, ..room },
+        LowRankRoom { components: 0, ..room },
+        LowRankRoom { slots: 1 << 16, words: 1 << 16, ..room },
+    ] {
+        is_shape(LowRank::zeroed(&gpu, wrong).unwrap_err());
+    }
+    let slots = LowRank::zeroed(&gpu, room).unwrap();
+    let (a, b) = ([0.5; 64], [0.25; 24]);
+    let part = LowRankExpansion { first: 0, rank: 2, output: 0, outputs: 12, b: &b };
+    assert!(slots.write(&gpu, 1, &a, &[part]).is_ok() && slots.clear(&gpu, 0).is_ok());
+    is_shape(slots.write(&gpu, 2, &a, &[part]).unwrap_err());
+    is_shape(slots.write(&gpu, 0, &a[..33], &[part]).unwrap_err());
+    is_shape(slots.write(&gpu, 0, &[0.0; 96], &[part]).unwrap_err());
+    is_shape(slots.write(&gpu, 0, &a, &[part, part]).unwrap_err());
+    is_shape(slots.write(&gpu, 0, &a, &[LowRankExpansion { first: 1, ..part }]).unwrap_err());
+    is_shape(slots.write(&gpu, 0, &a, &[LowRankExpansion { output: 4, ..part }]).unwrap_err());
+    is_shape(slots.write(&gpu, 0, &a, &[LowRankExpansion { outputs: 6, b: &b[..12], ..part }]).unwrap_err());
+    is_shape(slots.write(&gpu, 0, &a, &[LowRankExpansion { b: &b[..23], ..part }]).unwrap_err());
+    is_shape(LowRankRows::new(&gpu, 3, 0, false, 2).unwrap_err());
+    is_shape(LowRankRows::new(&gpu, 3, 9, false, 2).unwrap_err());
+    let rows = LowRankRows::new(&gpu, 3, 2, false, 2).unwrap();
+    let entry = [(0, 1.0); 3];
+    is_shape(rows.write(&gpu, &[&entry]).unwrap_err());
+    is_shape(rows.write(&gpu, &[&entry[..1]; 4]).unwrap_err());
+    let (x, y) = (gpu.zeroed(3 * 128).unwrap(), gpu.zeroed(3 * 48).unwrap());
+    assert!(slots.add(&gpu, &x.clone().into(), &rows, &y).is_ok());
+    is_shape(slots.add(&gpu, &y.clone().into(), &rows, &y).unwrap_err());
+    is_shape(slots.add(&gpu, &x.clone().into(), &rows, &x).unwrap_err());
+    let few = LowRankRows::new(&gpu, 3, 2, false, 1).unwrap();
+    is_shape(slots.add(&gpu, &x.into(), &few, &y).unwrap_err());
 }
 
 #[test]

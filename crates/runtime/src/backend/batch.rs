@@ -1,9 +1,11 @@
 //! Sequences of a backend that are decoded together.
 
+use ruvllm_adapters::ScaledAdapter;
 use ruvllm_text::TokenId;
 
 use super::sequence::BackendSession;
-use crate::error::Result;
+use crate::adapter_refusal::AdapterRefusal;
+use crate::error::{Error, Result};
 
 /// Takes results of a decode step: indexes of the tokens, and a result for each, in this order.
 pub type OnDecoded<'l> = dyn FnMut(&[usize], Decoded<'_>) + 'l;
@@ -116,6 +118,28 @@ pub trait BackendBatch {
         _sharing: &PrefixSharing<'_>,
     ) -> Result<(usize, usize)> {
         self.begin(capacity).map(|number| (number, 0))
+    }
+
+    /// As [`begin`](Self::begin), or as [`begin_with_prefix`](Self::begin_with_prefix) with a
+    /// prompt, for a sequence with adapters, whose updates add up. Prefixes of other adapters are
+    /// not taken. Default: refuses adapters.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin), and [`Error::AdapterBackend`].
+    fn begin_adapted(
+        &mut self,
+        capacity: usize,
+        adapters: &[ScaledAdapter],
+        prompt: Option<(&[TokenId], &PrefixSharing<'_>)>,
+    ) -> Result<(usize, usize)> {
+        match prompt {
+            _ if !adapters.is_empty() => {
+                let backend = "of this batch".to_owned();
+                Err(Error::AdapterBackend(AdapterRefusal::Unsupported { backend }))
+            }
+            Some((prompt, sharing)) => self.begin_with_prefix(capacity, prompt, sharing),
+            None => self.begin(capacity).map(|number| (number, 0)),
+        }
     }
 
     /// Stores a sequence, which begins with `tokens`, as a prefix of later ones, as far as a later

@@ -10,6 +10,7 @@
 //!          Engine          GpuBackend (feature `gpu`), CandleBackend (feature `candle`), or your own
 //! ```
 
+pub(crate) mod adapters;
 pub(crate) mod batch;
 #[cfg(feature = "candle")]
 pub(crate) mod candle;
@@ -31,6 +32,7 @@ use ruvllm_memory::Tenant;
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
 
+use self::adapters::BackendAdapters;
 use self::batch::{BackendBatch, OneByOne};
 use self::requests::Requests;
 use self::sequence::BackendSession;
@@ -122,6 +124,11 @@ pub trait InferenceBackend: Send + Sync {
     /// ([`BackendBatch::draft_room`]). Default: as they pay.
     fn speculation(&self) -> Speculation {
         Speculation::Auto
+    }
+
+    /// Adapters of its requests. Default: `None`, for a backend that computes without.
+    fn backend_adapters(&self) -> Option<&BackendAdapters> {
+        None
     }
 
     /// Memory on the device. Default: `None`, for a backend without a device of its own.

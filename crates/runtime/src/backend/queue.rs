@@ -51,7 +51,7 @@ impl Waiting {
         cancel: &CancelToken,
     ) -> Result<(Self, RequestHandle)> {
         let prepared = prepare(backend, request, cancel)?;
-        Ok(Self::of(backend, request, prepared, cancel))
+        Self::of(backend, request, prepared, cancel)
     }
 
     /// As [`new`](Self::new), for `n` choices.
@@ -65,7 +65,7 @@ impl Waiting {
         cancel: &CancelToken,
     ) -> Result<Vec<(Self, RequestHandle)>> {
         let choices = prepare_choices(backend, request, n, cancel)?;
-        Ok(choices.into_iter().map(|prepared| Self::of(backend, request, prepared, cancel)).collect())
+        choices.into_iter().map(|prepared| Self::of(backend, request, prepared, cancel)).collect()
     }
 
     fn of<B: InferenceBackend + ?Sized>(
@@ -73,10 +73,10 @@ impl Waiting {
         request: &GenerateRequest,
         prepared: Prepared,
         cancel: &CancelToken,
-    ) -> (Self, RequestHandle) {
-        let (job, handle) = job(backend, request, prepared, None, cancel);
+    ) -> Result<(Self, RequestHandle)> {
+        let (job, handle) = job(backend, request, prepared, None, cancel)?;
         let tokens = job.spec.capacity.next_multiple_of(backend.kv_policy().block_tokens());
-        (Self { job, tokens }, handle)
+        Ok((Self { job, tokens }, handle))
     }
 
     /// True if the step loop would end it without computing it.

@@ -2,12 +2,15 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
 
 use ruvllm_kernels::{Kernels, ThreadPool};
 use ruvllm_memory::PressurePolicy;
 use ruvllm_scheduler::Config;
 
 use super::InferenceBackend;
+use crate::adapter_refusal::AdapterRefusal;
 use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::generate::check_choices;
@@ -16,15 +19,20 @@ use crate::sequence::SequenceSpec;
 use crate::session_table::SessionId;
 use crate::speculation::Speculator;
 use crate::step::{
-    Facts, Inbox, Job, Outlet, Prepared, RequestAdapters, RequestHandle, SessionExecutor, StepCounters,
+    AdapterLoader, Facts, Inbox, Job, Loaded, Outlet, Prepared, RequestHandle, SessionExecutor, StepCounters,
     StepLoop,
 };
+
+/// Longest wait for an adapter before deadlines and cancelled requests are looked at.
+const GLANCE: Duration = Duration::from_millis(10);
 
 /// The step loop over a backend's sequences.
 pub(super) struct Requests<'b, B: InferenceBackend + ?Sized> {
     backend: &'b B,
     counters: Arc<StepCounters>,
     steps: StepLoop<'b, SessionExecutor<'b>>,
+    /// Factors of registered adapters for requests that wait for them.
+    loads: Receiver<Loaded>,
 }
 
 impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
@@ -52,9 +60,17 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         counters: Arc<StepCounters>,
     ) -> Self {
         let executor = SessionExecutor::new(backend.batch(), backend.prefill_chunk());
-        let steps = StepLoop::new(executor, backend.codec(), pool, Arc::clone(&counters), config)
+        let mut steps = StepLoop::new(executor, backend.codec(), pool, Arc::clone(&counters), config)
             .with_drafts(Speculator::lookup(backend.speculation()));
-        Self { backend, counters, steps }
+        let (send, loads) = mpsc::channel();
+        if let Some(adapters) = backend.backend_adapters() {
+            steps = steps.with_adapters(AdapterLoader {
+                residency: Arc::clone(adapters.registry().residency()),
+                // Without the loop nobody waits.
+                send: Arc::new(move |loaded| drop(send.send(loaded))),
+            });
+        }
+        Self { backend, counters, steps, loads }
     }
 
     /// Runs a request to its end, or until `on_text` breaks.
@@ -69,14 +85,14 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
         let prepared = prepare(self.backend, request, cancel)?;
-        let (job, mut handle) = job(self.backend, request, prepared, session, cancel);
+        let (job, mut handle) = job(self.backend, request, prepared, session, cancel)?;
         self.submit(job);
         while !self.steps.is_idle() {
-            self.steps.iterate();
+            self.iterate();
             if handle.drain(on_text)?.is_break() {
                 handle.cancel_token().cancel();
                 while !self.steps.is_idle() {
-                    self.steps.iterate();
+                    self.iterate();
                 }
                 return handle.finish();
             }
@@ -101,6 +117,14 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
 
     /// Computes a step.
     pub(super) fn iterate(&mut self) {
+        if self.steps.is_waiting()
+            && let Ok(loaded) = self.loads.recv_timeout(GLANCE)
+        {
+            self.steps.loaded(loaded);
+        }
+        while let Ok(loaded) = self.loads.try_recv() {
+            self.steps.loaded(loaded);
+        }
         self.steps.iterate();
     }
 
@@ -144,8 +168,9 @@ fn check<B: InferenceBackend + ?Sized>(backend: &B, request: &GenerateRequest) -
     if request.session.is_some() {
         return Err(Error::SessionBackend { backend: backend.name().to_owned() });
     }
-    if !request.adapters.is_empty() {
-        return Err(Error::AdapterBackend { backend: backend.name().to_owned() });
+    if !request.adapters.is_empty() && backend.backend_adapters().is_none() {
+        let backend = backend.name().to_owned();
+        return Err(Error::AdapterBackend(AdapterRefusal::Unsupported { backend }));
     }
     let own = backend.kv_policy();
     match request.kv.filter(|policy| *policy != own) {
@@ -168,13 +193,17 @@ fn facts<B: InferenceBackend + ?Sized>(backend: &B) -> Result<Facts<'_>> {
 }
 
 /// A prepared request for the step loop, and its handle.
+///
+/// # Errors
+/// Adapters that the backend does not compute with, and names that the tenant does not see.
 pub(super) fn job<B: InferenceBackend + ?Sized>(
     backend: &B,
     request: &GenerateRequest,
     prepared: Prepared,
     session: Option<SessionId>,
     cancel: &CancelToken,
-) -> (Job, RequestHandle) {
+) -> Result<(Job, RequestHandle)> {
+    let adapters = backend.backend_adapters().map(|adapters| adapters.resolve(request)).transpose()?;
     let spec = SequenceSpec {
         tenant: request.tenant.clone(),
         adapters: Arc::default(),
@@ -193,7 +222,7 @@ pub(super) fn job<B: InferenceBackend + ?Sized>(
     let job = Job {
         prepared,
         spec,
-        adapters: RequestAdapters::default(),
+        adapters: adapters.unwrap_or_default(),
         session,
         record: None,
         priority,
@@ -201,5 +230,5 @@ pub(super) fn job<B: InferenceBackend + ?Sized>(
         cancel,
         outlet,
     };
-    (job, handle)
+    Ok((job, handle))
 }

@@ -38,7 +38,7 @@ pub(crate) use self::job::{Facts, Job, Outlet, Prepared};
 pub(crate) use self::sessions::SessionExecutor;
 pub(crate) use self::statistics::StepCounters;
 pub use self::statistics::StepStatistics;
-pub(crate) use self::step_loop::StepLoop;
+pub(crate) use self::step_loop::{AdapterLoader, Loaded, StepLoop};
 pub(crate) use self::thread::StepThread;
 pub(crate) use self::tuning::Tuning;
 pub use self::tuning::{TuningOptions, TuningStatus};

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
+use ruvllm_adapters::ScaledAdapter;
 use ruvllm_kv_cache::prefix::PrefixKey;
 use ruvllm_memory::Tenant;
 use ruvllm_text::TokenId;
@@ -32,6 +34,8 @@ struct Held {
     rows: Vec<f32>,
     /// `None` if it shares no prefix.
     sharing: Option<Sharing>,
+    /// Adapters of all its tokens.
+    adapters: Arc<[ScaledAdapter]>,
 }
 
 /// Properties of a request that decide on the prefixes that it shares.
@@ -188,19 +192,28 @@ impl Held {
     }
 }
 
+/// True for lists with the same updates.
+fn is_same(a: &[ScaledAdapter], b: &[ScaledAdapter]) -> bool {
+    let of = |scaled: &ScaledAdapter| (*scaled.adapter.digest(), scaled.scale.to_bits());
+    a.iter().map(of).eq(b.iter().map(of))
+}
+
 impl Executor for SessionExecutor<'_> {
     fn begin(&mut self, id: SequenceId, spec: &SequenceSpec, prompt: &[TokenId]) -> Result<usize> {
         let sharing = Sharing::of(spec);
-        let (number, known) = match &sharing {
-            Some(sharing) => self.batch.begin_with_prefix(spec.capacity, prompt, &sharing.as_prefix())?,
-            None => (self.batch.begin(spec.capacity)?, 0),
-        };
-        let tokens = prompt[..known].to_vec();
-        self.sequences.insert(id, Held { number, tokens, rows: Vec::new(), sharing });
+        let prefix = sharing.as_ref().map(Sharing::as_prefix);
+        let prompt_of = prefix.as_ref().map(|prefix| (prompt, prefix));
+        let (number, known) = self.batch.begin_adapted(spec.capacity, &spec.adapters, prompt_of)?;
+        let (tokens, adapters) = (prompt[..known].to_vec(), Arc::clone(&spec.adapters));
+        self.sequences.insert(id, Held { number, tokens, rows: Vec::new(), sharing, adapters });
         Ok(known)
     }
 
     fn resume(&mut self, id: SequenceId, spec: &SequenceSpec, prompt: &[TokenId]) -> Result<Option<usize>> {
+        if self.sequences.get(&id).is_some_and(|held| !is_same(&held.adapters, &spec.adapters)) {
+            self.release(id);
+            return Ok(None);
+        }
         let kept = self.cut(id, |tokens| common_prefix_len(tokens, prompt));
         if kept.is_err() {
             self.release(id);
@@ -270,8 +283,6 @@ impl Executor for SessionExecutor<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use ruvllm_memory::PressurePolicy;
 
     use super::*;

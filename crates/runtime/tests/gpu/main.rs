@@ -3,6 +3,8 @@
 //!
 //! Without an adapter the tests print a line and pass, unless `RUVLLM_GPU_REQUIRED` is set.
 
+mod adapter_sites;
+mod adapters;
 mod ahead;
 mod batches;
 mod drafts;

@@ -78,7 +78,10 @@ impl<'e> Adapters<'e> {
         self.loaded = match self.engine {
             _ if used.adapters.is_empty() => Vec::new(),
             Some(engine) => used.load(engine)?,
-            None => return Err(ruvllm::Error::AdapterBackend { backend: "gpu".to_owned() }.into()),
+            None => {
+                let refusal = ruvllm::AdapterRefusal::Unsupported { backend: "gpu".to_owned() };
+                return Err(ruvllm::Error::AdapterBackend(refusal).into());
+            }
         };
         self.used = used;
         Ok(())

@@ -1,5 +1,6 @@
 //! Sequences of the GPU backend that are decoded together.
 
+use ruvllm_adapters::ScaledAdapter;
 use ruvllm_gpu::Dispatch;
 use ruvllm_text::TokenId;
 
@@ -220,7 +221,7 @@ impl<'b> GpuBatch<'b> {
 
 impl BackendBatch for GpuBatch<'_> {
     fn begin(&mut self, capacity: usize) -> Result<usize> {
-        Ok(self.sequences.insert(self.backend.gpu_session(capacity)?))
+        self.begin_adapted(capacity, &[], None).map(|(number, _)| number)
     }
 
     fn begin_with_prefix(
@@ -229,7 +230,16 @@ impl BackendBatch for GpuBatch<'_> {
         prompt: &[TokenId],
         sharing: &PrefixSharing<'_>,
     ) -> Result<(usize, usize)> {
-        let session = self.backend.session_of(capacity, Some((prompt, sharing)))?;
+        self.begin_adapted(capacity, &[], Some((prompt, sharing)))
+    }
+
+    fn begin_adapted(
+        &mut self,
+        capacity: usize,
+        adapters: &[ScaledAdapter],
+        prompt: Option<(&[TokenId], &PrefixSharing<'_>)>,
+    ) -> Result<(usize, usize)> {
+        let session = self.backend.session_of(capacity, adapters, prompt)?;
         let known = session.len;
         Ok((self.sequences.insert(session), known))
     }

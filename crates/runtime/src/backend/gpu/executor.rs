@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ruvllm_adapters::ScaledAdapter;
 use ruvllm_gpu::{
     Activation, AttentionKernel, Buffer, Dispatch, Error, Gpu, KV_BLOCK_TOKENS, Readback, Reading, Recording,
     Result,
@@ -11,6 +12,7 @@ use ruvllm_gpu::{
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
 
+use super::adapters::{Adapted, DeviceAdapters, Failure as AdapterFailure, Leased};
 use super::blocks::Lease;
 use super::largest::{self, Lists, Prepared};
 use super::launches::{Operands, Parts, Pass, Phase};
@@ -88,6 +90,8 @@ pub(super) struct Place {
     pub(super) lease: Lease,
     /// True if the sequence uses the second RoPE frequencies (`LongRoPE`).
     pub(super) long: bool,
+    /// Adapters of all its tokens.
+    pub(super) adapters: Leased,
 }
 
 /// Size and kind of a pass.
@@ -98,6 +102,8 @@ struct Size {
     /// Blocks of the table.
     table: u32,
     long: bool,
+    /// Entries of the lists of adapters; 0 for rows without any.
+    terms: u32,
 }
 
 /// Block tables of one or several sequences on the device.
@@ -134,6 +140,7 @@ pub(super) struct Passes {
     token_writes: HashMap<u32, u64>,
     writes: u64,
     sequences: u64,
+    adapters: DeviceAdapters,
 }
 
 impl Executor {
@@ -144,7 +151,7 @@ impl Executor {
         weights: DeviceWeights,
         (pool, angles): (KvPool, Angles),
         ids: usize,
-        decode_gemm: bool,
+        (decode_gemm, adapters): (bool, DeviceAdapters),
     ) -> Result<Self> {
         let logits = gpu.zeroed(config.vocab_size as u64 * 4)?;
         let passes = Passes {
@@ -160,6 +167,7 @@ impl Executor {
             token_writes: HashMap::new(),
             writes: 0,
             sequences: 0,
+            adapters,
         };
         let passes = Mutex::new(passes);
         Ok(Self { gpu, config, activation, weights, pool, angles, ids, decode_gemm, passes })
@@ -181,7 +189,8 @@ impl Executor {
         let tokens = context.min((MIN_TABLE * KV_BLOCK_TOKENS) as usize);
         let Ok(lease) = self.pool.blocks.lease(tokens) else { return Ok(()) };
         let mut passes = self.passes();
-        let place = Place { id: passes.next_sequence(), lease, long: self.angles.is_long(tokens) };
+        let (long, adapters) = (self.angles.is_long(tokens), Leased::default());
+        let place = Place { id: passes.next_sequence(), lease, long, adapters };
         for (index, prompt) in PROMPTS.into_iter().enumerate() {
             let (rows, _) = passes.prefill_rows(self, 0, prompt);
             passes.pass(self, &[&place], Phase::Prefill, rows, 1)?;
@@ -220,6 +229,29 @@ impl Passes {
         self.sequences
     }
 
+    /// Slots for the adapters of a sequence.
+    pub(super) fn lease(
+        &mut self,
+        executor: &Executor,
+        adapters: &[ScaledAdapter],
+    ) -> std::result::Result<Leased, AdapterFailure> {
+        let (gpu, mut has_grown) = (&executor.gpu, false);
+        let mut leased = self.adapters.lease(gpu, adapters, &mut has_grown);
+        if let Err(AdapterFailure::Gpu(Error::OverBudget { .. } | Error::OutOfMemory { .. })) = leased {
+            self.release(executor)?;
+            leased = self.adapters.lease(gpu, adapters, &mut has_grown);
+        }
+        if has_grown {
+            self.prepared.retain(|size, _| size.terms == 0);
+        }
+        leased
+    }
+
+    /// Bytes of the adapters on the device.
+    pub(super) fn adapter_bytes(&self) -> u64 {
+        self.adapters.bytes()
+    }
+
     /// Size of the next prefill pass: rows of the launches, and tokens among them. `tokens` tokens
     /// from position `start` on are left.
     pub(super) fn prefill_rows(&self, executor: &Executor, start: usize, tokens: usize) -> (u32, usize) {
@@ -250,6 +282,10 @@ impl Passes {
         let last = tokens.len() - 1;
         gpu.write(&pass.rows.last, &[last as u32])?;
         gpu.write(&pass.last.kv.positions, &[(start + last) as u32])?;
+        if let Some(Adapted { rows, last, .. }) = &pass.adapted {
+            rows.write(gpu, &[place.adapters.list()])?;
+            last.write(gpu, &[place.adapters.list()])?;
+        }
         Ok(pass)
     }
 
@@ -276,6 +312,10 @@ impl Passes {
         let unused = executor.pool.unused_slot();
         let slot = |next: &Next<'_>| next.position.map_or(unused, |at| next.place.lease.slot(at));
         gpu.write(&pass.rows.kv.slots, &padded(batch.iter().map(slot), unused, rows))?;
+        if let Some(Adapted { rows, .. }) = &pass.adapted {
+            let lists: Vec<_> = places.iter().map(|place| place.adapters.list()).collect();
+            rows.write(gpu, &lists)?;
+        }
         Ok(pass)
     }
 
@@ -330,6 +370,7 @@ impl Passes {
         self.logits.clear();
         self.logits_readbacks.clear();
         self.largest.clear();
+        self.adapters.release();
         // A decode pass may have left its token in the buffers of one row.
         self.rows.retain(|&rows, _| rows == 1);
         self.token_writes.retain(|&rows, _| rows == 1);
@@ -347,7 +388,8 @@ impl Passes {
     ) -> Result<Arc<Pass>> {
         let gpu = &executor.gpu;
         let long = places.iter().any(|place| place.long);
-        let size = Size { phase, rows, table: table_blocks(tokens), long };
+        let terms = DeviceAdapters::terms(places.iter().map(|place| &place.adapters));
+        let size = Size { phase, rows, table: table_blocks(tokens), long, terms };
         let last = if phase == Phase::Decode { rows } else { 1 };
         let table = self.table(executor, places, (last, size.table))?;
         if let Some(pass) = self.prepared.get(&size) {
@@ -364,8 +406,10 @@ impl Passes {
             None => gpu.zeroed(u64::from(last) * executor.config.vocab_size as u64 * 4)?,
         };
         self.logits.insert(last, logits.clone());
+        let adapted = self.adapters.adapted(gpu, terms, (rows, last), phase == Phase::Prefill)?;
         let (rows, last) = (self.rows(executor, rows)?, self.rows(executor, last)?);
-        let pass = executor.parts().pass(phase, Operands { rows, last, table, scratch, logits, long })?;
+        let operands = Operands { rows, last, table, scratch, logits, long, adapted };
+        let pass = executor.parts().pass(phase, operands)?;
         let pass = Arc::new(pass);
         self.prepared.insert(size, Arc::clone(&pass));
         Ok(pass)

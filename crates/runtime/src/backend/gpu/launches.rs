@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use ruvllm_adapters::Site;
 use ruvllm_gpu::{
-    Activation, Activations, AttentionKernel, Buffer, Dispatch, Format, Gpu, HeadNormKernel, Queries, Result,
-    RopeKernel, RopeKvKernel, RopeLayout, RowOutput, Sequences,
+    Activation, Activations, AttentionKernel, Buffer, Dispatch, Format, Gpu, HeadNormKernel, LowRank,
+    LowRankRows, Queries, Result, RopeKernel, RopeKvKernel, RopeLayout, RowOutput, Sequences,
 };
 use ruvllm_models::ModelConfig;
 
+use super::adapters::{Adapted, Place};
 use super::pool::{Angles, KvPool};
-use super::rows::Rows;
+use super::rows::{Input, Rows};
 use super::uploads::Projection;
 use super::weights::{DeviceLayer, DeviceWeights, Network};
 
@@ -53,6 +55,8 @@ pub(super) struct Pass {
     pub(super) argmax: [Dispatch; 2],
     /// The same among the ids of the tokenizer.
     pub(super) tokenizer_argmax: [Dispatch; 2],
+    /// Lists of the adapters of the rows.
+    pub(super) adapted: Option<Adapted>,
 }
 
 impl Pass {
@@ -72,6 +76,8 @@ pub(super) struct Operands {
     pub(super) logits: Buffer,
     /// Use of the second RoPE frequencies (`LongRoPE`).
     pub(super) long: bool,
+    /// Adapters of the rows; `None` for a pass whose rows have none.
+    pub(super) adapted: Option<Adapted>,
 }
 
 impl Parts<'_> {
@@ -108,20 +114,20 @@ impl Parts<'_> {
             builder.keys(index, layer)?;
             if index + 1 < layers {
                 builder.attend(index)?;
-                builder.feed_forward(layer)?;
+                builder.feed_forward(index, layer)?;
             }
         }
         let keys = std::mem::take(&mut builder.launches);
         builder.take_last()?;
         let index = layers - 1;
         builder.attend(index)?;
-        builder.feed_forward(&self.weights.layers[index])?;
+        builder.feed_forward(index, &self.weights.layers[index])?;
         builder.output()?;
         let logits = std::mem::take(&mut builder.launches);
-        let Operands { rows, last, logits: values, .. } = operands;
+        let Operands { rows, last, logits: values, adapted, .. } = operands;
         let argmax = |ids| self.gpu.argmax(&values, ids, &last.tokens);
         let (argmax, tokenizer_argmax) = (argmax(self.config.vocab_size as u32)?, argmax(self.ids)?);
-        Ok(Pass { rows, last, values, keys, logits, argmax, tokenizer_argmax })
+        Ok(Pass { rows, last, values, keys, logits, argmax, tokenizer_argmax, adapted })
     }
 }
 
@@ -143,6 +149,7 @@ impl Builder<'_> {
         self.norm(layer.attention_norm.as_ref(), layer.qkv.formats())?;
         let rows = Arc::clone(&self.rows);
         self.project(&layer.qkv, |format| rows.normed.of(format), &rows.qkv)?;
+        self.adapt((index, Site::AttentionInput), &layer.qkv, (&rows.normed, true), &rows.qkv)?;
         let (heads, kv_heads) = (config.n_heads as u32, config.n_kv_heads as u32);
         let head_dim = config.head_dim as u32;
         if let Some(norms) = &layer.head_norms {
@@ -197,19 +204,21 @@ impl Builder<'_> {
                 gpu.attention(key, queries, kv, &sequences, scratch, out)
             }
         })?);
-        self.project(&layer.attention_output, |format| rows.attended.of(format), &rows.delta)?;
+        let output = &layer.attention_output;
+        self.project(output, |format| rows.attended.of(format), &rows.delta)?;
+        self.adapt((index, Site::AttentionOutput), output, (&rows.attended, direct), &rows.delta)?;
         self.behind(layer.attention_post_norm.as_ref())
     }
 
     /// The feed-forward network, the experts or both.
-    fn feed_forward(&mut self, layer: &DeviceLayer) -> Result<()> {
+    fn feed_forward(&mut self, index: usize, layer: &DeviceLayer) -> Result<()> {
         let network = layer.network.iter().flat_map(|network| network.gate_up.formats());
         // Routers read f32, as matrices in F16.
         let router = layer.experts.iter().map(|_| Format::F16);
         let experts = layer.experts.iter().flat_map(|experts| experts.gate_up.formats());
         self.norm(layer.ffn_norm.as_ref(), network.chain(router).chain(experts))?;
         if let Some(network) = &layer.network {
-            self.network(network)?;
+            self.network(index, network)?;
         }
         if let Some(experts) = &layer.experts {
             self.mixture(experts, layer.network.is_some())?;
@@ -218,30 +227,88 @@ impl Builder<'_> {
     }
 
     /// A gated feed-forward network.
-    fn network(&mut self, network: &Network) -> Result<()> {
+    fn network(&mut self, index: usize, network: &Network) -> Result<()> {
         let Parts { gpu, activation, .. } = self.parts;
         let (rows, cols) = (Arc::clone(&self.rows), network.gate_up.outputs / 2);
         let own = rows.network(cols);
         self.project(&network.gate_up, |format| rows.normed.of(format), &own.gate_up)?;
+        self.adapt((index, Site::FeedForwardInput), &network.gate_up, (&rows.normed, true), &own.gate_up)?;
         self.launches.extend(own.gated.fill(gpu, network.down.formats(), true, |out| {
             Ok(vec![gpu.gated(activation, &own.gate_up, rows.n, cols, out)?])
         })?);
-        self.project(&network.down, |format| own.gated.of(format), &rows.delta)
+        self.project(&network.down, |format| own.gated.of(format), &rows.delta)?;
+        self.adapt((index, Site::FeedForwardOutput), &network.down, (&own.gated, true), &rows.delta)
     }
 
     /// Final norm and logits.
     fn output(&mut self) -> Result<()> {
         let weights = self.parts.weights;
-        self.norm(Some(&weights.output_norm), weights.output.formats())?;
+        let is_adapted = self.factors((0, Site::FinalHidden)).is_some();
+        if is_adapted {
+            self.adapted_norm(&weights.output_norm, &weights.output)?;
+        } else {
+            self.norm(Some(&weights.output_norm), weights.output.formats())?;
+        }
         let rows = Arc::clone(&self.rows);
         // Rows of decode in both phases.
         self.phase = Phase::Decode;
-        self.project(&weights.output, |format| rows.normed.of(format), &self.operands.logits)
+        let logits = &self.operands.logits;
+        self.project(&weights.output, |format| rows.normed.of(format), logits)?;
+        self.adapt((0, Site::Logits), &weights.output, (&rows.normed, !is_adapted), logits)
+    }
+
+    /// The final norm, with the updates of its output in f32.
+    fn adapted_norm(&mut self, weight: &Buffer, before: &Projection) -> Result<()> {
+        let start = self.launches.len();
+        self.norm_as(Some(weight), before.formats(), false)?;
+        let quantize = self.launches.split_off(start + 1);
+        let rows = Arc::clone(&self.rows);
+        let hidden = rows.normed.values();
+        if let Some((factors, lists)) = self.factors((0, Site::FinalHidden)) {
+            let updates = factors.add(self.parts.gpu, &hidden.clone().into(), lists, hidden)?;
+            self.launches.extend(updates);
+        }
+        self.launches.extend(quantize);
+        Ok(())
+    }
+
+    /// Factors of the adapters at a site, and the lists of the rows; `None` without any.
+    fn factors(&self, at: Place) -> Option<(&LowRank, &LowRankRows)> {
+        let Adapted { sites, rows, last } = self.operands.adapted.as_ref()?;
+        let is_last = Arc::ptr_eq(&self.rows, &self.operands.last);
+        Some((sites.get(&at)?, if is_last { last } else { rows }))
+    }
+
+    /// Adds the updates of adapters to the products of a projection. `direct`: as `input` was
+    /// filled.
+    fn adapt(
+        &mut self,
+        at: Place,
+        projection: &Projection,
+        (input, direct): (&Input, bool),
+        out: &Buffer,
+    ) -> Result<()> {
+        if let Some((factors, lists)) = self.factors(at) {
+            let x = input.best(projection.formats(), direct);
+            let updates = factors.add(self.parts.gpu, &x, lists, out)?;
+            self.launches.extend(updates);
+        }
+        Ok(())
     }
 
     /// Adds the pending output to the residual stream and normalizes it, if there are weights for
     /// that, for matrices of `formats`.
     fn norm(&mut self, weight: Option<&Buffer>, formats: impl Iterator<Item = Format>) -> Result<()> {
+        self.norm_as(weight, formats, true)
+    }
+
+    /// As [`norm`](Self::norm); `direct`: in 8 bits alone if the matrices read nothing else.
+    fn norm_as(
+        &mut self,
+        weight: Option<&Buffer>,
+        formats: impl Iterator<Item = Format>,
+        direct: bool,
+    ) -> Result<()> {
         let Parts { gpu, config, .. } = self.parts;
         let (rows, pending) = (Arc::clone(&self.rows), self.pending.take());
         let (eps, n, x) = (config.norm_eps, rows.n, &rows.residual);
@@ -258,7 +325,7 @@ impl Builder<'_> {
                 (None, None) => vec![gpu.copy_rows(x, n, out)?],
             })
         };
-        self.launches.extend(rows.normed.fill(gpu, formats, true, norm)?);
+        self.launches.extend(rows.normed.fill(gpu, formats, direct, norm)?);
         Ok(())
     }
 

@@ -5,10 +5,12 @@
 //! Model (GGUF file or folder) ──► DeviceWeights (weights, experts; uploads)   KvPool, Angles (pool)
 //!                                        └───────┬────────────────┘
 //! GpuSession, GpuBatch ──► Passes (executor) ──► Pass: prepared launches (launches, mixture) over Rows (rows)
+//!        └── Leased: slots of LoRA factors (adapters) ──┘
 //! ```
 //!
 //! Passes of one size share prepared launches; positions, slots and block tables are in buffers.
 
+mod adapters;
 mod batch;
 mod blocks;
 mod executor;
@@ -28,9 +30,11 @@ mod weights;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use gguf_rs_lite::FileMemory;
+use ruvllm_adapters::{FactorFormat, ScaledAdapter};
 pub use ruvllm_gpu::self_test::Check as GpuCheck;
 pub use ruvllm_gpu::{
     AdapterInfo as GpuAdapter, AdapterKind as GpuAdapterKind, CacheFile as GpuCacheFile,
@@ -44,6 +48,7 @@ use ruvllm_memory::{PagePool, PoolConfig, Tenant};
 use ruvllm_models::{Model, ModelConfig};
 use ruvllm_text::TokenId;
 
+use self::adapters::DeviceAdapters;
 use self::batch::GpuBatch;
 use self::executor::Executor;
 use self::pool::{Angles, KvPool};
@@ -51,6 +56,7 @@ use self::refusal::{NAME, Refusal};
 pub use self::report::{GpuKernel, GpuLoadTimes, GpuSelfTest, gpu_choose, gpu_self_test};
 pub use self::session::GpuSession;
 use self::weights::DeviceWeights;
+use super::adapters::BackendAdapters;
 use super::batch::PrefixSharing;
 use super::{BackendBatch, BackendSession, DeviceMemory, InferenceBackend};
 use crate::codec::TextCodec;
@@ -94,6 +100,15 @@ pub struct GpuOptions {
     /// Drafts of requests that name no setting: prompt look-up, verified in a pass. Default: as
     /// they pay.
     pub speculation: Speculation,
+    /// Largest number of LoRA adapters in device memory: of all sequences that are computed at
+    /// once. The least recently used idle one gives way to another; without an idle one, requests
+    /// wait. Memory is taken when adapters come, for the largest of them in each slot. Default 8.
+    pub adapter_slots: usize,
+    /// Number format of the factors of adapters on the device: F16 or F32. Default F16.
+    pub adapter_format: FactorFormat,
+    /// Budget of host memory for the factors of adapters, in bytes; taken as they are loaded.
+    /// Default 1 GiB.
+    pub adapter_memory: u64,
     /// A `tokenizer.json` in place of the model's tokenizer.
     pub tokenizer: Option<PathBuf>,
     /// Folder of compiled kernels, created if absent; `None` = they are compiled at each start.
@@ -114,6 +129,9 @@ impl Default for GpuOptions {
             budget: None,
             prefill_chunk: 512,
             speculation: Speculation::Auto,
+            adapter_slots: 8,
+            adapter_format: FactorFormat::F16,
+            adapter_memory: 1 << 30,
             tokenizer: None,
             cache_dir: None,
         }
@@ -142,8 +160,9 @@ pub struct GpuBackend {
     converted: Vec<String>,
     times: GpuLoadTimes,
     executor: Executor,
-    /// Names of tenants; its memory is never used.
-    tenants: PagePool,
+    /// Tenants, and host memory of the factors of adapters.
+    host: PagePool,
+    adapters: BackendAdapters,
 }
 
 impl GpuBackend {
@@ -166,6 +185,7 @@ impl GpuBackend {
             ("kv_tokens", options.kv_tokens),
             ("prefill_chunk", Some(options.prefill_chunk)),
             ("sequences", Some(options.sequences)),
+            ("adapter_slots", Some(options.adapter_slots)),
         ];
         for (option, value) in at_least_1 {
             if value == Some(0) {
@@ -173,6 +193,10 @@ impl GpuBackend {
             }
         }
         options.speculation.check()?;
+        if options.adapter_format == FactorFormat::I8 {
+            let (name, value) = ("adapter_format", 8);
+            return Err(Error::InvalidOption { name, value, expected: "16 or 32 bits" });
+        }
         let name = source.to_string();
         let mut times = GpuLoadTimes::default();
         let start = Instant::now();
@@ -186,11 +210,15 @@ impl GpuBackend {
         times.read = start.elapsed() - times.open;
         let (executor, context, converted) = upload(gpu, &model, options, codec.sampled_ids(), &mut times)
             .map_err(|refusal| refusal.into_error(&name))?;
-        let budget = PoolConfig::new(0).page_bytes;
-        let tenants =
+        // Tenants need one page, of which nothing is used.
+        let page = PoolConfig::new(0).page_bytes;
+        let budget = usize::try_from(options.adapter_memory).unwrap_or(usize::MAX / 2).max(page);
+        let host =
             PagePool::new(PoolConfig::new(budget)).map_err(|source| Error::KvBudget { budget, source })?;
+        let (base, format) = (model.adapter_base(), options.adapter_format);
+        let adapters = BackendAdapters::new((NAME, adapters::MOST), base, &host, format);
         let GpuOptions { prefill_chunk, speculation, .. } = *options;
-        Ok(Self { codec, context, prefill_chunk, speculation, converted, times, executor, tenants })
+        Ok(Self { codec, context, prefill_chunk, speculation, converted, times, executor, host, adapters })
     }
 
     /// Name and driver of the adapter.
@@ -214,6 +242,20 @@ impl GpuBackend {
         self.executor.pool.bytes()
     }
 
+    /// Bytes of the factors of adapters on the device.
+    pub fn adapter_bytes(&self) -> u64 {
+        self.executor.passes().adapter_bytes()
+    }
+
+    /// Sets the adapters of requests that name none, and of measurements; their updates add up.
+    ///
+    /// # Errors
+    /// [`Error::AdapterScale`], and [`Error::AdapterBackend`] for gates and for more adapters than
+    /// a sequence can have.
+    pub fn set_adapters(&mut self, adapters: &[ScaledAdapter]) -> Result<()> {
+        self.adapters.set_defaults(adapters)
+    }
+
     /// Bytes of device memory in use.
     pub fn device_bytes(&self) -> u64 {
         self.executor.gpu.used()
@@ -224,25 +266,28 @@ impl GpuBackend {
         self.executor.gpu.destroy();
     }
 
-    /// Creates an empty sequence as [`InferenceBackend::session`] does, as the concrete type.
+    /// Creates an empty sequence as [`InferenceBackend::session`] does, as the concrete type. It
+    /// has the default adapters ([`set_adapters`](Self::set_adapters)).
     ///
     /// # Errors
     /// As [`InferenceBackend::session`].
     pub fn gpu_session(&self, capacity: usize) -> Result<GpuSession<'_>> {
-        self.session_of(capacity, None)
+        self.session_of(capacity, self.adapters.defaults(), None)
     }
 
-    /// Creates a sequence, with the longest stored prefix of a prompt if one is given.
+    /// Creates a sequence with adapters, with the longest stored prefix of a prompt if one is
+    /// given.
     fn session_of(
         &self,
         capacity: usize,
+        adapters: &[ScaledAdapter],
         prompt: Option<(&[TokenId], &PrefixSharing<'_>)>,
     ) -> Result<GpuSession<'_>> {
         if capacity > self.context {
             let (what, model_context) = ("the sequence".to_owned(), self.context);
             return Err(Error::ContextTooLong { what, tokens: capacity, model_context });
         }
-        GpuSession::new(&self.executor, &self.codec, capacity, prompt)
+        GpuSession::new(&self.executor, &self.codec, capacity, adapters, prompt)
     }
 }
 
@@ -294,6 +339,10 @@ impl InferenceBackend for GpuBackend {
         })
     }
 
+    fn backend_adapters(&self) -> Option<&BackendAdapters> {
+        Some(&self.adapters)
+    }
+
     fn shares_prefixes(&self) -> bool {
         true
     }
@@ -302,9 +351,9 @@ impl InferenceBackend for GpuBackend {
         Some(self.executor.pool.blocks.statistics())
     }
 
-    /// In a pool of names alone.
+    /// In the pool of adapters.
     fn tenant(&self, path: &str) -> Result<Tenant, ruvllm_memory::Error> {
-        self.tenants.tenant(path)
+        self.host.tenant(path)
     }
 
     fn is_lost(&self) -> bool {
@@ -381,7 +430,10 @@ fn upload(
         .map_err(failed("allocate keys and values; lower GpuOptions::context or kv_tokens"))?;
     let angles = Angles::new(&gpu, &model.kv_ropes(), context).map_err(failed("upload RoPE tables"))?;
     let decode_gemm = options.sequences > GEMV_SEQUENCES;
-    let executor = Executor::new(gpu, config.clone(), activation, weights, (pool, angles), ids, decode_gemm)
+    let f16 = options.adapter_format == FactorFormat::F16;
+    let adapters = DeviceAdapters::new(Arc::clone(model.adapter_base()), f16, options.adapter_slots);
+    let parts = (decode_gemm, adapters);
+    let executor = Executor::new(gpu, config.clone(), activation, weights, (pool, angles), ids, parts)
         .map_err(failed("allocate logits"))?;
     // A request that needs these passes reports the failure.
     let _ = executor.compile_ahead(context, options.speculation != Speculation::Off);

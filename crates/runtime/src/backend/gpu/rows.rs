@@ -1,7 +1,9 @@
 //! Activation buffers on the device, shared by all layers and all passes with the same number of
 //! rows.
 
-use ruvllm_gpu::{Buffer, Choices, Dispatch, Format, Gpu, KvRows, Quantized, Result, RowOutput, SortedPairs};
+use ruvllm_gpu::{
+    Activations, Buffer, Choices, Dispatch, Format, Gpu, KvRows, Quantized, Result, RowOutput, SortedPairs,
+};
 use ruvllm_models::{Experts, ModelConfig};
 
 /// Input rows of products: f32 for F16 matrices, 8 bits for quantized ones.
@@ -27,10 +29,9 @@ impl Input {
         direct: bool,
         make: impl FnOnce(&RowOutput) -> Result<Vec<Dispatch>>,
     ) -> Result<Vec<Dispatch>> {
-        let (quantized, whole): (Vec<Format>, Vec<Format>) = formats.partition(|f| f.takes_quantized());
-        match self.q8.as_ref().filter(|_| !quantized.is_empty()) {
-            Some(q8) if direct && whole.is_empty() => make(&RowOutput::Quantized(q8.clone())),
-            q8 => {
+        match self.forms(formats, direct) {
+            (None, Some(q8)) => make(&RowOutput::Quantized(q8.clone())),
+            (_, q8) => {
                 let mut launches = make(&RowOutput::F32(self.f32.clone()))?;
                 if let Some(q8) = q8 {
                     launches.push(gpu.quantize(&self.f32, q8)?);
@@ -40,13 +41,33 @@ impl Input {
         }
     }
 
+    /// Forms that [`fill`](Self::fill) writes: f32, and 8 bits.
+    fn forms(
+        &self,
+        formats: impl Iterator<Item = Format>,
+        direct: bool,
+    ) -> (Option<&Buffer>, Option<&Quantized>) {
+        let (quantized, whole): (Vec<Format>, Vec<Format>) = formats.partition(|f| f.takes_quantized());
+        let q8 = self.q8.as_ref().filter(|_| !quantized.is_empty());
+        let is_q8_alone = q8.is_some() && direct && whole.is_empty();
+        ((!is_q8_alone).then_some(&self.f32), q8)
+    }
+
+    /// Rows in the most precise form that [`fill`](Self::fill) writes.
+    pub(super) fn best(&self, formats: impl Iterator<Item = Format>, direct: bool) -> Activations {
+        match self.forms(formats, direct) {
+            (None, Some(q8)) => q8.clone().into(),
+            _ => self.f32.clone().into(),
+        }
+    }
+
     /// Rows in f32, once filled for a format that reads them.
     pub(super) fn values(&self) -> &Buffer {
         &self.f32
     }
 
     /// Rows in the form that a matrix of `format` reads.
-    pub(super) fn of(&self, format: Format) -> ruvllm_gpu::Activations {
+    pub(super) fn of(&self, format: Format) -> Activations {
         match self.q8.as_ref().filter(|_| format.takes_quantized()) {
             Some(q8) => q8.clone().into(),
             None => self.f32.clone().into(),

@@ -2,8 +2,9 @@
 
 use std::ops::ControlFlow;
 
+use ruvllm_adapters::{ScaledAdapter, kv_digest};
 use ruvllm_gpu::Dispatch;
-use ruvllm_kv_cache::prefix::{PrefixKey, Scope};
+use ruvllm_kv_cache::prefix::{AdapterVersion, PrefixKey, Scope};
 use ruvllm_text::TokenId;
 
 use super::executor::{Executor, Ids, MAX_ROWS, Next, Passes, Place};
@@ -13,6 +14,7 @@ use crate::backend::batch::PrefixSharing;
 use crate::backend::sequence::BackendSession;
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
+use crate::prefix::hex;
 
 /// A sequence with its KV cache on the device.
 ///
@@ -29,6 +31,8 @@ pub struct GpuSession<'b> {
     /// bits in every sequence that begins with them.
     as_prompt: usize,
     capacity: usize,
+    /// Digest of what keys and values depend on of the adapters.
+    kv_digest: Option<[u8; 32]>,
     logits: Vec<f32>, // [vocab_size] of the last pass
 }
 
@@ -39,10 +43,12 @@ impl<'b> GpuSession<'b> {
         executor: &'b Executor,
         codec: &'b TextCodec,
         capacity: usize,
+        adapters: &[ScaledAdapter],
         prompt: Option<(&[TokenId], &PrefixSharing<'_>)>,
     ) -> Result<Self> {
+        let (kv_digest, adapters) = (kv_digest(adapters), executor.passes().lease(executor, adapters)?);
         let (blocks, long) = (&executor.pool.blocks, executor.angles.is_long(capacity));
-        let key = |sharing| prefix_key(sharing, executor, long);
+        let key = |sharing| prefix_key(sharing, executor, long, kv_digest);
         let taken = match prompt {
             None => blocks.lease(capacity).map(|lease| (lease, 0)),
             Some((prompt, sharing)) => {
@@ -50,14 +56,15 @@ impl<'b> GpuSession<'b> {
             }
         };
         let (lease, len) = taken.map_err(no_room(format!("make a sequence of {capacity} tokens")))?;
-        let place = Place { id: executor.passes().next_sequence(), lease, long };
-        Ok(Self { executor, codec, place, len, as_prompt: len, capacity, logits: Vec::new() })
+        let place = Place { id: executor.passes().next_sequence(), lease, long, adapters };
+        let (as_prompt, logits) = (len, Vec::new());
+        Ok(Self { executor, codec, place, len, as_prompt, capacity, kv_digest, logits })
     }
 
     /// Stores those of the first `tokens`, the sequence's own, that were computed as a prompt.
     pub(super) fn keep_prefix(&self, tokens: &[TokenId], sharing: &PrefixSharing<'_>) {
         let tokens = &tokens[..tokens.len().min(self.as_prompt)];
-        let key = prefix_key(sharing, self.executor, self.place.long);
+        let key = prefix_key(sharing, self.executor, self.place.long, self.kv_digest);
         self.executor.pool.blocks.keep(&self.place.lease, &key, tokens, sharing.shared_tokens);
     }
 
@@ -272,12 +279,17 @@ impl BackendSession for GpuSession<'_> {
     }
 }
 
-/// Key of the prefixes of a tenant, apart by RoPE frequencies.
-fn prefix_key(sharing: &PrefixSharing<'_>, executor: &Executor, long: bool) -> PrefixKey {
+/// Key of the prefixes of a tenant, apart by RoPE frequencies and adapters.
+fn prefix_key(
+    sharing: &PrefixSharing<'_>,
+    executor: &Executor,
+    long: bool,
+    adapter: Option<[u8; 32]>,
+) -> PrefixKey {
     PrefixKey {
         // The prefixes end with the backend, which has one model and one format.
         model: [0; 32],
-        adapter: None,
+        adapter: adapter.map(|digest| AdapterVersion { id: hex(&digest).into(), version: 0 }),
         kv_format: executor.pool.format.name().into(),
         rope_scaling: if long { "long" } else { "usual" }.into(),
         scope: Scope::Tenant(sharing.tenant.into()),

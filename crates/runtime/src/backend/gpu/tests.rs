@@ -43,14 +43,16 @@ fn changed(sink: Option<f32>, blind: bool) -> Option<Changed> {
     let pool = KvPool::new(&gpu, &config, ruvllm_gpu::KvFormat::F16, 512).expect("keys and values");
     let angles = Angles::new(&gpu, &model.kv_ropes(), 512).expect("RoPE tables");
     let (ids, activation) = (codec.sampled_ids(), ruvllm_gpu::Activation::Silu);
-    let executor = Executor::new(gpu, config, activation, weights, (pool, angles), ids, false);
+    let adapters = DeviceAdapters::new(Arc::clone(model.adapter_base()), true, 1);
+    let parts = (false, adapters);
+    let executor = Executor::new(gpu, config, activation, weights, (pool, angles), ids, parts);
     Some(Changed { codec, executor: executor.expect("logits") })
 }
 
 /// Logits after a prompt of more than a split, and after two more tokens.
 fn logits(Changed { codec, executor }: &Changed) -> [Vec<f32>; 2] {
     let prompt: Vec<TokenId> = (0..300).map(|i| i * 37 % 500 + 3).collect();
-    let mut session = GpuSession::new(executor, codec, 400, None).expect("a sequence");
+    let mut session = GpuSession::new(executor, codec, 400, &[], None).expect("a sequence");
     let first = session.forward(&prompt).expect("logits").to_vec();
     session.forward(&[7]).expect("logits");
     [first, session.forward(&[9]).expect("logits").to_vec()]

@@ -145,16 +145,26 @@ impl<'c, X: Executor> StepLoop<'c, X> {
         }
     }
 
+    /// Suspends a request that was admitted and has its factors, but no place for them on the
+    /// device.
+    pub(super) fn suspend_short(&mut self, id: RequestId, error: Error) {
+        self.scheduler.suspended(id);
+        self.suspended.list.push(Lacking { id, since: Instant::now(), short: None, is_alone: false });
+        self.stall(id, error);
+    }
+
     /// Starts a suspended request that has all its adapters.
     fn wake(&mut self, id: RequestId) {
-        if !self.suspended.remove(id) {
+        if !self.suspended.list.iter().any(|lacking| lacking.id == id) {
             return;
         }
         match self.start(id) {
             Ok(cached) => {
+                self.suspended.remove(id);
                 self.scheduler.started(id, cached);
                 self.scheduler.resumed(id);
             }
+            Err(error) if short_tenant(&error).is_some() => self.stall(id, error),
             Err(error) => self.fail(id, error),
         }
     }
@@ -204,9 +214,12 @@ impl<'c, X: Executor> StepLoop<'c, X> {
     }
 }
 
-/// Tenant for whose memory an adapter waits, empty for the whole pool; `None` if waiting would not
-/// help.
-fn short_tenant(error: &Error) -> Option<&str> {
+/// Tenant for whose memory an adapter waits, empty for the whole pool or device; `None` if waiting
+/// would not help.
+pub(super) fn short_tenant(error: &Error) -> Option<&str> {
+    if matches!(error, Error::AdapterBackend(refusal) if refusal.is_temporary()) {
+        return Some("");
+    }
     let Error::Adapter { source: ruvllm_models::Error::Adapter(source) } = error else { return None };
     let ruvllm_adapters::Error::Memory { source, .. } = source else { return None };
     match source {

@@ -20,8 +20,8 @@ use ruvllm_kernels::ThreadPool;
 use ruvllm_scheduler::{Config, RequestId, Scheduler, TenantId, Work};
 use ruvllm_text::TokenId;
 
-use self::adapters::Suspended;
 pub(crate) use self::adapters::{AdapterLoader, Loaded};
+use self::adapters::{Suspended, short_tenant};
 use self::drafts::keep_states;
 use self::prompt_rows::{most_prompt_rows, score_prompts};
 use self::sampling::{Task, sample_all};
@@ -280,6 +280,7 @@ impl<'c, X: Executor> StepLoop<'c, X> {
             }
             match self.start(id) {
                 Ok(cached) => self.scheduler.started(id, cached),
+                Err(error) if short_tenant(&error).is_some() => self.suspend_short(id, error),
                 Err(error) => self.fail(id, error),
             }
         }
