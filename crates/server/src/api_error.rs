@@ -271,6 +271,7 @@ impl From<ruvllm::Error> for ApiError {
                 message,
             ),
             E::Adapter { .. } if !error.kv_memory_short() => Self::invalid_param("adapters", message),
+            E::AdapterBackend(refusal) if refusal.is_temporary() => Self::overloaded(message, None),
             E::AdapterScale { .. } | E::AdapterBackend { .. } => Self::invalid_param("adapters", message),
             E::KvPolicyNotOpened { .. } | E::KvPolicyBackend { .. } => Self::invalid_param("kv", message),
             _ if error.kv_memory_short() || error.kv_shortage().is_some() => {

@@ -4,10 +4,11 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use ruvllm::{AdapterSource, Engine, ScaledAdapter};
+use ruvllm::{AdapterSource, BackendAdapters, Engine, ScaledAdapter};
 
 use super::values::finite;
 use crate::adapter_store::store;
+use crate::device::DeviceError;
 use crate::error::Result;
 
 /// Options of LoRA adapters.
@@ -38,7 +39,7 @@ impl AdapterArgs {
     /// # Errors
     /// An adapter or gate that cannot be read, is for another model or number of adapters.
     pub(crate) fn load(&self, engine: &Engine) -> Result<Vec<ScaledAdapter>> {
-        let sources: Vec<_> = self.adapters.iter().map(|adapter| adapter.source.clone()).collect();
+        let sources = self.sources();
         let Some(gate) = &self.gate else {
             let adapter = (!sources.is_empty()).then(|| engine.load_adapter(&sources)).transpose()?;
             return Ok(adapter.map(ScaledAdapter::from).into_iter().collect());
@@ -47,6 +48,23 @@ impl AdapterArgs {
         let load = |source: &AdapterSource| engine.load_adapter(std::slice::from_ref(source));
         let adapters = sources.iter().map(load).map(|adapter| adapter.map(ScaledAdapter::from));
         Ok(gate.over(adapters.collect::<Result<_, _>>()?)?)
+    }
+
+    /// Loads the adapters as one, for a backend that is not the engine.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); a gate.
+    pub(crate) fn load_in(&self, backend: &BackendAdapters) -> Result<Vec<ScaledAdapter>> {
+        if self.gate.is_some() {
+            return Err(DeviceError::gate().into());
+        }
+        let sources = self.sources();
+        let adapter = (!sources.is_empty()).then(|| backend.load(&sources)).transpose()?;
+        Ok(adapter.map(ScaledAdapter::from).into_iter().collect())
+    }
+
+    fn sources(&self) -> Vec<AdapterSource> {
+        self.adapters.iter().map(|adapter| adapter.source.clone()).collect()
     }
 }
 

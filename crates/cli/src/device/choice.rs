@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::bytes;
+use crate::args::{bytes, positive};
 use crate::user_folders;
 
 /// Options of the device.
@@ -23,6 +23,10 @@ pub(crate) struct DeviceArgs {
     /// Budget of GPU memory for weights, KV cache and activations, e.g. 8GiB [default: none]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     gpu_memory: Option<usize>,
+
+    /// Maximum number of LoRA adapters in GPU memory, of all requests at once [default: 8]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    adapter_slots: Option<usize>,
 }
 
 /// Place of compiled GPU kernels.
@@ -36,6 +40,11 @@ impl DeviceArgs {
     /// Budget of GPU memory in bytes.
     pub(super) fn gpu_memory(&self) -> Option<u64> {
         self.gpu_memory.map(|bytes| bytes as u64)
+    }
+
+    /// Maximum number of LoRA adapters in GPU memory.
+    pub(super) fn adapter_slots(&self) -> Option<usize> {
+        self.adapter_slots
     }
 
     /// Folder of compiled GPU kernels; `None` if they are not kept.
@@ -102,6 +111,8 @@ pub(super) struct Wanted {
     pub(super) memory: Option<u64>,
     /// Part of it for keys and values; `None` = a context for each of the sequences.
     pub(super) kv_bytes: Option<u64>,
+    /// Largest number of LoRA adapters in device memory.
+    pub(super) slots: Option<usize>,
     /// Folder of compiled kernels.
     pub(super) cache: Option<PathBuf>,
 }
@@ -112,7 +123,10 @@ mod tests {
 
     #[test]
     fn compiled_kernels_have_a_folder_or_none() {
-        let folder = |gpu_cache| DeviceArgs { device: Device::Cpu, gpu_cache, gpu_memory: None }.gpu_cache();
+        let folder = |gpu_cache| {
+            let (device, gpu_memory, adapter_slots) = (Device::Cpu, None, None);
+            DeviceArgs { device, gpu_cache, gpu_memory, adapter_slots }.gpu_cache()
+        };
         assert_eq!(folder(gpu_cache("off").ok()), None);
         assert_eq!(folder(gpu_cache("./off").ok()), Some("./off".into()));
         assert_eq!(folder(None), user_folders::cache().map(|cache| cache.join("gpu")));

@@ -61,6 +61,11 @@ pub(crate) struct Refused {
 }
 
 impl DeviceError {
+    /// Refusal of a gate over adapters.
+    pub(crate) fn gate() -> Self {
+        Self::Flag(Refused { flag: "--adapter-gate", reason: "it computes adapters without gates" })
+    }
+
     /// True for flags that exclude each other.
     pub(crate) fn is_usage(&self) -> bool {
         matches!(self, Self::Flag(_) | Self::CpuOnly { .. })

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ruvllm::{
-    BackendQueue, EngineOptions, GpuAdapter, GpuAdapterKind, GpuBackend, GpuOptions, ModelSource,
-    gpu_adapters,
+    BackendQueue, EngineOptions, GpuAdapter, GpuAdapterKind, GpuBackend, GpuOptions, InferenceBackend,
+    ModelSource, gpu_adapters,
 };
 use ruvllm_server::{BackendLoader, LoadedBackend};
 
 use super::choice::Wanted;
 use super::error::DeviceError;
 use super::loaded::{GpuFacts, GpuModel, Loaded};
-use crate::args::ModelArgs;
+use crate::args::{AdapterArgs, ModelArgs};
 use crate::commands::offer;
 use crate::error::{Error, Result, one_line};
 use crate::output;
@@ -28,14 +28,24 @@ pub(crate) fn gpu_options(index: Option<usize>) -> GpuOptions {
     }
 }
 
-/// Loads the model of a command on a GPU.
+/// Loads the model of a command on a GPU; `lora` become the default adapters.
 ///
 /// # Errors
-/// An absent adapter; a model that cannot be opened or that the backend does not support.
-pub(super) fn open(model: &ModelArgs, options: &EngineOptions, wanted: Wanted) -> Result<Loaded> {
+/// An absent adapter; a model that cannot be opened or that the backend does not support; LoRA
+/// adapters that cannot be used.
+pub(super) fn open(
+    model: &ModelArgs,
+    options: &EngineOptions,
+    wanted: Wanted,
+    lora: Option<&AdapterArgs>,
+) -> Result<Loaded> {
     let index = wanted.index;
     let choice = offer::model(model.model.as_deref())?;
-    let (load_time, backend) = load(&choice.source(), &backend_options(options, wanted), index)?;
+    let (load_time, mut backend) = load(&choice.source(), &backend_options(options, wanted), index)?;
+    if let (Some(lora), Some(adapters)) = (lora, backend.backend_adapters()) {
+        let loaded = lora.load_in(adapters)?;
+        backend.set_adapters(&loaded)?;
+    }
     let facts = GpuFacts {
         adapter: backend.adapter(),
         weights_bytes: backend.weight_bytes(),
@@ -153,15 +163,17 @@ pub(crate) fn backend(
     cache_dir: Option<PathBuf>,
 ) -> Result<(Duration, GpuBackend)> {
     let choice = offer::model(model.model.as_deref())?;
-    let wanted = Wanted { index, sequences: None, memory: None, kv_bytes: None, cache: cache_dir };
+    let (memory, slots) = (None, None);
+    let wanted = Wanted { index, sequences: None, memory, kv_bytes: None, slots, cache: cache_dir };
     load(&choice.source(), &backend_options(options, wanted), index)
 }
 
 /// Options of the backend for those of the engine.
 fn backend_options(options: &EngineOptions, wanted: Wanted) -> GpuOptions {
-    let Wanted { index, sequences, memory, kv_bytes, cache } = wanted;
+    let Wanted { index, sequences, memory, kv_bytes, slots, cache } = wanted;
     let usual = gpu_options(index);
     GpuOptions {
+        adapter_slots: slots.unwrap_or(usual.adapter_slots),
         context: options.context,
         kv_bytes,
         kv: options.kv.unwrap_or(usual.kv),

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use ruvllm::{
     BackendConversation, CancelToken, Completion, Conversation, Engine, GenerateRequest, InferenceBackend,
+    ScaledAdapter,
 };
 use serde::Serialize;
 
+use crate::args::AdapterArgs;
+use crate::error::Result;
 use crate::output;
 
 /// A loaded model; commands run it through [`backend`](Self::backend) on any device.
@@ -52,6 +55,20 @@ impl Loaded {
         match self {
             Self::Cpu(engine) => Some(engine),
             Self::Gpu(_) => None,
+        }
+    }
+
+    /// Loads the adapters of a command for the requests of the model.
+    ///
+    /// # Errors
+    /// As [`AdapterArgs::load`]; a gate on a GPU.
+    pub(crate) fn load_adapters(&self, adapters: &AdapterArgs) -> Result<Vec<ScaledAdapter>> {
+        match self {
+            Self::Cpu(engine) => adapters.load(engine),
+            Self::Gpu(model) => match model.backend.backend_adapters() {
+                Some(backend) => adapters.load_in(backend),
+                None => Ok(Vec::new()),
+            },
         }
     }
 

@@ -54,10 +54,11 @@ impl DeviceArgs {
         defaults: Defaults,
     ) -> Result<Loaded> {
         let gpu = |index| {
-            refused(&options, !adapters.adapters.is_empty())?;
+            refused(&options, adapters.gate.is_some())?;
             let context = options.context.or(defaults.gpu_context);
             let wanted = self.wanted(index, defaults.gpu_sequences, None);
-            open(model, &options.clone().with_context(context), wanted)
+            let defaults = (!defaults.requests_have_adapters).then_some(adapters);
+            open(model, &options.clone().with_context(context), wanted, defaults)
         };
         match self.device {
             Device::Cpu => {}
@@ -88,7 +89,6 @@ impl DeviceArgs {
         &self,
         source: &ModelSource,
         options: &EngineOptions,
-        has_adapters: bool,
         sequences: usize,
     ) -> Result<Option<BackendLoader>> {
         let index = match self.device {
@@ -99,8 +99,7 @@ impl DeviceArgs {
         // A pool of keys and values that requests share.
         let kv_bytes = options.kv_budget.map(|bytes| bytes as u64);
         let falls_back = self.device == Device::Auto;
-        let checked =
-            refused(&options.clone().with_kv_budget(None), has_adapters).and_then(|()| present(index));
+        let checked = refused(&options.clone().with_kv_budget(None), false).and_then(|()| present(index));
         match checked {
             Err(error) if falls_back => {
                 output::note(&format!("[--device auto: the CPU computes: {}]", one_line(&error)));
@@ -115,7 +114,8 @@ impl DeviceArgs {
     }
 
     fn wanted(&self, index: Option<usize>, sequences: Option<usize>, kv_bytes: Option<u64>) -> Wanted {
-        Wanted { index, sequences, memory: self.gpu_memory(), kv_bytes, cache: self.gpu_cache() }
+        let (memory, slots, cache) = (self.gpu_memory(), self.adapter_slots(), self.gpu_cache());
+        Wanted { index, sequences, memory, kv_bytes, slots, cache }
     }
 }
 
@@ -132,7 +132,7 @@ fn served(_: ModelSource, _: &EngineOptions, _: Wanted, _: bool) -> BackendLoade
 }
 
 #[cfg(not(feature = "gpu"))]
-fn open(_: &ModelArgs, _: &EngineOptions, _: Wanted) -> Result<Loaded> {
+fn open(_: &ModelArgs, _: &EngineOptions, _: Wanted, _: Option<&AdapterArgs>) -> Result<Loaded> {
     Err(DeviceError::NotBuilt.into())
 }
 
@@ -143,10 +143,12 @@ fn is_of_the_device(error: &Error) -> bool {
 }
 
 /// Rejects flags that change results or memory on the CPU but have no effect on a GPU.
-fn refused(options: &EngineOptions, has_adapters: bool) -> Result<()> {
+fn refused(options: &EngineOptions, has_gate: bool) -> Result<()> {
+    if has_gate {
+        return Err(DeviceError::gate().into());
+    }
     let is_stored = |kv: KvPolicy| ["f16", "q8"].contains(&kv.to_string().as_str());
     let refused = [
-        (has_adapters, Refused { flag: "--adapter", reason: "it computes no LoRA adapters" }),
         (
             options.kv.is_some_and(|kv| !is_stored(kv)),
             Refused { flag: "--kv", reason: "its keys and values are f16 or q8" },
@@ -194,7 +196,12 @@ mod tests {
             other => panic!("expected a refusal, found {other:?}"),
         };
         let base = EngineOptions::default;
-        assert!(refused(&base(), false).is_ok() && refused(&base(), true).is_err());
+        assert!(refused(&base(), false).is_ok());
+        let gate = refused(&base(), true);
+        assert!(matches!(
+            gate,
+            Err(Error::Device(DeviceError::Flag(Refused { flag: "--adapter-gate", .. })))
+        ));
         let kv = |name: &str| base().with_kv(name.parse::<KvPolicy>().ok());
         for name in ["f16", "q8"] {
             assert!(refused(&kv(name).with_threads(3), false).is_ok(), "{name}");

@@ -3,6 +3,7 @@
 //! Without an adapter the tests that need one print a line and pass, unless `RUVLLM_GPU_REQUIRED`
 //! is set.
 
+mod adapters;
 mod cache;
 mod compute;
 mod device;

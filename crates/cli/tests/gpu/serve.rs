@@ -12,13 +12,13 @@ use crate::program::{command, json_document, run};
 use crate::schema;
 
 /// A running server, which is killed at the end of a test.
-struct Served {
+pub(crate) struct Served {
     child: Child,
     address: String,
 }
 
 impl Served {
-    fn start(flags: &[&str]) -> Self {
+    pub(crate) fn start(flags: &[&str]) -> Self {
         let mut program = command(&[&["serve", "--port", "0", "--json", "--quiet"], flags].concat());
         let mut child = program.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut line = String::new();
@@ -30,7 +30,7 @@ impl Served {
     }
 
     /// Status and body of a request on a connection of its own.
-    fn request(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+    pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
         let length = body.len();
@@ -46,7 +46,7 @@ impl Served {
         (head["HTTP/1.1 ".len()..][..3].parse().unwrap(), body.to_owned())
     }
 
-    fn complete(&self, body: &Value) -> (u16, Value) {
+    pub(crate) fn complete(&self, body: &Value) -> (u16, Value) {
         let (status, text) = self.request("POST", "/v1/completions", &body.to_string());
         (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
     }

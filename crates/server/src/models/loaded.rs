@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ruvllm::crates::adapters::CompactFile;
 use ruvllm::crates::models::quantize::Recipe;
 use ruvllm::{
-    BackendQueue, DeviceMemory, Embedder, EmbeddingRequest, Embeddings, Engine, GenerateRequest,
-    InferenceBackend, LearningOptions, LoadProgress, ModelSource, Precision, Prompt, Ranking, RequestHandle,
-    RerankRequest, Sessions, StepRecord, StepStatistics, Tenant, TokenId, Tokenizer, TreeStatistics,
+    BackendAdapters, BackendQueue, DeviceMemory, Embedder, EmbeddingRequest, Embeddings, Engine,
+    GenerateRequest, InferenceBackend, LearningOptions, LoadProgress, ModelSource, Precision, Prompt,
+    Ranking, Registry, RequestHandle, RerankRequest, Sessions, StepRecord, StepStatistics, Tenant, TokenId,
+    Tokenizer, TreeStatistics,
 };
 use tokio::sync::Mutex;
 
@@ -56,7 +57,7 @@ impl LoadedModel {
     /// `sessions`, which is named by the fingerprint of the model. What it learns is in `learning`;
     /// a store that cannot be used is logged, and the model answers without learning.
     ///
-    /// A model of another backend has none of these.
+    /// A model of another backend has neither sessions nor learning.
     ///
     /// # Errors
     /// As [`Engine::load`], [`ruvllm::Error::Adapter`], and those of the entry's backend.
@@ -68,7 +69,9 @@ impl LoadedModel {
         if let Some(backend) = &entry.backend
             && let Some(queue) = backend.load(&entry.name)?
         {
-            return Ok(Self::of(entry, Computed::Backend(queue), 0));
+            let model = Self::of(entry, Computed::Backend(queue), 0);
+            model.register(adapters)?;
+            return Ok(model);
         }
         let embedder = Embedder::load(&entry.source, &entry.options, &mut |_: LoadProgress<'_>| ())?;
         let (mut bytes, mut folder) = (super::engine_bytes(entry), None);
@@ -76,11 +79,6 @@ impl LoadedModel {
         if let Some(engine) = embedder.engine() {
             let weights = engine.model().weight_bytes();
             bytes = weights.private + weights.shared + engine.plan().kv_budget.value as u64;
-            for (name, path) in adapters {
-                let registered =
-                    engine.adapter_registry().register(&Tenant::root(), name, path, Precision::default());
-                registered.map_err(|source| ruvllm::Error::Adapter { source: source.into() })?;
-            }
             if let Some(sessions) = sessions {
                 folder = Some(restore_sessions(engine, sessions)?);
             }
@@ -88,6 +86,7 @@ impl LoadedModel {
             memory = learning.folder.as_deref().map(ModelMemory::new);
         }
         let mut model = Self::of(entry, Computed::Engine(embedder), bytes);
+        model.register(adapters)?;
         (model.sessions, model.learning, model.memory) = (folder, learns, memory);
         let restored = model.sessions().map_or(0, |(_, sessions)| sessions.revision());
         model.saved.store(restored, Ordering::Relaxed);
@@ -108,6 +107,36 @@ impl LoadedModel {
             learning: None,
             memory: None,
         }
+    }
+
+    /// Registers the adapters of the configuration; nothing for an encoder.
+    fn register(&self, adapters: &[(String, PathBuf)]) -> Result<(), ruvllm::Error> {
+        let Some(registry) = self.adapter_registry() else { return Ok(()) };
+        for (name, path) in adapters {
+            registry
+                .register(&Tenant::root(), name, path, Precision::default())
+                .map_err(|source| ruvllm::Error::Adapter { source: source.into() })?;
+        }
+        Ok(())
+    }
+
+    /// Adapters by tenant and name; `None` for an encoder, and for a backend without adapters.
+    pub(crate) fn adapter_registry(&self) -> Option<&Registry> {
+        match &self.computed {
+            Computed::Engine(embedder) => embedder.engine().map(Engine::adapter_registry),
+            Computed::Backend(queue) => queue.backend().backend_adapters().map(BackendAdapters::registry),
+        }
+    }
+
+    /// As [`adapter_registry`](Self::adapter_registry).
+    ///
+    /// # Errors
+    /// 400 for a model without.
+    pub(crate) fn adapters(&self) -> Result<&Registry, ApiError> {
+        self.adapter_registry().ok_or_else(|| match &self.computed {
+            Computed::Engine(_) => self.without_text(),
+            Computed::Backend(queue) => self.without_engine(queue),
+        })
     }
 
     /// The sessions of the engine and their folder, if there is one.
@@ -175,8 +204,8 @@ impl LoadedModel {
         old: &[(String, PathBuf)],
         new: &[(String, PathBuf)],
     ) -> Vec<ruvllm::Error> {
-        let Some(engine) = self.try_engine() else { return Vec::new() };
-        let (registry, root) = (engine.adapter_registry(), Tenant::root());
+        let Some(registry) = self.adapter_registry() else { return Vec::new() };
+        let root = Tenant::root();
         for (name, _) in old.iter().filter(|(name, _)| !new.iter().any(|(kept, _)| kept == name)) {
             // A request may have removed it.
             let _ = registry.unload(&root, name);
@@ -396,7 +425,7 @@ impl LoadedModel {
     /// Error of an operation of the engine on another backend.
     fn without_engine(&self, queue: &BackendQueue) -> ApiError {
         let message = format!(
-            "the model {} runs on the backend {}, which has no embeddings, rankings, adapters, sessions, lessons and prefix \
+            "the model {} runs on the backend {}, which has no embeddings, rankings, sessions, lessons and prefix \
              events; serve it with --device cpu for these",
             self.name,
             queue.backend().name()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};
 use ruvllm::crates::adapters::{AdapterStore, AdapterVersion, CompactFile, Error, Layout, RegisteredAdapter};
-use ruvllm::{Engine, Precision, Tenant, Tier};
+use ruvllm::{Precision, Registry, Tenant, Tier};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -17,7 +17,6 @@ use crate::api_error::{ApiError, with_sources};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::models::LoadedModel;
-use crate::tenant::tenant_of;
 
 /// An adapter of a model.
 #[derive(Debug, Serialize, ToSchema)]
@@ -78,8 +77,7 @@ impl AdapterObject {
 }
 
 /// Adapters that requests of a tenant may name: its own, and those of all tenants.
-fn visible(engine: &Engine, tenant: &Tenant) -> Vec<RegisteredAdapter> {
-    let registry = engine.adapter_registry();
+fn visible(registry: &Registry, tenant: &Tenant) -> Vec<RegisteredAdapter> {
     let mut adapters = registry.list(tenant);
     if !tenant.path().is_empty() {
         let is_hidden = |shared: &RegisteredAdapter| {
@@ -100,9 +98,8 @@ pub(crate) async fn list(
 ) -> Result<Json<AdapterList>, ApiError> {
     let data = blocking(move || {
         let mut data = Vec::new();
-        for model in query.engines(&app) {
-            let engine = model.engine()?;
-            let adapters = visible(engine, &tenant_of(engine, &caller)?);
+        for model in query.with_adapters(&app) {
+            let adapters = visible(model.adapters()?, &model.tenant_of(&caller)?);
             data.extend(adapters.iter().map(|found| AdapterObject::new(&found.version, found.tier, &model)));
         }
         Ok(data)
@@ -136,11 +133,11 @@ fn register(
     request: &LoadRequest,
 ) -> Result<AdapterObject, ApiError> {
     let LoadRequest { name, adapter, replace, .. } = request;
-    let engine = model.engine()?;
-    let tenant = tenant_of(engine, caller)?;
+    let registry = model.adapters()?;
+    let tenant = model.tenant_of(caller)?;
     let (param, stored) = adapter.as_ref().map_or(("name", name), |adapter| ("adapter", adapter));
     let stored = store.get(stored).map_err(|error| refused(&error, param))?;
-    let (registry, path) = (engine.adapter_registry(), stored.file.path());
+    let path = stored.file.path();
     let registered = match replace {
         true => registry.replace(&tenant, name, path, Precision::default()),
         false => registry.register(&tenant, name, path, Precision::default()),
@@ -162,10 +159,9 @@ pub(crate) async fn unload(
     Query(query): Query<ModelQuery>,
 ) -> Result<Json<Deleted>, ApiError> {
     let mut has_removed = false;
-    for model in query.engines(&app) {
-        let engine = model.engine()?;
-        let tenant = tenant_of(engine, &caller)?;
-        has_removed |= engine.adapter_registry().unload(&tenant, &name).is_ok();
+    for model in query.with_adapters(&app) {
+        let tenant = model.tenant_of(&caller)?;
+        has_removed |= model.adapters()?.unload(&tenant, &name).is_ok();
     }
     match has_removed {
         true => Ok(Json(Deleted::new(name, "adapter"))),

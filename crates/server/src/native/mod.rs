@@ -42,7 +42,12 @@ impl ModelQuery {
         models.into_iter()
     }
 
-    /// Of [`models`](Self::models) those of the engine, which have sessions and adapters.
+    /// Of [`models`](Self::models) those that compute with adapters.
+    fn with_adapters(&self, app: &App) -> impl Iterator<Item = Arc<LoadedModel>> {
+        self.models(app).filter(|model| model.adapter_registry().is_some())
+    }
+
+    /// Of [`models`](Self::models) those of the engine, which have sessions.
     fn engines(&self, app: &App) -> impl Iterator<Item = Arc<LoadedModel>> {
         self.models(app).filter(|model| model.try_engine().is_some())
     }

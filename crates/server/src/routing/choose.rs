@@ -15,7 +15,6 @@ use crate::generation::{Routed, Ticket};
 use crate::hex::hex;
 use crate::models::{Chosen, LoadedModel, ModelSet};
 use crate::openai::{Target, text_of};
-use crate::tenant::tenant_of;
 
 /// Tokens of a prompt that its embedding is computed from: a request says what it is at its
 /// beginning, and waits for it.
@@ -147,14 +146,14 @@ impl Facts {
 fn is_permitted(models: &ModelSet, caller: &Caller, arm: &Arm) -> bool {
     let Some(adapter) = &arm.adapter else { return true };
     let Some(model) = models.in_memory(&arm.model) else { return models.has_adapter(&arm.model, adapter) };
-    let resolved = model.engine().and_then(|engine| {
-        let tenant = tenant_of(engine, caller)?;
+    let resolve = || {
+        let tenant = model.tenant_of(caller)?;
         if let Some(learning) = model.learning().filter(|_| caller.limits.learns()) {
-            learning.open_tenant(engine, &tenant)?;
+            learning.open_tenant(model.engine()?, &tenant)?;
         }
-        Ok(engine.adapter_registry().resolve(&tenant, adapter).is_ok())
-    });
-    resolved.unwrap_or(false)
+        Ok::<_, ApiError>(model.adapters()?.resolve(&tenant, adapter).is_ok())
+    };
+    resolve().unwrap_or(false)
 }
 
 fn refused(router: &ModelRouter, error: &SonaError) -> ApiError {

@@ -1,15 +1,15 @@
 //! Adapters of a conversation: those known by name, and those in use.
 
-use ruvllm::{AdapterSource, Engine, ScaledAdapter};
+use ruvllm::{AdapterSource, ScaledAdapter};
 
 use crate::args::{AdapterArgs, NamedAdapter, named_adapter, scaled};
+use crate::device::Loaded;
 use crate::error::{Error, Result};
 use crate::output;
 
 /// Known adapters and the current selection.
 pub(super) struct Adapters<'e> {
-    /// `None` on a GPU, which runs no adapters.
-    engine: Option<&'e Engine>,
+    model: &'e Loaded,
     known: Vec<NamedAdapter>,
     /// Adapters in use, with their current scales and gate.
     used: AdapterArgs,
@@ -21,9 +21,9 @@ impl<'e> Adapters<'e> {
     ///
     /// # Errors
     /// As [`AdapterArgs::load`].
-    pub(super) fn new(engine: Option<&'e Engine>, args: &AdapterArgs) -> Result<Self> {
+    pub(super) fn new(model: &'e Loaded, args: &AdapterArgs) -> Result<Self> {
         let (known, used) = (args.adapters.clone(), AdapterArgs::default());
-        let mut adapters = Self { engine, known, used, loaded: Vec::new() };
+        let mut adapters = Self { model, known, used, loaded: Vec::new() };
         adapters.change(args.clone())?;
         Ok(adapters)
     }
@@ -75,14 +75,7 @@ impl<'e> Adapters<'e> {
     }
 
     fn change(&mut self, used: AdapterArgs) -> Result<()> {
-        self.loaded = match self.engine {
-            _ if used.adapters.is_empty() => Vec::new(),
-            Some(engine) => used.load(engine)?,
-            None => {
-                let refusal = ruvllm::AdapterRefusal::Unsupported { backend: "gpu".to_owned() };
-                return Err(ruvllm::Error::AdapterBackend(refusal).into());
-            }
-        };
+        self.loaded = self.model.load_adapters(&used)?;
         self.used = used;
         Ok(())
     }

@@ -153,7 +153,7 @@ pub(crate) fn run(args: &ChatArgs, json: bool) -> Result<ExitCode> {
     };
     // At a terminal a second Ctrl-C is easily an accident and must not lose the conversation.
     let interrupts = if by_hand { Interrupts::install(3, false) } else { Interrupts::install(2, true) };
-    let adapters = Adapters::new(model.engine(), &args.generation.adapters)?;
+    let adapters = Adapters::new(&model, &args.generation.adapters)?;
     let memory = Memory::new(args.recall.clone(), json);
     let mut dialogue = Dialogue::new(
         &model,

@@ -108,9 +108,7 @@ impl ModelsArgs {
         }
         check_names(&entries)?;
         for entry in &mut entries {
-            let has_adapters = !entry.adapters.is_empty();
-            entry.backend =
-                self.device.loader(&entry.source, &entry.options, has_adapters, self.gpu_sequences)?;
+            entry.backend = self.device.loader(&entry.source, &entry.options, self.gpu_sequences)?;
         }
         Ok(entries)
     }
