@@ -53,7 +53,7 @@ fn logits_in_8_bits_are_as_close_as_the_engines() {
     }
 }
 
-/// Of the beginning of a text, in windows of 128 tokens, each computed as in decode.
+/// Scores the beginning of a text in windows of 96 tokens, each computed as in decode.
 #[test]
 fn perplexity_in_8_bits_is_that_of_f16() {
     let text = std::fs::read_to_string(workspace("LICENSE-APACHE")).expect("a text");
@@ -61,7 +61,7 @@ fn perplexity_in_8_bits_is_that_of_f16() {
         let backend = gpu_with(builtin_model(), &with_kv(kv))?;
         let tokens = backend.codec().encode_prompt(&text.as_str().into()).expect("tokens");
         let go_on = &mut |_, _| ControlFlow::Continue(());
-        let found = backend.perplexity(&tokens, 128, Some(384), go_on).expect("a value");
+        let found = backend.perplexity(&tokens, 96, Some(192), go_on).expect("a value");
         Some((found.perplexity, backend.kv_bytes()))
     };
     let (Some((f16, f16_bytes)), Some((q8, q8_bytes))) = (perplexity("f16"), perplexity("q8")) else {
@@ -82,7 +82,7 @@ fn request(seed: usize, prompt: usize, new: usize) -> GenerateRequest {
         .with_logprobs(2)
 }
 
-/// Alone, beside others, and behind a stored prefix.
+/// Compares texts alone, beside others, and behind a stored prefix.
 #[test]
 fn texts_in_8_bits_do_not_depend_on_others_or_on_stored_prefixes() {
     let options = GpuOptions { kv_tokens: Some(2048), sequences: 4, ..with_kv("q8") };
