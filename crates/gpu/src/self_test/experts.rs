@@ -371,10 +371,10 @@ fn sum(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     let gates_of = (start, is_gated.then_some(&gate_buffer));
     let found = output(gpu, &[&gpu.expert_sum(&y_buffer, (&choices, weighted), gates_of, &out)?], &out)?;
     let (mut exact, mut bounds) = (Vec::new(), Vec::new());
-    for i in 0..(rows * cols) as usize {
+    for (i, &before) in before.iter().enumerate() {
         let (row, column) = (i / cols as usize, i % cols as usize);
         let gate = 1.0 / (1.0 + (-f64::from(gates[row * 3 + 1])).exp());
-        let begin = f64::from(before[i])
+        let begin = f64::from(before)
             * match start {
                 SumStart::Zero => 0.0,
                 SumStart::Output => 1.0,

@@ -91,8 +91,8 @@ pub(super) fn emit(code: &mut Code, l: &LargestKernel) {
 }
 
 /// Steps of a bitonic network over `n` entries: compares those `distance` apart, then half of it,
-/// down to neighbours. Runs whose index has the bit `descends` unset descend, others ascend; `None`:
-/// all descend.
+/// down to neighbours. Runs whose index has the bit `descends` unset descend, others ascend;
+/// `None`: all descend.
 fn exchange(code: &mut Code, distance: u32, n: u32, descends: Option<u32>) {
     let mut distance = distance;
     while distance > 0 {

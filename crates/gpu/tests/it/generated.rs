@@ -374,8 +374,11 @@ fn sums_have_an_order_of_their_own() {
             assert!(!source.contains(forbidden), "{}: {forbidden}", kernel.name());
         }
         let shared = match kernel {
-            Kernel::Product(_) | Kernel::Cooperative(_) | Kernel::TiledAttention(_) => true,
-            Kernel::ExpertProduct(..) | Kernel::ExpertCooperative(..) => true,
+            Kernel::Product(_)
+            | Kernel::Cooperative(_)
+            | Kernel::TiledAttention(_)
+            | Kernel::ExpertProduct(..)
+            | Kernel::ExpertCooperative(..) => true,
             Kernel::Rows(r) => r.quantize || !matches!(r.op, RowOp::Copy | RowOp::Gated(_)),
             Kernel::Attention(a) => a.output == AttentionOutput::Quantized,
             Kernel::MergeSplits(m) => m.quantize,

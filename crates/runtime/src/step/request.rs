@@ -328,7 +328,7 @@ impl<'c> Request<'c> {
         self.top_logprobs.is_some() || self.scores_prompt() || !self.guide.masks_nothing()
     }
 
-    /// What the request reads of the next logits.
+    /// Result that the request wants of the next step.
     pub(super) fn wanted(&self) -> Wanted {
         if self.reads_logits() {
             Wanted::Logits

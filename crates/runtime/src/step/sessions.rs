@@ -148,8 +148,8 @@ impl Sharing {
 
 impl Held {
     /// Computes a part; returns the number of tokens. `logits` gets the number of tokens, that of
-    /// rows, and the rows, if any are wanted. A prompt has one row of logits in a pass: each further
-    /// row takes a pass of its own.
+    /// rows, and the rows, if any are wanted. A prompt has one row of logits in a pass: each
+    /// further row takes a pass of its own.
     fn compute(
         &mut self,
         session: &mut dyn BackendSession,

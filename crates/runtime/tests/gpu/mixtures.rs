@@ -14,8 +14,9 @@ use crate::support::{cpu, error, gpu_with, options, prompt_logits};
 /// Experts of a file of [`mixture`].
 pub(crate) const EXPERTS: usize = 8;
 
-/// A Mixtral of two layers, which are alike, in a mix of types: the experts have the rows of a Llama's feed-forward
-/// network, each in another order, and a token uses 3 of 8. `MIX+MIX`: gates are of the second.
+/// A Mixtral of two layers, which are alike, in a mix of types: the experts have the rows of a
+/// Llama's feed-forward network, each in another order, and a token uses 3 of 8. `MIX+MIX`: gates
+/// are of the second.
 pub(crate) fn mixture(mix: &str, folder: &Path) -> PathBuf {
     let open = |mix| Gguf::open(model_data("quant").join(format!("llama-{mix}.gguf"))).expect("the model");
     let (gguf, gates) = match mix.split_once('+') {

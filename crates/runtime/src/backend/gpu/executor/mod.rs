@@ -1,25 +1,25 @@
-//! Passes over sequences: prepared launches by size, their buffers, and readback of results.
+//! Passes over sequences: prepared launches by size, and their buffers.
+
+mod results;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ruvllm_adapters::ScaledAdapter;
-use ruvllm_gpu::{
-    Activation, AttentionKernel, Buffer, Dispatch, Error, Gpu, KV_BLOCK_TOKENS, Readback, Reading, Recording,
-    Result,
-};
+use ruvllm_gpu::{Activation, AttentionKernel, Buffer, Error, Gpu, KV_BLOCK_TOKENS, Readback, Result};
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
 
+use self::results::Recorded;
+pub(super) use self::results::{Argmax, Ids};
 use super::adapters::{Adapted, DeviceAdapters, Failure as AdapterFailure, Leased};
 use super::blocks::Lease;
-use super::largest::{self, Lists, Prepared};
+use super::largest::Prepared;
 use super::launches::{Operands, Parts, Pass, Phase};
 use super::pool::{Angles, KvPool};
 use super::rows::Rows;
 use super::weights::DeviceWeights;
-use crate::backend::batch::TokenLogit;
 
 /// Rows of the largest and the smallest prefill pass. Sizes are powers of two; padding rows fill
 /// the rest.
@@ -64,24 +64,6 @@ pub(super) struct Next<'p> {
     pub(super) token: Option<TokenId>,
 }
 
-/// Greedy tokens of a pass on their way to the host.
-#[derive(Debug)]
-pub(super) struct Argmax {
-    reading: Reading,
-    rows: u32,
-    /// Number of the write to the tokens of these rows.
-    write: u64,
-}
-
-/// Ids among which a greedy token is found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ids {
-    /// All of the vocabulary.
-    All,
-    /// Ids of the tokenizer.
-    Tokenizer,
-}
-
 /// A sequence on the device.
 #[derive(Debug)]
 pub(super) struct Place {
@@ -112,13 +94,6 @@ struct Table {
     buffer: Buffer,
     /// Sequences whose blocks it holds.
     sequences: Vec<u64>,
-}
-
-/// A decode pass that was recorded before its inputs are known.
-#[derive(Debug)]
-struct Recorded {
-    pass: Arc<Pass>,
-    recording: Recording,
 }
 
 /// Prepared passes and their shared buffers.
@@ -178,8 +153,8 @@ impl Executor {
         self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Prepares the passes of short prompts and of the first tokens, with drafts or without, so that
-    /// background threads compile their kernels.
+    /// Prepares the passes of short prompts and of the first tokens, with drafts or without, so
+    /// that background threads compile their kernels.
     ///
     /// # Errors
     /// Too little memory for their buffers. The kernels so far are compiled all the same.
@@ -451,110 +426,6 @@ impl Passes {
         let rows = Arc::new(Rows::new(&executor.gpu, &executor.config, n)?);
         self.rows.insert(n, Arc::clone(&rows));
         Ok(rows)
-    }
-
-    /// Runs launches of a pass, then lends the logits of its first `rows` rows, `[rows,
-    /// vocab_size]`, to `read`.
-    pub(super) fn logits<R>(
-        &mut self,
-        executor: &Executor,
-        pass: &Arc<Pass>,
-        launches: &[&Dispatch],
-        rows: usize,
-        read: impl FnOnce(&[f32]) -> R,
-    ) -> Result<R> {
-        let (gpu, row) = (&executor.gpu, executor.config.vocab_size);
-        // Few sizes of readbacks.
-        let size = batch_rows(rows);
-        let readback = match self.logits_readbacks.remove(&size) {
-            Some(readback) => readback,
-            None => self.with_room(executor, |_| gpu.readback(u64::from(size) * row as u64 * 4))?,
-        };
-        let reading = self.run_reading(gpu, pass, launches, &pass.values, readback)?;
-        let (result, readback) = gpu.finish_with(reading, |values| read(&values[..rows * row]))?;
-        self.logits_readbacks.insert(size, readback);
-        Ok(result)
-    }
-
-    /// Runs a pass; returns the largest logits of its first `rows` rows, `[rows, MOST_LARGEST]`.
-    pub(super) fn largest(
-        &mut self,
-        executor: &Executor,
-        pass: &Arc<Pass>,
-        rows: usize,
-    ) -> Result<Vec<TokenLogit>> {
-        let (gpu, ids) = (&executor.gpu, executor.ids as u32);
-        let lists = self.with_room(executor, |passes| passes.largest.take(gpu, pass, ids))?;
-        let Lists { values, launches, out, readback } = lists;
-        let list: Vec<&Dispatch> = pass.launches().chain(&launches).collect();
-        let reading = self.run_reading(gpu, pass, &list, &out, readback)?;
-        let (found, readback) = gpu.finish_with(reading, |pairs| largest::entries(pairs, rows))?;
-        self.largest.keep(pass, Lists { values, launches, out, readback });
-        Ok(found)
-    }
-
-    /// Runs launches of a pass and reads a result. While the device computes a decode pass, records
-    /// it for the next step.
-    fn run_reading(
-        &mut self,
-        gpu: &Gpu,
-        pass: &Arc<Pass>,
-        launches: &[&Dispatch],
-        from: &Buffer,
-        readback: Readback,
-    ) -> Result<Reading> {
-        let is_recorded =
-            |recorded: &Recorded| Arc::ptr_eq(&recorded.pass, pass) && recorded.recording.is_for(&readback);
-        let is_whole = Arc::ptr_eq(&pass.rows, &pass.last) && !launches.is_empty();
-        let reading = match self.recorded.take().filter(|recorded| is_whole && is_recorded(recorded)) {
-            Some(recorded) => gpu.run_recorded(recorded.recording, readback)?,
-            None => gpu.run_reading(launches, from, readback)?,
-        };
-        if is_whole {
-            let recording = gpu.record_reading(launches, from, &reading)?;
-            self.recorded = Some(Recorded { pass: Arc::clone(pass), recording });
-        }
-        Ok(reading)
-    }
-
-    /// Starts a pass and the readback of each row's greedy token (4 bytes); returns before it ends.
-    pub(super) fn start_argmax(&mut self, executor: &Executor, pass: &Pass, ids: Ids) -> Result<Argmax> {
-        let gpu = &executor.gpu;
-        let readback = match self.token_readbacks.get_mut(&pass.last.n).and_then(Vec::pop) {
-            Some(readback) => readback,
-            None => gpu.readback(pass.last.tokens.len())?,
-        };
-        let argmax = match ids {
-            Ids::All => &pass.argmax,
-            Ids::Tokenizer => &pass.tokenizer_argmax,
-        };
-        let list: Vec<&Dispatch> = pass.launches().chain(argmax).collect();
-        let reading = gpu.run_reading(&list, &pass.last.tokens, readback)?;
-        let rows = pass.last.n;
-        Ok(Argmax { reading, rows, write: self.note_write(rows) })
-    }
-
-    /// Counts a write to the tokens of these rows; returns its number.
-    fn note_write(&mut self, rows: u32) -> u64 {
-        self.writes += 1;
-        self.token_writes.insert(rows, self.writes);
-        self.writes
-    }
-
-    /// True while the tokens of a pass are on the device, for a pass of as many rows.
-    pub(super) fn holds(&self, argmax: &Argmax) -> bool {
-        self.token_writes.get(&argmax.rows) == Some(&argmax.write)
-    }
-
-    /// Waits for the tokens of a pass. `None`: no logit of the row is above `-inf`.
-    pub(super) fn finish_argmax(
-        &mut self,
-        executor: &Executor,
-        argmax: Argmax,
-    ) -> Result<Vec<Option<TokenId>>> {
-        let (tokens, readback) = executor.gpu.finish::<u32>(argmax.reading)?;
-        self.token_readbacks.entry(tokens.len() as u32).or_default().push(readback);
-        Ok(tokens.into_iter().map(|token| Some(token).filter(|&token| token != TokenId::MAX)).collect())
     }
 }
 
