@@ -39,14 +39,13 @@ fn adapters_are_chosen_by_number_and_software_only_so() {
 fn flags_of_the_cpu_are_refused() {
     let Some(gpu) = gpu() else { return };
     for flags in [
-        &["--kv", "q8"][..],
+        &["--kv", "q4"][..],
         &["--kv-budget", "64MiB"],
         &["--prefix-cache", "on"],
         &["--pressure", "reject"],
         &["--quantize", "Q8_0"],
         &["--no-mmap"],
         &["--mlock"],
-        &["--adapter", "poet=nowhere"],
     ] {
         let arguments = [&on(&gpu)[..], flags].concat();
         run(&arguments).fails_with(2, &[flags[0], "no effect on a GPU", "--device cpu"]);

@@ -111,7 +111,7 @@ fn a_server_on_the_gpu_answers_as_generate_does() {
 fn flags_without_effect_on_a_gpu_are_refused_at_the_start() {
     let Some(gpu) = gpu() else { return };
     let check = ["serve", "--check", "--device", &gpu];
-    run(&[&check[..], &["--kv", "q8"]].concat()).fails_with(2, &["--kv", "f16", "--device cpu"]);
+    run(&[&check[..], &["--kv", "q4"]].concat()).fails_with(2, &["--kv", "f16", "--device cpu"]);
     run(&[&check[..], &["--prefix-cache", "on"]].concat()).fails_with(2, &["--prefix-cache"]);
     run(&["serve", "--check", "--device", "gpu:99"]).fails_with(1, &["no adapter gpu:99"]);
     assert!(run(&[&check[..], &["--kv-budget", "64MiB"]].concat()).succeeded());

@@ -32,7 +32,7 @@ pub struct BackendAdapters {
 impl BackendAdapters {
     /// Adapters of a model, in pages of `pool`, loaded in `format`; a request of `backend` adds up
     /// `most` of them.
-    pub(crate) fn new(
+    pub fn new(
         (backend, most): (&'static str, usize),
         base: &Arc<BaseModel>,
         pool: &PagePool,
@@ -66,7 +66,7 @@ impl BackendAdapters {
     ///
     /// # Errors
     /// [`Error::AdapterScale`], [`Error::AdapterBackend`].
-    pub(crate) fn set_defaults(&mut self, adapters: &[ScaledAdapter]) -> Result<()> {
+    pub fn set_defaults(&mut self, adapters: &[ScaledAdapter]) -> Result<()> {
         let adapters = in_effect(adapters)?;
         self.check(adapters.len(), adapters.iter().any(|scaled| scaled.gate.is_some()))?;
         self.defaults = adapters;

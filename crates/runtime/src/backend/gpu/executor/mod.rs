@@ -217,6 +217,7 @@ impl Passes {
             leased = self.adapters.lease(gpu, adapters, &mut has_grown);
         }
         if has_grown {
+            self.recorded = None;
             self.prepared.retain(|size, _| size.terms == 0);
         }
         leased
