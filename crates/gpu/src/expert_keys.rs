@@ -23,6 +23,12 @@ pub enum RouterScoring {
     SparseMixer,
 }
 
+impl RouterScoring {
+    /// All functions.
+    pub const ALL: [Self; 5] =
+        [Self::Softmax, Self::Sigmoid, Self::ChosenSoftmax, Self::ChosenSigmoid, Self::SparseMixer];
+}
+
 /// Choice of each row's experts, and their weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RouterKernel {

@@ -134,9 +134,7 @@ impl Gpu {
         rows: u32,
         out: &RowOutput,
     ) -> Result<Dispatch> {
-        let cols = (weight.len() / 4) as u32;
-        let inputs = vec![residual.clone(), delta.clone(), weight.clone()];
-        self.row_op(RowOp::AddRmsNorm(eps.to_bits()), rows, cols, inputs, &[cols, cols, 0], out)
+        self.add_norm(RowOp::AddRmsNorm(eps.to_bits()), [residual, delta, weight], rows, out)
     }
 
     /// Prepares `residual += scale delta`, then `out` = [`Gpu::rms_norm`] of the residual.
@@ -152,10 +150,14 @@ impl Gpu {
         rows: u32,
         out: &RowOutput,
     ) -> Result<Dispatch> {
-        let cols = (weight.len() / 4) as u32;
-        let inputs = vec![residual.clone(), delta.clone(), weight.clone()];
         let op = RowOp::AddScaledRmsNorm { eps_bits: eps.to_bits(), scale_bits: scale.to_bits() };
-        self.row_op(op, rows, cols, inputs, &[cols, cols, 0], out)
+        self.add_norm(op, [residual, delta, weight], rows, out)
+    }
+
+    /// A norm behind an addition: of residual, addend and weights.
+    fn add_norm(&self, op: RowOp, operands: [&Buffer; 3], rows: u32, out: &RowOutput) -> Result<Dispatch> {
+        let cols = (operands[2].len() / 4) as u32;
+        self.row_op(op, rows, cols, operands.map(Buffer::clone).into(), &[cols, cols, 0], out)
     }
 
     /// Prepares `out = x`. `x`: f32, `[rows, cols]`.

@@ -13,13 +13,7 @@ use crate::repack::Format;
 
 pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     logits(gpu, random, report)?;
-    for scoring in [
-        RouterScoring::Softmax,
-        RouterScoring::Sigmoid,
-        RouterScoring::ChosenSoftmax,
-        RouterScoring::ChosenSigmoid,
-        RouterScoring::SparseMixer,
-    ] {
+    for scoring in RouterScoring::ALL {
         route(gpu, random, report, scoring)?;
     }
     sort(gpu, random, report)?;

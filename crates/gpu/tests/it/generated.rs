@@ -194,13 +194,7 @@ fn expert_products() -> Vec<Kernel> {
 /// Routers of all kinds, and what stands around products of experts.
 fn expert_kernels() -> Vec<Kernel> {
     let mut kernels = Vec::new();
-    for scoring in [
-        RouterScoring::Softmax,
-        RouterScoring::Sigmoid,
-        RouterScoring::ChosenSoftmax,
-        RouterScoring::ChosenSigmoid,
-        RouterScoring::SparseMixer,
-    ] {
+    for scoring in RouterScoring::ALL {
         for (experts, used, groups, scale) in [
             (8, 2, None, 1.0_f32),
             (128, 8, Some((8, 4)), 2.5),
