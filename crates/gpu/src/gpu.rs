@@ -6,16 +6,19 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::adapter::{self, AdapterInfo, Selection};
 use crate::cache::{CacheError, CacheFile, PipelineStore};
 use crate::compiler::{CompileTimes, Compiler, Pipeline};
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, Launch, Work};
 use crate::error::{Error, Result, expect_multiple};
 use crate::experimental;
 use crate::faults::Faults;
 use crate::future::block_on;
 use crate::kernel::{Kernel, Target};
-use crate::memory::{Buffer, Ledger};
+use crate::memory::{Buffer, Ledger, Memory};
 
 /// Size of the staging memory of uploads, outside the budget.
 const STAGING: usize = 16 << 20;
+
+/// Feature of devices whose kernels use memory of the host.
+const HOST_BUFFERS: wgpu::Features = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
 
 /// Blocks of a memory budget.
 const BLOCKS_OF_BUDGET: u64 = 128;
@@ -48,6 +51,8 @@ pub struct Gpu {
     device: wgpu::Device,
     queue: wgpu::Queue,
     ledger: Arc<Ledger>,
+    /// Memory of the host, without a budget.
+    host: Arc<Ledger>,
     faults: Arc<Faults>,
     timer: Option<Timer>,
     scratch: Mutex<Option<Buffer>>,
@@ -81,8 +86,10 @@ impl Gpu {
     /// As [`Gpu::open`].
     pub fn open_cached(selection: &Selection, budget: u64, cache_folder: Option<&Path>) -> Result<Self> {
         let (info, adapter) = adapter::select(&adapter::instance(), selection)?;
-        let mut wanted =
-            wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY;
+        let mut wanted = wgpu::Features::SHADER_F16
+            | wgpu::Features::SUBGROUP
+            | wgpu::Features::TIMESTAMP_QUERY
+            | HOST_BUFFERS;
         if cache_folder.is_some() {
             wanted |= wgpu::Features::PIPELINE_CACHE;
         }
@@ -120,6 +127,7 @@ impl Gpu {
             device,
             queue,
             ledger: Ledger::new(budget),
+            host: Ledger::new(u64::MAX),
             faults,
             timer,
             scratch,
@@ -144,6 +152,11 @@ impl Gpu {
     /// Bytes of the budget in use.
     pub fn used(&self) -> u64 {
         self.ledger.used()
+    }
+
+    /// Bytes of buffers in memory of the host ([`Memory::Host`]).
+    pub fn host_used(&self) -> u64 {
+        self.host.used()
     }
 
     /// Bytes that the driver has given for buffers, in blocks, staging memory of the host included;
@@ -205,17 +218,36 @@ impl Gpu {
     /// [`Error::OverBudget`], [`Error::BufferTooLarge`], [`Error::OutOfMemory`],
     /// [`Error::DeviceLost`].
     pub fn zeroed(&self, len: u64) -> Result<Buffer> {
-        use wgpu::BufferUsages as U;
-        self.allocate(len, U::STORAGE | U::COPY_SRC | U::COPY_DST)
+        self.zeroed_in(Memory::Device, len)
     }
 
-    fn allocate(&self, len: u64, usage: wgpu::BufferUsages) -> Result<Buffer> {
+    /// Allocates a zeroed buffer of `len` bytes in memory of the device or of the host.
+    ///
+    /// # Errors
+    /// As [`Gpu::zeroed`]; [`Error::MissingFeature`] if kernels cannot use memory of the host.
+    pub fn zeroed_in(&self, memory: Memory, len: u64) -> Result<Buffer> {
+        use wgpu::BufferUsages as U;
+        let storage = U::STORAGE | U::COPY_SRC | U::COPY_DST;
+        match memory {
+            Memory::Device => self.allocate(&self.ledger, len, storage),
+            Memory::Host if self.device.features().contains(HOST_BUFFERS) => {
+                // Memory that the host reads is its own; memory that it writes may be the device's.
+                self.allocate(&self.host, len, storage | U::MAP_READ)
+            }
+            Memory::Host => {
+                let adapter = self.info.name.clone();
+                Err(Error::MissingFeature { adapter, feature: "buffers of kernels in memory of the host" })
+            }
+        }
+    }
+
+    fn allocate(&self, ledger: &Arc<Ledger>, len: u64, usage: wgpu::BufferUsages) -> Result<Buffer> {
         self.check()?;
         let size = Buffer::padded(len);
         if size > self.info.max_binding {
             return Err(Error::BufferTooLarge { bytes: size, limit: self.info.max_binding });
         }
-        let claim = self.ledger.claim(size)?;
+        let claim = ledger.claim(size)?;
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let raw = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: None,
@@ -310,7 +342,7 @@ impl Gpu {
     /// Allocates a buffer that the host can map for reading.
     pub(crate) fn host_visible(&self, len: u64) -> Result<Buffer> {
         use wgpu::BufferUsages as U;
-        self.allocate(len, U::MAP_READ | U::COPY_DST)
+        self.allocate(&self.ledger, len, U::MAP_READ | U::COPY_DST)
     }
 
     /// Copies a buffer on the device, after all earlier dispatches.
@@ -399,7 +431,8 @@ impl Gpu {
         Ok(submission)
     }
 
-    /// Runs dispatches and returns their device time in seconds.
+    /// Runs kernels and returns their device time in seconds; with copies between them, that of the
+    /// kernels before the first.
     ///
     /// # Errors
     /// [`Error::MissingFeature`] without timestamps, [`Error::DeviceLost`], [`Error::Driver`].
@@ -452,49 +485,66 @@ impl Gpu {
         self.check()?;
         kernel.check(&self.info)?;
         let slot = self.compiler.request(kernel);
-        Ok(Dispatch { slot, bindings: OnceLock::new(), groups, buffers, before: None })
+        let launch = Launch { slot, bindings: OnceLock::new(), groups, buffers };
+        Ok(Dispatch { work: Work::Kernel(launch), before: None })
     }
 
-    /// Pipeline and bindings of a dispatch; compiles and binds it at its first use.
-    fn ready<'d>(&self, dispatch: &'d Dispatch) -> Result<(&'d Pipeline, &'d wgpu::BindGroup)> {
-        let pipeline = self.compiler.pipeline(&dispatch.slot)?;
+    /// Pipeline and bindings of a launch; compiles and binds it at its first use.
+    fn ready<'d>(&self, launch: &'d Launch) -> Result<(&'d Pipeline, &'d wgpu::BindGroup)> {
+        let pipeline = self.compiler.pipeline(&launch.slot)?;
         let bind = || {
             let entry = |(binding, buffer)| {
                 let resource = Buffer::raw(buffer).as_entire_binding();
                 wgpu::BindGroupEntry { binding, resource }
             };
-            let entries: Vec<_> = (0..).zip(&dispatch.buffers).map(entry).collect();
+            let entries: Vec<_> = (0..).zip(&launch.buffers).map(entry).collect();
             self.device.create_bind_group(&wgpu::BindGroupDescriptor {
                 label: None,
                 layout: &pipeline.layout,
                 entries: &entries,
             })
         };
-        Ok((pipeline, dispatch.bindings.get_or_init(bind)))
+        Ok((pipeline, launch.bindings.get_or_init(bind)))
     }
 
-    fn record<'d>(
+    fn record(
         &self,
         encoder: &mut wgpu::CommandEncoder,
-        dispatches: &[&'d Dispatch],
+        dispatches: &[&Dispatch],
         timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
     ) -> Result<()> {
-        let single = |dispatch: &&'d Dispatch| dispatch.before.as_deref().into_iter().chain([*dispatch]);
-        let launches: Vec<&Dispatch> = dispatches.iter().flat_map(single).collect();
-        self.compiler.prefer(launches.iter().map(|dispatch| &dispatch.slot));
-        let mut pass =
-            encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
-        for dispatch in launches {
-            let (pipeline, bindings) = self.ready(dispatch)?;
-            pass.set_pipeline(&pipeline.raw);
-            pass.set_bind_group(0, bindings, &[]);
-            pass.dispatch_workgroups(dispatch.groups.0, dispatch.groups.1, 1);
+        let works: Vec<&Work> = dispatches.iter().flat_map(|dispatch| dispatch.works()).collect();
+        self.compiler.prefer(works.iter().filter_map(|work| Some(&work.launch()?.slot)));
+        let mut timestamps = timestamp_writes;
+        for run in works.chunk_by(|a, b| a.launch().is_some() == b.launch().is_some()) {
+            if let Some(Work::Copy { .. }) = run.first() {
+                copy(encoder, run);
+                continue;
+            }
+            let timestamp_writes = timestamps.take();
+            let mut pass =
+                encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
+            for launch in run.iter().filter_map(|work| work.launch()) {
+                let (pipeline, bindings) = self.ready(launch)?;
+                pass.set_pipeline(&pipeline.raw);
+                pass.set_bind_group(0, bindings, &[]);
+                pass.dispatch_workgroups(launch.groups.0, launch.groups.1, 1);
+            }
         }
         Ok(())
     }
 
     fn check(&self) -> Result<()> {
         self.faults.check()
+    }
+}
+
+/// Records copies between buffers.
+fn copy(encoder: &mut wgpu::CommandEncoder, works: &[&Work]) {
+    for work in works {
+        if let Work::Copy { from, to } = work {
+            encoder.copy_buffer_to_buffer(from.raw(), 0, to.raw(), 0, Buffer::padded(from.len()));
+        }
     }
 }
 

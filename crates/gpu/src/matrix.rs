@@ -4,7 +4,7 @@ use crate::dispatch::Dispatch;
 use crate::error::{Error, Result, expect_multiple, expect_size};
 use crate::gpu::Gpu;
 use crate::kernel::{GatherKernel, Kernel, Product, Tile};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Memory};
 use crate::repack::{Format, repack};
 use crate::rows::{Quantized, check_groups};
 use crate::wgsl;
@@ -62,9 +62,20 @@ impl Matrix {
     /// # Errors
     /// As [`Matrix::upload`].
     pub fn zeroed(gpu: &Gpu, format: Format, rows: u32, cols: u32) -> Result<Self> {
+        Self::zeroed_in(gpu, Memory::Device, format, rows, cols)
+    }
+
+    /// Allocates as [`Matrix::zeroed`] does, in memory of the device or of the host.
+    ///
+    /// Products with a matrix in memory of the host read it over the bus: [`Matrix::product`] once
+    /// per 8 rows, [`Matrix::gemm`] at times more often than a copy ([`Matrix::copy_to`]) would.
+    ///
+    /// # Errors
+    /// As [`Matrix::upload`] and [`Gpu::zeroed_in`].
+    pub fn zeroed_in(gpu: &Gpu, memory: Memory, format: Format, rows: u32, cols: u32) -> Result<Self> {
         expect_multiple("columns", format.column_unit() as u64, cols.into())?;
         expect_multiple("rows", 1, rows.into())?;
-        let plane = |bytes: usize| gpu.zeroed(u64::from(rows) * bytes as u64);
+        let plane = |bytes: usize| gpu.zeroed_in(memory, u64::from(rows) * bytes as u64);
         let planes = format.plane_bytes(cols as usize).into_iter().map(plane).collect::<Result<Vec<_>>>()?;
         Ok(Self { format, rows, cols, planes })
     }
@@ -124,6 +135,15 @@ impl Matrix {
         Ok(Self { planes, ..self.clone() })
     }
 
+    /// Prepares copies of the weights to another matrix of the format and size.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) for another format or size.
+    pub fn copy_to(&self, gpu: &Gpu, other: &Self) -> Result<Vec<Dispatch>> {
+        expect_size("planes to copy", self.planes.len() as u64, other.planes.len() as u64)?;
+        self.planes.iter().zip(&other.planes).map(|(from, to)| gpu.copy(from, to)).collect()
+    }
+
     /// Weight format.
     pub fn format(&self) -> Format {
         self.format
@@ -139,7 +159,7 @@ impl Matrix {
         self.cols
     }
 
-    /// Bytes on the device.
+    /// Bytes of the weights.
     pub fn bytes(&self) -> u64 {
         self.planes.iter().map(Buffer::len).sum()
     }

@@ -8,6 +8,17 @@ use crate::error::{Error, Result};
 /// Buffer sizes are multiples of this, so that kernels can read any buffer as `vec4<u32>`.
 const ALIGNMENT: u64 = 16;
 
+/// Memory that a buffer lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Memory {
+    /// Memory of the device, under its budget.
+    #[default]
+    Device,
+    /// Memory of the host, which kernels read and write over the bus; outside of the budget. On
+    /// devices that share the host's memory the same as `Device`.
+    Host,
+}
+
 /// Bytes in use of a budget.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -53,7 +64,7 @@ impl Drop for Claim {
     }
 }
 
-/// Device memory. Clones share it; dropping the last one releases it.
+/// Memory that kernels use. Clones share it; dropping the last one releases it.
 ///
 /// A prepared [`Dispatch`](crate::Dispatch) holds clones of its operands, so that the budget counts
 /// memory until nothing can read it.

@@ -24,9 +24,21 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     gpu_memory: Option<usize>,
 
+    /// Layers with their weights in GPU memory, the last N, or auto: as many as there is room for;
+    /// the others are read over the bus [default: auto]
+    #[arg(long, value_name = "N", value_parser = gpu_layers)]
+    gpu_layers: Option<GpuLayers>,
+
     /// Maximum number of LoRA adapters in GPU memory, of all requests at once [default: 8]
     #[arg(long, value_name = "N", value_parser = positive)]
     adapter_slots: Option<usize>,
+}
+
+/// Layers in GPU memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GpuLayers {
+    Auto,
+    Last(usize),
 }
 
 /// Place of compiled GPU kernels.
@@ -42,6 +54,14 @@ impl DeviceArgs {
         self.gpu_memory.map(|bytes| bytes as u64)
     }
 
+    /// Number of layers in GPU memory; `None` = as many as there is room for.
+    pub(super) fn gpu_layers(&self) -> Option<usize> {
+        match self.gpu_layers? {
+            GpuLayers::Auto => None,
+            GpuLayers::Last(layers) => Some(layers),
+        }
+    }
+
     /// Maximum number of LoRA adapters in GPU memory.
     pub(super) fn adapter_slots(&self) -> Option<usize> {
         self.adapter_slots
@@ -55,6 +75,14 @@ impl DeviceArgs {
             Some(GpuCache::Folder(path)) => Some(path.clone()),
             None => user_folders::cache().map(|folder| folder.join("gpu")),
         }
+    }
+}
+
+/// Parses a number or `auto`.
+fn gpu_layers(text: &str) -> Result<GpuLayers, String> {
+    match text {
+        "auto" => Ok(GpuLayers::Auto),
+        _ => text.parse().map(GpuLayers::Last).map_err(|_| "expected a number of layers or auto".to_owned()),
     }
 }
 
@@ -107,6 +135,8 @@ pub(super) struct Wanted {
     /// Index of the adapter; `None` = the best GPU.
     pub(super) index: Option<usize>,
     pub(super) sequences: Option<usize>,
+    /// Layers with their weights in device memory; `None` = as many as there is room for.
+    pub(super) layers: Option<usize>,
     /// Budget of device memory in bytes.
     pub(super) memory: Option<u64>,
     /// Part of it for keys and values; `None` = a context for each of the sequences.
@@ -124,12 +154,21 @@ mod tests {
     #[test]
     fn compiled_kernels_have_a_folder_or_none() {
         let folder = |gpu_cache| {
-            let (device, gpu_memory, adapter_slots) = (Device::Cpu, None, None);
-            DeviceArgs { device, gpu_cache, gpu_memory, adapter_slots }.gpu_cache()
+            let (device, gpu_layers, gpu_memory, adapter_slots) = (Device::Cpu, None, None, None);
+            DeviceArgs { device, gpu_cache, gpu_layers, gpu_memory, adapter_slots }.gpu_cache()
         };
         assert_eq!(folder(gpu_cache("off").ok()), None);
         assert_eq!(folder(gpu_cache("./off").ok()), Some("./off".into()));
         assert_eq!(folder(None), user_folders::cache().map(|cache| cache.join("gpu")));
+    }
+
+    #[test]
+    fn layers_are_a_number_or_auto() {
+        assert_eq!(gpu_layers("auto"), Ok(GpuLayers::Auto));
+        assert_eq!(gpu_layers("0"), Ok(GpuLayers::Last(0)));
+        for text in ["", "-1", "all", "1.5"] {
+            assert!(gpu_layers(text).is_err_and(|reason| reason.contains("auto")), "{text}");
+        }
     }
 
     #[test]

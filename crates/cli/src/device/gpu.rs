@@ -39,7 +39,7 @@ pub(super) fn open(
     wanted: Wanted,
     lora: Option<&AdapterArgs>,
 ) -> Result<Loaded> {
-    let index = wanted.index;
+    let (index, layers) = (wanted.index, wanted.layers);
     let choice = offer::model(model.model.as_deref())?;
     let (load_time, mut backend) = load(&choice.source(), &backend_options(options, wanted), index)?;
     if let (Some(lora), Some(adapters)) = (lora, backend.backend_adapters()) {
@@ -49,9 +49,10 @@ pub(super) fn open(
     let facts = GpuFacts {
         adapter: backend.adapter(),
         weights_bytes: backend.weight_bytes(),
+        host_weights_bytes: backend.host_weight_bytes(),
         kv_bytes: backend.kv_bytes(),
     };
-    load_warnings(&backend).iter().for_each(|warning| output::warn(warning));
+    load_warnings(&backend, layers).iter().for_each(|warning| output::warn(warning));
     output::detail(&load_details(&backend, load_time));
     let backend = Rc::new(backend);
     let finished = Rc::clone(&backend);
@@ -83,7 +84,7 @@ pub(super) fn served(
     let options = backend_options(options, wanted);
     BackendLoader::new(move || match GpuBackend::load(&source, &options) {
         Ok(backend) => {
-            let warnings = load_warnings(&backend);
+            let warnings = load_warnings(&backend, options.layers);
             let queue = BackendQueue::start(Arc::new(backend))?;
             Ok(LoadedBackend::Queue { queue, warnings })
         }
@@ -92,14 +93,20 @@ pub(super) fn served(
     })
 }
 
-/// Matrices that were converted, and the reasons not to use the file of the compiled kernels.
-fn load_warnings(backend: &GpuBackend) -> Vec<String> {
+/// Layers without room that nobody chose, matrices that were converted, and the reasons not to use
+/// the file of the compiled kernels. `layers`: as wanted.
+fn load_warnings(backend: &GpuBackend, layers: Option<usize>) -> Vec<String> {
     let converted = backend.converted();
     let first = converted.first().map(|first| {
         let n = converted.len();
         format!("{n} matrices of types without GPU kernels are kept in F16, first {first}")
     });
-    first.into_iter().chain(backend.take_cache_warnings()).collect()
+    let (all, on_host) = (backend.config().n_layers, backend.host_layers());
+    let slow = (on_host > 0 && layers.is_none()).then(|| {
+        let bytes = output::bytes(backend.host_weight_bytes());
+        format!("weights of {on_host} of {all} layers ({bytes}) are in host memory, read over the bus")
+    });
+    slow.into_iter().chain(first).chain(backend.take_cache_warnings()).collect()
 }
 
 /// Prints the reasons not to use the file of the compiled kernels.
@@ -163,14 +170,14 @@ pub(crate) fn backend(
     cache_dir: Option<PathBuf>,
 ) -> Result<(Duration, GpuBackend)> {
     let choice = offer::model(model.model.as_deref())?;
-    let (memory, slots) = (None, None);
-    let wanted = Wanted { index, sequences: None, memory, kv_bytes: None, slots, cache: cache_dir };
+    let (layers, memory, slots) = (None, None, None);
+    let wanted = Wanted { index, sequences: None, layers, memory, kv_bytes: None, slots, cache: cache_dir };
     load(&choice.source(), &backend_options(options, wanted), index)
 }
 
 /// Options of the backend for those of the engine.
 fn backend_options(options: &EngineOptions, wanted: Wanted) -> GpuOptions {
-    let Wanted { index, sequences, memory, kv_bytes, slots, cache } = wanted;
+    let Wanted { index, sequences, layers, memory, kv_bytes, slots, cache } = wanted;
     let usual = gpu_options(index);
     GpuOptions {
         adapter_slots: slots.unwrap_or(usual.adapter_slots),
@@ -178,6 +185,7 @@ fn backend_options(options: &EngineOptions, wanted: Wanted) -> GpuOptions {
         kv_bytes,
         kv: options.kv.unwrap_or(usual.kv),
         sequences: sequences.unwrap_or(1),
+        layers,
         budget: memory,
         tokenizer: options.tokenizer.clone(),
         prefill_chunk: options.prefill_chunk,

@@ -38,6 +38,8 @@ pub(crate) struct GpuFacts {
     /// Name and driver of the adapter.
     pub(crate) adapter: String,
     pub(crate) weights_bytes: u64,
+    /// In memory of the host.
+    pub(crate) host_weights_bytes: u64,
     pub(crate) kv_bytes: u64,
 }
 

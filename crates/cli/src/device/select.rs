@@ -114,8 +114,9 @@ impl DeviceArgs {
     }
 
     fn wanted(&self, index: Option<usize>, sequences: Option<usize>, kv_bytes: Option<u64>) -> Wanted {
-        let (memory, slots, cache) = (self.gpu_memory(), self.adapter_slots(), self.gpu_cache());
-        Wanted { index, sequences, memory, kv_bytes, slots, cache }
+        let (layers, memory) = (self.gpu_layers(), self.gpu_memory());
+        let (slots, cache) = (self.adapter_slots(), self.gpu_cache());
+        Wanted { index, sequences, layers, memory, kv_bytes, slots, cache }
     }
 }
 

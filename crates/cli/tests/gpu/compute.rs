@@ -15,7 +15,9 @@ fn greedy(device: &str, more: &[&str]) -> Vec<u32> {
 #[test]
 fn greedy_tokens_are_those_of_the_cpu() {
     let Some(gpu) = gpu() else { return };
-    assert_eq!(greedy(&gpu, &["--context", "64", "--threads", "1"]), greedy("cpu", &[]));
+    let expected = greedy("cpu", &[]);
+    assert_eq!(greedy(&gpu, &["--context", "64", "--threads", "1"]), expected);
+    assert_eq!(greedy(&gpu, &["--context", "64", "--gpu-layers", "1"]), expected);
 }
 
 #[test]
@@ -65,7 +67,7 @@ fn bench_has_the_fields_of_the_cpu_and_names_the_gpu() {
     let arguments = ["bench", "-p", "16", "-n", "2", "-g", "3", "-d", "8", "-r", "2", "--device", &gpu];
     let document = run(&[&arguments[..], &["--json"]].concat()).json();
     assert!(document.get("isa").is_none(), "{document}");
-    assert_eq!(fields(&document["gpu"]), ["adapter", "weights_bytes", "kv_bytes"]);
+    assert_eq!(fields(&document["gpu"]), ["adapter", "weights_bytes", "host_weights_bytes", "kv_bytes"]);
     let results = document["results"].as_array().unwrap();
     let tests: Vec<&str> = results.iter().map(|result| result["test"].as_str().unwrap()).collect();
     assert_eq!(tests, ["pp16", "tg2", "greedy3"]);

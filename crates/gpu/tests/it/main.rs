@@ -7,6 +7,7 @@ mod cache;
 mod cpu;
 mod device;
 mod generated;
+mod host_memory;
 mod kv;
 
 use std::io::Write;

@@ -191,7 +191,7 @@ fn form(name: &str) -> PathBuf {
 }
 
 /// Options for folders, which have no tokenizer: their tokens are numbers.
-fn form_options(folder: &Path) -> GpuOptions {
+pub(crate) fn form_options(folder: &Path) -> GpuOptions {
     let tokenizer = folder.join("tokenizer.json");
     let model = json!({ "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" });
     let text = json!({ "version": "1.0", "added_tokens": [], "model": model }).to_string();

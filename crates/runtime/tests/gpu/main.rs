@@ -10,6 +10,7 @@ mod batches;
 mod drafts;
 mod families;
 mod kv;
+mod layers;
 mod memory;
 mod mixtures;
 mod prefixes;

@@ -36,7 +36,7 @@ JSON: {version, commit, model: {name, fingerprint}, isa, parallel: [{parallel, p
 new_tokens, requests, threads, kv, tokens_per_s, decode_tokens_per_s, ttft_ms: {p50, p95, p99}, itl_ms: {p50,
 p95, p99}, cached_tokens, preemptions, speculation: {setting, drafted_tokens, accepted_tokens}}] with --parallel, else results: [{test, threads, batch, depth, kv,
 runs, tokens_per_s: {median, min, max}, tokens_per_cpu_s: {median, min, max}}], load_ms, resident_bytes,
-anonymous_bytes, gpu: {adapter, weights_bytes, kv_bytes}}; on a GPU isa is absent and gpu is there;
+anonymous_bytes, gpu: {adapter, weights_bytes, host_weights_bytes, kv_bytes}}; on a GPU isa is absent and gpu is there;
 tokens_per_cpu_s (t/cpu-s in the table) is tokens per second of this process's CPU time, times the threads,
 and means the same on a busy machine. Memory is that of the process after the runs; the anonymous part is what
 no file backs. What the system does not tell is absent.
@@ -287,6 +287,10 @@ fn human(document: &Document) -> String {
     if let Some(gpu) = &document.gpu {
         let (weights, kv) = (output::bytes(gpu.weights_bytes), output::bytes(gpu.kv_bytes));
         footer.push_str(&format!("\n{}, {weights} of weights, {kv} of keys and values", gpu.adapter));
+        if gpu.host_weights_bytes > 0 {
+            footer
+                .push_str(&format!(", {} of weights in host memory", output::bytes(gpu.host_weights_bytes)));
+        }
     }
     let table = match &document.parallel[..] {
         [] => output::table(&rows, &[1, 2, 3, 4, 5, 6, 7]),

@@ -11,6 +11,8 @@ use super::uploads::{Uploader, stored_format};
 #[derive(Debug)]
 pub(super) struct ExpertPart {
     pub(super) matrix: ExpertMatrix,
+    /// For matrices in memory of the host: as [`Stored::staged`](super::uploads::Stored).
+    pub(super) staged: Option<ExpertMatrix>,
     pub(super) first: u32,
 }
 
@@ -93,12 +95,6 @@ impl DeviceExperts {
             shared_gate: shared_gate.is_some(),
         })
     }
-
-    /// Bytes of the matrices on the device.
-    pub(super) fn bytes(&self) -> u64 {
-        let parts = self.gate_up.parts.iter().chain(&self.down.parts);
-        self.router.len() + parts.map(|part| part.matrix.matrix().bytes()).sum::<u64>()
-    }
 }
 
 impl ExpertProjection {
@@ -147,10 +143,13 @@ fn part<'m>(
     sources: Vec<&'m PackedMatrix>,
     first: u32,
 ) -> Result<ExpertPart, Refusal> {
-    let matrix = uploader.matrix(name, &sources)?;
-    let matrix = ExpertMatrix::new(matrix, spec.count as u32)
-        .map_err(|source| Refusal::Gpu { action: format!("upload {name}"), source })?;
-    Ok(ExpertPart { matrix, first })
+    let stored = uploader.stored(name, &sources)?;
+    let experts = |matrix| {
+        ExpertMatrix::new(matrix, spec.count as u32)
+            .map_err(|source| Refusal::Gpu { action: format!("upload {name}"), source })
+    };
+    let staged = stored.staged.map(experts).transpose()?;
+    Ok(ExpertPart { matrix: experts(stored.matrix)?, staged, first })
 }
 
 /// Biases of each expert, those of several projections one behind the other.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use ruvllm_adapters::Site;
 use ruvllm_gpu::{
     Activation, Activations, AttentionKernel, Buffer, Dispatch, Format, Gpu, HeadNormKernel, LowRank,
-    LowRankRows, Queries, Result, RopeKernel, RopeKvKernel, RopeLayout, RowOutput, Sequences,
+    LowRankRows, MAX_BATCH, Queries, Result, RopeKernel, RopeKvKernel, RopeLayout, RowOutput, Sequences,
 };
 use ruvllm_models::ModelConfig;
 
 use super::adapters::{Adapted, Place};
 use super::pool::{Angles, KvPool};
 use super::rows::{Input, Rows};
-use super::uploads::Projection;
+use super::uploads::{Projection, Stored};
 use super::weights::{DeviceLayer, DeviceWeights, Network};
 
 /// Kind of a pass: selects GEMM or GEMV kernels (ADR-0033).
@@ -80,22 +80,22 @@ pub(super) struct Operands {
     pub(super) adapted: Option<Adapted>,
 }
 
-impl Parts<'_> {
-    /// Attention kernel of a layer; `one_sequence`: of queries that share a block table.
-    pub(super) fn attention(&self, layer: usize, one_sequence: bool) -> AttentionKernel {
-        let ModelConfig { n_heads, n_kv_heads, head_dim, decoder, .. } = self.config;
-        let key = AttentionKernel::new(*n_heads as u32, *n_kv_heads as u32, *head_dim as u32)
-            .scale(decoder.attention_scale);
-        let mut key = AttentionKernel { one_sequence, ..key };
-        if let Some(cap) = decoder.attention_soft_cap {
-            key = key.soft_cap(cap);
-        }
-        match decoder.window.of_layer(layer) {
-            Some(tokens) => key.window(tokens as u32),
-            None => key,
-        }
+/// Attention kernel of a layer; `one_sequence`: of queries that share a block table.
+pub(super) fn attention(config: &ModelConfig, layer: usize, one_sequence: bool) -> AttentionKernel {
+    let ModelConfig { n_heads, n_kv_heads, head_dim, decoder, .. } = config;
+    let key = AttentionKernel::new(*n_heads as u32, *n_kv_heads as u32, *head_dim as u32)
+        .scale(decoder.attention_scale);
+    let mut key = AttentionKernel { one_sequence, ..key };
+    if let Some(cap) = decoder.attention_soft_cap {
+        key = key.soft_cap(cap);
     }
+    match decoder.window.of_layer(layer) {
+        Some(tokens) => key.window(tokens as u32),
+        None => key,
+    }
+}
 
+impl Parts<'_> {
     /// Prepares the launches of a pass.
     pub(super) fn pass(&self, phase: Phase, operands: Operands) -> Result<Pass> {
         let mut builder = Builder {
@@ -191,7 +191,7 @@ impl Builder<'_> {
             Sequences { positions: rows.kv.positions.clone(), table: self.operands.table.clone() };
         // The last row of a prompt is alone in the last layer, whatever its chunks.
         let is_alone = rows.n == 1;
-        let key = self.parts.attention(index, self.phase == Phase::Prefill || is_alone);
+        let key = attention(config, index, self.phase == Phase::Prefill || is_alone);
         let scratch = &self.operands.scratch;
         let formats = layer.attention_output.formats();
         let direct = config.head_dim.is_multiple_of(32);
@@ -352,13 +352,18 @@ impl Builder<'_> {
         out: &Buffer,
     ) -> Result<()> {
         let (gpu, n, width) = (self.parts.gpu, self.rows.n, projection.outputs);
+        let is_gemm = self.phase == Phase::Prefill || self.parts.decode_gemm;
         for part in &projection.parts {
-            let (x, first) = (input(part.matrix.format()), part.first);
-            self.launches.push(match self.phase {
-                Phase::Decode if !self.parts.decode_gemm => {
-                    part.matrix.product_into(gpu, &x, out, n, first, width)?
-                }
-                _ => part.matrix.gemm_into(gpu, &x, out, n, first, width)?,
+            let Stored { matrix, staged } = &part.matrix;
+            let (mut matrix, x, first) = (matrix, input(matrix.format()), part.first);
+            if let Some(staged) = staged.as_ref().filter(|_| is_gemm || n > MAX_BATCH) {
+                self.launches.extend(matrix.copy_to(gpu, staged)?);
+                matrix = staged;
+            }
+            self.launches.push(if is_gemm {
+                matrix.gemm_into(gpu, &x, out, n, first, width)?
+            } else {
+                matrix.product_into(gpu, &x, out, n, first, width)?
             });
         }
         if let Some(bias) = &projection.bias {

@@ -65,12 +65,19 @@ impl Builder<'_> {
         let rows = Arc::clone(&self.rows);
         let ExpertRows { choices, sorted, .. } = rows.experts();
         for part in &projection.parts {
-            let x = input(part.matrix.matrix().format());
+            let mut matrix = &part.matrix;
+            let x = input(matrix.matrix().format());
             let place = (part.first, projection.outputs);
+            // Few pairs read the matrices of their own experts alone.
+            let is_copied = self.sorts() || choices.pairs() >= matrix.experts();
+            if let Some(staged) = part.staged.as_ref().filter(|_| is_copied) {
+                self.launches.extend(matrix.matrix().copy_to(gpu, staged.matrix())?);
+                matrix = staged;
+            }
             self.launches.push(if self.sorts() {
-                part.matrix.gemm(gpu, &x, (choices, sorted), out, place)?
+                matrix.gemm(gpu, &x, (choices, sorted), out, place)?
             } else {
-                part.matrix.product(gpu, &x, choices, out, place)?
+                matrix.product(gpu, &x, choices, out, place)?
             });
         }
         if weighted || projection.bias.is_some() {

@@ -50,7 +50,7 @@ use ruvllm_text::TokenId;
 
 use self::adapters::DeviceAdapters;
 use self::batch::GpuBatch;
-use self::executor::Executor;
+use self::executor::{Executor, Reserve};
 use self::pool::{Angles, KvPool};
 use self::refusal::{NAME, Refusal};
 pub use self::report::{GpuKernel, GpuLoadTimes, GpuSelfTest, gpu_choose, gpu_self_test};
@@ -92,6 +92,10 @@ pub struct GpuOptions {
     /// sequence, beyond it those of prompts, which are faster for many rows and have other last
     /// bits (ADR-0088).
     pub sequences: usize,
+    /// Layers whose weights lie in memory of the device, counted from the last; more than the model
+    /// has mean all. The weights of the others lie in memory of the host and are read over the bus
+    /// in every pass (ADR-0148). `None` = as many as there is room for.
+    pub layers: Option<usize>,
     /// Budget of device memory in bytes, for all buffers; `None` = the driver's limit. Launches
     /// that were prepared for other sizes are released before a request fails for lack of memory.
     pub budget: Option<u64>,
@@ -126,6 +130,7 @@ impl Default for GpuOptions {
             kv_bytes: None,
             kv: KvFormat::F16.into(),
             sequences: 1,
+            layers: None,
             budget: None,
             prefill_chunk: 512,
             speculation: Speculation::Auto,
@@ -232,9 +237,19 @@ impl GpuBackend {
         &self.converted
     }
 
-    /// Bytes of the matrices on the device.
+    /// Bytes of the matrices in memory of the device.
     pub fn weight_bytes(&self) -> u64 {
-        self.executor.weights.bytes()
+        self.executor.weights.bytes.device
+    }
+
+    /// Bytes of the matrices in memory of the host that the device reads over the bus.
+    pub fn host_weight_bytes(&self) -> u64 {
+        self.executor.weights.bytes.host
+    }
+
+    /// Number of layers whose weights lie in memory of the host.
+    pub fn host_layers(&self) -> usize {
+        self.executor.weights.host_layers
     }
 
     /// Bytes of the KV pool on the device, for all sequences.
@@ -410,7 +425,6 @@ fn upload(
     let activation = refusal::activation(config.decoder.activation)?;
     let context = refusal::context(config, options.context, USUAL_CONTEXT)?;
     let start = Instant::now();
-    let (weights, uploads) = DeviceWeights::allocate(&gpu, model)?;
     let (kv_tokens, context) = match (options.kv_tokens, options.kv_bytes) {
         (Some(tokens), _) => (tokens, context),
         (None, Some(bytes)) => {
@@ -429,6 +443,10 @@ fn upload(
     let pool = KvPool::new(&gpu, config, kv_format, kv_tokens)
         .map_err(failed("allocate keys and values; lower GpuOptions::context or kv_tokens"))?;
     let angles = Angles::new(&gpu, &model.kv_ropes(), context).map_err(failed("upload RoPE tables"))?;
+    // Without room for it only passes of smaller sizes will run.
+    let reserve = options.layers.is_none().then(|| Reserve::new(&gpu, config, context));
+    let (weights, uploads) = DeviceWeights::allocate(&gpu, model, options.layers)?;
+    drop(reserve);
     let decode_gemm = options.sequences > GEMV_SEQUENCES;
     let f16 = options.adapter_format == FactorFormat::F16;
     let adapters = DeviceAdapters::new(Arc::clone(model.adapter_base()), f16, options.adapter_slots);

@@ -34,6 +34,12 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
+    /// True if less memory in use would help.
+    pub(super) fn is_lack_of_memory(&self) -> bool {
+        use ruvllm_gpu::Error as E;
+        matches!(self, Self::Gpu { source: E::OverBudget { .. } | E::OutOfMemory { .. }, .. })
+    }
+
     /// Converts to the crate's error; `name` is the model's name in messages.
     pub(super) fn into_error(self, name: &str) -> Error {
         match self {

@@ -31,13 +31,14 @@ fn changed(sink: Option<f32>, blind: bool) -> Option<Changed> {
     let codec = TextCodec::read(&*checkpoint, "tiny", None, config.vocab_size).expect("a tokenizer");
     config.decoder.sinks = sink.is_some();
     refusal::check(&config).expect("no reason to refuse it");
-    let (mut weights, uploads) = DeviceWeights::allocate(&gpu, &model).expect("weights");
+    let (mut weights, uploads) = DeviceWeights::allocate(&gpu, &model, None).expect("weights");
     uploads.write(&gpu).expect("weights");
     for layer in &mut weights.layers {
         layer.sinks = sink.map(|sink| gpu.upload(&vec![sink; config.n_heads]).expect("sinks"));
         for part in layer.attention_output.parts.iter_mut().filter(|_| blind) {
             let (rows, cols) = (config.model_dim as u32, config.query_dim() as u32);
-            part.matrix = Matrix::zeroed(&gpu, part.matrix.format(), rows, cols).expect("zeros");
+            let format = part.matrix.format();
+            part.matrix.matrix = Matrix::zeroed(&gpu, format, rows, cols).expect("zeros");
         }
     }
     let pool = KvPool::new(&gpu, &config, ruvllm_gpu::KvFormat::F16, 512).expect("keys and values");

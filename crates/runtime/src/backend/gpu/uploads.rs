@@ -1,6 +1,8 @@
 //! Upload of weights: projections are allocated first and written later, from the mapped file.
 
-use ruvllm_gpu::{Buffer, Format, Gpu, Matrix};
+use std::collections::HashMap;
+
+use ruvllm_gpu::{Buffer, Format, Gpu, Matrix, Memory};
 use ruvllm_kernels::quant::{PackedMatrix, WeightFormat};
 use ruvllm_models::Linear;
 
@@ -12,8 +14,17 @@ const PIECE: usize = 16 << 20;
 /// Rows of one or several projections of one input, and their offset in the output row.
 #[derive(Debug)]
 pub(super) struct Part {
-    pub(super) matrix: Matrix,
+    pub(super) matrix: Stored,
     pub(super) first: u32,
+}
+
+/// A matrix in memory of the device or of the host.
+#[derive(Debug, Clone)]
+pub(super) struct Stored {
+    pub(super) matrix: Matrix,
+    /// For a matrix in memory of the host: memory of the device that it is copied to before
+    /// products of many rows, shared by all matrices of the format and size.
+    pub(super) staged: Option<Matrix>,
 }
 
 /// Projections of one input: `[outputs]` values per row.
@@ -47,9 +58,11 @@ impl Projection {
     pub(super) fn formats(&self) -> impl Iterator<Item = Format> {
         self.parts.iter().map(|part| part.matrix.format())
     }
+}
 
-    pub(super) fn bytes(&self) -> u64 {
-        self.parts.iter().map(|part| part.matrix.bytes()).sum()
+impl Stored {
+    pub(super) fn format(&self) -> Format {
+        self.matrix.format()
     }
 }
 
@@ -110,21 +123,39 @@ impl Upload<'_> {
     }
 }
 
+/// Bytes of matrices by the memory that they lie in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct WeightBytes {
+    pub(super) device: u64,
+    pub(super) host: u64,
+}
+
 /// Allocates weights and lists what is to be written.
 pub(super) struct Uploader<'a, 'm> {
     gpu: &'a Gpu,
+    /// Memory of the matrices to come.
+    pub(super) memory: Memory,
+    staging: HashMap<(Format, usize, usize), Matrix>,
+    bytes: WeightBytes,
     waiting: Vec<Upload<'m>>,
     converted: Vec<String>,
 }
 
 impl<'a, 'm> Uploader<'a, 'm> {
     pub(super) fn new(gpu: &'a Gpu) -> Self {
-        Self { gpu, waiting: Vec::new(), converted: Vec::new() }
+        Self {
+            gpu,
+            memory: Memory::Device,
+            staging: HashMap::new(),
+            bytes: WeightBytes::default(),
+            waiting: Vec::new(),
+            converted: Vec::new(),
+        }
     }
 
-    /// Lists the matrices that remain to be written.
-    pub(super) fn finish(self) -> Uploads<'m> {
-        Uploads { waiting: self.waiting, converted: self.converted }
+    /// Lists the matrices that remain to be written, and the bytes of all.
+    pub(super) fn finish(self) -> (Uploads<'m>, WeightBytes) {
+        (Uploads { waiting: self.waiting, converted: self.converted }, self.bytes)
     }
 
     pub(super) fn vector(&self, values: &[f32]) -> Result<Buffer, Refusal> {
@@ -142,9 +173,9 @@ impl<'a, 'm> Uploader<'a, 'm> {
         for run in linears.chunk_by(|(_, a), (_, b)| stored(a) == stored(b)) {
             let matrices: Vec<&'m PackedMatrix> = run.iter().map(|(_, linear)| &linear.weights).collect();
             let names: Vec<&str> = run.iter().map(|(name, _)| *name).collect();
-            let matrix = self.matrix(&format!("{}.weight", names.join(", ")), &matrices)?;
-            let rows = matrix.rows();
-            parts.push(Part { matrix, first: outputs });
+            let stored = self.stored(&format!("{}.weight", names.join(", ")), &matrices)?;
+            let rows = stored.matrix.rows();
+            parts.push(Part { matrix: stored, first: outputs });
             outputs += rows;
         }
         let bias = if linears.iter().any(|(_, linear)| linear.bias.is_some()) {
@@ -167,6 +198,29 @@ impl<'a, 'm> Uploader<'a, 'm> {
         sources.iter().map(bytes).sum::<u64>() <= self.gpu.info().max_binding
     }
 
+    /// Allocates a matrix as [`matrix`](Self::matrix) does, with memory to copy it to if it lies in
+    /// memory of the host.
+    pub(super) fn stored(&mut self, name: &str, sources: &[&'m PackedMatrix]) -> Result<Stored, Refusal> {
+        let matrix = self.matrix(name, sources)?;
+        let staged = match self.memory {
+            Memory::Device => None,
+            Memory::Host => {
+                let (format, rows, cols) = (matrix.format(), matrix.rows(), matrix.cols());
+                let key = (format, rows as usize, cols as usize);
+                let staged = match self.staging.get(&key) {
+                    Some(staged) => staged.clone(),
+                    None => Matrix::zeroed(self.gpu, format, rows, cols).map_err(|source| Refusal::Gpu {
+                        action: format!("allocate memory that {name} is copied to"),
+                        source,
+                    })?,
+                };
+                self.staging.insert(key, staged.clone());
+                Some(staged)
+            }
+        };
+        Ok(Stored { matrix, staged })
+    }
+
     /// Allocates a matrix for weights of one device format, concatenated by rows.
     pub(super) fn matrix(&mut self, name: &str, sources: &[&'m PackedMatrix]) -> Result<Matrix, Refusal> {
         let cols = sources[0].cols();
@@ -184,8 +238,12 @@ impl<'a, 'm> Uploader<'a, 'm> {
                 self.converted.push(converted);
             }
         }
-        let matrix = Matrix::zeroed(self.gpu, format, rows as u32, cols as u32)
+        let matrix = Matrix::zeroed_in(self.gpu, self.memory, format, rows as u32, cols as u32)
             .map_err(|source| Refusal::Gpu { action: format!("upload {name}"), source })?;
+        match self.memory {
+            Memory::Device => self.bytes.device += matrix.bytes(),
+            Memory::Host => self.bytes.host += matrix.bytes(),
+        }
         let (name, sources) = (name.to_owned(), sources.to_vec());
         self.waiting.push(Upload { name, matrix: matrix.clone(), sources });
         Ok(matrix)

@@ -1,11 +1,11 @@
 //! Weights of a decoder on the device: matrices in the formats of the kernels, vectors in f32.
 
-use ruvllm_gpu::{Buffer, Gpu, Matrix};
+use ruvllm_gpu::{Buffer, Gpu, Matrix, Memory};
 use ruvllm_models::{AttentionWeights, FeedForward, LayerWeights, Model, ModelConfig};
 
 use super::experts::DeviceExperts;
 use super::refusal::Refusal;
-use super::uploads::{Part, Projection, Uploader, Uploads};
+use super::uploads::{Part, Projection, Stored, Uploader, Uploads, WeightBytes};
 
 /// Norms of queries and keys.
 #[derive(Debug)]
@@ -51,37 +51,71 @@ pub(super) struct DeviceWeights {
     pub(super) layers: Vec<DeviceLayer>,
     pub(super) output_norm: Buffer,
     pub(super) output: Projection,
-    /// True if the output matrix is the embedding (tied).
-    tied: bool,
+    /// Layers with weights in memory of the host, the first ones.
+    pub(super) host_layers: usize,
+    pub(super) bytes: WeightBytes,
 }
 
 impl DeviceWeights {
-    /// Allocates the weights of `model` and uploads its vectors. The matrices remain to be written,
-    /// so that kernels can be compiled meanwhile.
-    pub(super) fn allocate<'m>(gpu: &Gpu, model: &'m Model) -> Result<(Self, Uploads<'m>), Refusal> {
+    /// Allocates the weights of `model` and uploads its vectors: those of the last `wanted` layers
+    /// in memory of the device, or of as many as there is room for, the others in memory of the
+    /// host. The matrices remain to be written, so that kernels can be compiled meanwhile.
+    pub(super) fn allocate<'m>(
+        gpu: &Gpu,
+        model: &'m Model,
+        wanted: Option<usize>,
+    ) -> Result<(Self, Uploads<'m>), Refusal> {
+        let all = model.weights().layers.len();
+        let mut on_device = wanted.map_or(all, |wanted| wanted.min(all));
+        loop {
+            let mut placed = 0;
+            match Self::with_layers(gpu, model, on_device, &mut placed) {
+                Err(refusal) if wanted.is_none() && on_device > 0 && refusal.is_lack_of_memory() => {
+                    // Also the memory that the others are copied to takes room.
+                    on_device = placed.min(on_device - 1);
+                    let emptied = gpu.run(&[]).and_then(|()| gpu.wait());
+                    emptied.map_err(|source| Refusal::Gpu { action: "release memory".into(), source })?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Allocates with `on_device` layers in memory of the device, of which it counts those that
+    /// have found room.
+    fn with_layers<'m>(
+        gpu: &Gpu,
+        model: &'m Model,
+        on_device: usize,
+        placed: &mut usize,
+    ) -> Result<(Self, Uploads<'m>), Refusal> {
         let (config, weights) = (model.config(), model.weights());
+        let host_layers = weights.layers.len() - on_device;
         let mut uploader = Uploader::new(gpu);
-        let layer = |(index, layer)| DeviceLayer::allocate(&mut uploader, config, index, layer);
-        let layers = weights.layers.iter().enumerate().map(layer).collect::<Result<_, _>>()?;
+        if host_layers > 0 && weights.output.is_some() {
+            // A pass reads one row per token of it.
+            uploader.memory = Memory::Host;
+        }
         let embedding = uploader.matrix("token_embd.weight", &[&weights.embedding])?;
+        uploader.memory = Memory::Device;
         let output = match &weights.output {
             Some(linear) => uploader.projection(&[("output", linear)])?,
             None => Projection {
                 outputs: embedding.rows(),
-                parts: vec![Part { matrix: embedding.clone(), first: 0 }],
+                parts: vec![Part { matrix: Stored { matrix: embedding.clone(), staged: None }, first: 0 }],
                 bias: None,
             },
         };
         let output_norm = uploader.vector(&weights.output_norm)?;
-        let tied = weights.output.is_none();
-        Ok((Self { embedding, layers, output_norm, output, tied }, uploader.finish()))
-    }
-
-    /// Bytes of the matrices on the device.
-    pub(super) fn bytes(&self) -> u64 {
-        let layers: u64 = self.layers.iter().map(DeviceLayer::bytes).sum();
-        let embedding = if self.tied { 0 } else { self.embedding.bytes() };
-        layers + self.output.bytes() + embedding
+        let mut layers = Vec::new();
+        for (index, layer) in weights.layers.iter().enumerate().rev() {
+            uploader.memory = if index < host_layers { Memory::Host } else { Memory::Device };
+            layers.push(DeviceLayer::allocate(&mut uploader, config, index, layer)?);
+            *placed += usize::from(index >= host_layers);
+        }
+        layers.reverse();
+        let (uploads, bytes) = uploader.finish();
+        Ok((Self { embedding, layers, output_norm, output, host_layers, bytes }, uploads))
     }
 }
 
@@ -125,12 +159,6 @@ impl DeviceLayer {
             },
             ffn_post_norm: uploader.optional(post_norm(&layer.ffn_post_norm).as_deref())?,
         })
-    }
-
-    fn bytes(&self) -> u64 {
-        let network = self.network.as_ref().map_or(0, |n| n.gate_up.bytes() + n.down.bytes());
-        let experts = self.experts.as_ref().map_or(0, DeviceExperts::bytes);
-        self.qkv.bytes() + self.attention_output.bytes() + network + experts
     }
 }
 

@@ -1,5 +1,6 @@
 //! Passes over sequences: prepared launches by size, and their buffers.
 
+mod reserve;
 mod results;
 
 use std::collections::HashMap;
@@ -11,12 +12,13 @@ use ruvllm_gpu::{Activation, AttentionKernel, Buffer, Error, Gpu, KV_BLOCK_TOKEN
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
 
+pub(super) use self::reserve::Reserve;
 use self::results::Recorded;
 pub(super) use self::results::{Argmax, Ids};
 use super::adapters::{Adapted, DeviceAdapters, Failure as AdapterFailure, Leased};
 use super::blocks::Lease;
 use super::largest::Prepared;
-use super::launches::{Operands, Parts, Pass, Phase};
+use super::launches::{Operands, Parts, Pass, Phase, attention};
 use super::pool::{Angles, KvPool};
 use super::rows::Rows;
 use super::weights::DeviceWeights;
@@ -232,7 +234,7 @@ impl Passes {
     /// from position `start` on are left.
     pub(super) fn prefill_rows(&self, executor: &Executor, start: usize, tokens: usize) -> (u32, usize) {
         let mut rows = (tokens as u32).next_power_of_two().clamp(MIN_ROWS, MAX_ROWS);
-        while rows > MIN_ROWS && scratch_bytes(executor, true, rows, start + tokens) > MAX_SCRATCH {
+        while rows > MIN_ROWS && scratch_bytes(&executor.config, true, rows, start + tokens) > MAX_SCRATCH {
             rows /= 2;
         }
         (rows, tokens.min(rows as usize))
@@ -267,7 +269,7 @@ impl Passes {
 
     /// Largest number of sequences in a decode pass whose longest has `tokens` tokens.
     pub(super) fn batch_limit(&self, executor: &Executor, tokens: usize) -> usize {
-        let fits = |rows: &&u32| scratch_bytes(executor, false, **rows, tokens) <= MAX_SCRATCH;
+        let fits = |rows: &&u32| scratch_bytes(&executor.config, false, **rows, tokens) <= MAX_SCRATCH;
         BATCH_ROWS.iter().rev().find(fits).map_or(1, |&rows| rows as usize)
     }
 
@@ -371,7 +373,7 @@ impl Passes {
         if let Some(pass) = self.prepared.get(&size) {
             return Ok(Arc::clone(pass));
         }
-        let bytes = scratch_bytes(executor, last == 1, rows, tokens).next_power_of_two();
+        let bytes = scratch_bytes(&executor.config, last == 1, rows, tokens).next_power_of_two();
         let scratch = match self.scratch.get(&bytes) {
             Some(buffer) => buffer.clone(),
             None => gpu.zeroed(bytes)?,
@@ -431,9 +433,9 @@ impl Passes {
 }
 
 /// Bytes of partial sums of attention of `rows` rows behind `tokens` tokens.
-fn scratch_bytes(executor: &Executor, one_sequence: bool, rows: u32, tokens: usize) -> u64 {
+fn scratch_bytes(config: &ModelConfig, one_sequence: bool, rows: u32, tokens: usize) -> u64 {
     // Some layers may have no window.
-    let key = AttentionKernel { window: None, ..executor.parts().attention(0, one_sequence) };
+    let key = AttentionKernel { window: None, ..attention(config, 0, one_sequence) };
     key.scratch_bytes(rows, table_blocks(tokens) * KV_BLOCK_TOKENS)
 }
 

@@ -1,0 +1,34 @@
+//! Memory of the largest passes, held while weights take what is left.
+
+use ruvllm_gpu::{Buffer, Gpu, Result};
+use ruvllm_models::ModelConfig;
+
+use super::{BATCH_ROWS, MAX_ROWS, MAX_SCRATCH, Rows, scratch_bytes};
+
+/// Buffers as large as those of the largest prefill pass and of the largest batch's logits.
+/// Dropping them makes room for the real ones.
+#[derive(Debug)]
+pub(in crate::backend::gpu) struct Reserve {
+    _rows: Rows,
+    _others: [Buffer; 3],
+}
+
+impl Reserve {
+    /// Allocates the buffers for contexts of `context` tokens.
+    ///
+    /// # Errors
+    /// Too little memory for them.
+    pub(in crate::backend::gpu) fn new(gpu: &Gpu, config: &ModelConfig, context: usize) -> Result<Self> {
+        let [.., batch] = BATCH_ROWS.map(u64::from);
+        // Activations of products with cooperative matrices, as f16.
+        let widest = config.ffn_dim.max(config.model_dim).max(config.query_dim()) as u64;
+        Ok(Self {
+            _rows: Rows::new(gpu, config, MAX_ROWS)?,
+            _others: [
+                gpu.zeroed(scratch_bytes(config, true, MAX_ROWS, context).min(MAX_SCRATCH))?,
+                gpu.zeroed(batch * config.vocab_size as u64 * 4)?,
+                gpu.zeroed((u64::from(MAX_ROWS) * widest * 2).next_power_of_two())?,
+            ],
+        })
+    }
+}
