@@ -348,7 +348,7 @@ impl Gpu {
     /// Copies a buffer on the device, after all earlier dispatches.
     pub(crate) fn duplicate(&self, buffer: &Buffer) -> Result<Buffer> {
         let copy = self.zeroed(buffer.len())?;
-        let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut encoder = self.encoder();
         encoder.copy_buffer_to_buffer(buffer.raw(), 0, copy.raw(), 0, Buffer::padded(buffer.len()));
         self.queue.submit([encoder.finish()]);
         self.check()?;
@@ -407,6 +407,10 @@ impl Gpu {
         self.submit_encoded(commands)
     }
 
+    pub(crate) fn encoder(&self) -> wgpu::CommandEncoder {
+        self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
+    }
+
     /// Records dispatches and a copy, as [`Gpu::submit`] submits them.
     pub(crate) fn encode(
         &self,
@@ -414,7 +418,7 @@ impl Gpu {
         copy: Option<(&Buffer, &Buffer)>,
     ) -> Result<wgpu::CommandBuffer> {
         self.check()?;
-        let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut encoder = self.encoder();
         if !dispatches.is_empty() {
             self.record(&mut encoder, dispatches, None)?;
         }
@@ -442,7 +446,7 @@ impl Gpu {
             let adapter = self.info.name.clone();
             return Err(Error::MissingFeature { adapter, feature: "timestamp queries" });
         };
-        let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut encoder = self.encoder();
         let writes = wgpu::ComputePassTimestampWrites {
             query_set: &timer.queries,
             beginning_of_pass_write_index: Some(0),

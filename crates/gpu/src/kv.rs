@@ -5,7 +5,7 @@ use crate::error::{Result, expect_multiple, expect_size};
 use crate::gpu::Gpu;
 use crate::kernel::{Kernel, RopeKvKernel};
 use crate::kv_format::KvFormat;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Memory};
 use crate::rows::check_groups;
 use crate::wgsl::rope_kv_groups;
 
@@ -33,11 +33,32 @@ impl KvBlocks {
     /// [`Error::Shape`](crate::Error::Shape) unless `head_dim` is a multiple of
     /// [`KvFormat::head_dim_multiple`]; those of [`Gpu::zeroed`].
     pub fn new(gpu: &Gpu, format: KvFormat, blocks: u32, kv_heads: u32, head_dim: u32) -> Result<Self> {
+        Self::new_in(gpu, Memory::Device, format, blocks, kv_heads, head_dim)
+    }
+
+    /// As [`KvBlocks::new`], in memory of the device or of the host.
+    ///
+    /// # Errors
+    /// As [`KvBlocks::new`] and [`Gpu::zeroed_in`].
+    pub fn new_in(
+        gpu: &Gpu,
+        memory: Memory,
+        format: KvFormat,
+        blocks: u32,
+        kv_heads: u32,
+        head_dim: u32,
+    ) -> Result<Self> {
         format.expect_head_dim(head_dim)?;
         expect_multiple("KV blocks", 1, blocks.into())?;
         expect_multiple("KV heads", 1, kv_heads.into())?;
         let bytes = u64::from(blocks) * u64::from(kv_heads) * format.plane_bytes(head_dim);
-        Ok(Self { format, kv_heads, head_dim, keys: gpu.zeroed(bytes)?, values: gpu.zeroed(bytes)? })
+        let (keys, values) = (gpu.zeroed_in(memory, bytes)?, gpu.zeroed_in(memory, bytes)?);
+        Ok(Self { format, kv_heads, head_dim, keys, values })
+    }
+
+    /// Bytes of the keys, and of the values, of a block.
+    pub fn block_bytes(&self) -> u64 {
+        u64::from(self.kv_heads) * self.format.plane_bytes(self.head_dim)
     }
 
     /// Format of keys and values.

@@ -24,6 +24,10 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     gpu_memory: Option<usize>,
 
+    /// Host memory for stored prefixes that GPU memory has no room for, e.g. 8GiB [default: none]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    gpu_host_memory: Option<usize>,
+
     /// Layers with their weights in GPU memory, the last N, or auto: as many as there is room for;
     /// the others are read over the bus [default: auto]
     #[arg(long, value_name = "N", value_parser = gpu_layers)]
@@ -52,6 +56,11 @@ impl DeviceArgs {
     /// Budget of GPU memory in bytes.
     pub(super) fn gpu_memory(&self) -> Option<u64> {
         self.gpu_memory.map(|bytes| bytes as u64)
+    }
+
+    /// Host memory for prefixes in bytes.
+    pub(super) fn gpu_host_memory(&self) -> u64 {
+        self.gpu_host_memory.map_or(0, |bytes| bytes as u64)
     }
 
     /// Number of layers in GPU memory; `None` = as many as there is room for.
@@ -141,6 +150,8 @@ pub(super) struct Wanted {
     pub(super) memory: Option<u64>,
     /// Part of it for keys and values; `None` = a context for each of the sequences.
     pub(super) kv_bytes: Option<u64>,
+    /// Host memory for stored prefixes in bytes.
+    pub(super) host_kv_bytes: u64,
     /// Largest number of LoRA adapters in device memory.
     pub(super) slots: Option<usize>,
     /// Folder of compiled kernels.
@@ -154,8 +165,10 @@ mod tests {
     #[test]
     fn compiled_kernels_have_a_folder_or_none() {
         let folder = |gpu_cache| {
-            let (device, gpu_layers, gpu_memory, adapter_slots) = (Device::Cpu, None, None, None);
-            DeviceArgs { device, gpu_cache, gpu_layers, gpu_memory, adapter_slots }.gpu_cache()
+            let (gpu_memory, gpu_host_memory, gpu_layers, adapter_slots) = (None, None, None, None);
+            let device = Device::Cpu;
+            DeviceArgs { device, gpu_cache, gpu_memory, gpu_host_memory, gpu_layers, adapter_slots }
+                .gpu_cache()
         };
         assert_eq!(folder(gpu_cache("off").ok()), None);
         assert_eq!(folder(gpu_cache("./off").ok()), Some("./off".into()));

@@ -170,19 +170,28 @@ pub(crate) fn backend(
     cache_dir: Option<PathBuf>,
 ) -> Result<(Duration, GpuBackend)> {
     let choice = offer::model(model.model.as_deref())?;
-    let (layers, memory, slots) = (None, None, None);
-    let wanted = Wanted { index, sequences: None, layers, memory, kv_bytes: None, slots, cache: cache_dir };
+    let wanted = Wanted {
+        index,
+        sequences: None,
+        layers: None,
+        memory: None,
+        kv_bytes: None,
+        host_kv_bytes: 0,
+        slots: None,
+        cache: cache_dir,
+    };
     load(&choice.source(), &backend_options(options, wanted), index)
 }
 
 /// Options of the backend for those of the engine.
 fn backend_options(options: &EngineOptions, wanted: Wanted) -> GpuOptions {
-    let Wanted { index, sequences, layers, memory, kv_bytes, slots, cache } = wanted;
+    let Wanted { index, sequences, layers, memory, kv_bytes, host_kv_bytes, slots, cache } = wanted;
     let usual = gpu_options(index);
     GpuOptions {
         adapter_slots: slots.unwrap_or(usual.adapter_slots),
         context: options.context,
         kv_bytes,
+        host_kv_bytes,
         kv: options.kv.unwrap_or(usual.kv),
         sequences: sequences.unwrap_or(1),
         layers,

@@ -114,9 +114,16 @@ impl DeviceArgs {
     }
 
     fn wanted(&self, index: Option<usize>, sequences: Option<usize>, kv_bytes: Option<u64>) -> Wanted {
-        let (layers, memory) = (self.gpu_layers(), self.gpu_memory());
-        let (slots, cache) = (self.adapter_slots(), self.gpu_cache());
-        Wanted { index, sequences, layers, memory, kv_bytes, slots, cache }
+        Wanted {
+            index,
+            sequences,
+            layers: self.gpu_layers(),
+            memory: self.gpu_memory(),
+            kv_bytes,
+            host_kv_bytes: self.gpu_host_memory(),
+            slots: self.adapter_slots(),
+            cache: self.gpu_cache(),
+        }
     }
 }
 

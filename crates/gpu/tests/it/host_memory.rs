@@ -1,6 +1,6 @@
 //! Memory of the host that kernels use, and copies among launches.
 
-use ruvllm_gpu::{Error, Format, Matrix, Memory, Quantized};
+use ruvllm_gpu::{Error, Format, KvBlocks, KvFormat, Matrix, Memory, Quantized};
 
 use crate::gpu_with;
 
@@ -55,4 +55,34 @@ fn products_with_weights_in_memory_of_the_host_have_the_same_bits() {
 
     let other = Matrix::zeroed(&gpu, Format::Q8_0, rows, 32).expect("a matrix");
     assert!(matches!(host.copy_to(&gpu, &other), Err(Error::Shape { .. })));
+}
+
+#[test]
+fn blocks_are_copied_between_device_and_host() {
+    let Some(gpu) = gpu_with(1 << 22) else { return };
+    for format in KvFormat::ALL {
+        let blocks = |memory, n| KvBlocks::new_in(&gpu, memory, format, n, 2, 32).expect("blocks");
+        let (device, host) = (blocks(Memory::Device, 6), blocks(Memory::Host, 4));
+        let words = (device.block_bytes() / 4) as usize;
+        let content = |from: u32| (0..6 * words as u32).map(|i| from + i).collect::<Vec<_>>();
+        gpu.write(device.keys(), &content(1)).expect("written");
+        gpu.write(device.values(), &content(70_000)).expect("written");
+        // Two runs of neighbours, and one alone.
+        let pairs = [(1, 2), (2, 3), (5, 0), (0, 1)];
+        gpu.copy_blocks(&[(&device, &host)], &pairs).expect("copied");
+        gpu.fill(device.keys(), &[0_u32]).expect("filled");
+        gpu.fill(device.values(), &[0_u32]).expect("filled");
+        gpu.copy_blocks(&[(&host, &device)], &pairs.map(|(from, to)| (to, from))).expect("copied");
+        for (buffer, first) in [(device.keys(), 1), (device.values(), 70_000)] {
+            let mut expected = content(first);
+            for block in [3, 4] {
+                expected[block * words..][..words].fill(0);
+            }
+            assert!(gpu.download::<u32>(buffer).expect("values") == expected, "{}", format.name());
+        }
+        for pair in [(6, 0), (0, 4)] {
+            let error = gpu.copy_blocks(&[(&device, &host)], &[pair]);
+            assert!(matches!(error, Err(Error::Shape { .. })), "{pair:?}: {error:?}");
+        }
+    }
 }

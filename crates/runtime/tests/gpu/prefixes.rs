@@ -160,3 +160,34 @@ fn a_conversation_that_goes_back_does_not_change_what_is_stored() {
     let again = run(&backend, &whole);
     assert_eq!((again.tokens, again.cached_tokens), (expected, 128));
 }
+
+/// What others displace from the device comes back from memory of the host, with the same bits.
+#[test]
+fn displaced_prefixes_come_back_from_memory_of_the_host() {
+    for kv in ["f16", "q8"] {
+        let options = GpuOptions {
+            kv: kv.parse().expect("a policy"),
+            kv_tokens: Some(256),
+            context: Some(256),
+            host_kv_bytes: 8 << 20,
+            ..options()
+        };
+        let Some(backend) = gpu_with(tiny("mistral", "model-F16.gguf"), &options) else { return };
+        assert!(backend.host_kv_bytes() > 7 << 20, "{}", backend.host_kv_bytes());
+        let requests: Vec<_> = (0..4).map(|seed| request(prompt(seed, 0, 150)).with_logprobs(2)).collect();
+        let expected: Vec<_> =
+            requests.iter().map(|request| run(&backend, &request.clone().with_cache_prefix(false))).collect();
+        // A prompt has 5 of 8 blocks: each displaces the one before.
+        for round in 0..3 {
+            for (request, expected) in requests.iter().zip(&expected) {
+                let found = run(&backend, request);
+                let known = if round == 0 { 0 } else { 150 / BLOCK * BLOCK };
+                assert_eq!(found.cached_tokens, known, "{kv}, round {round}");
+                assert_eq!(found.tokens, expected.tokens, "{kv}, round {round}");
+                assert_eq!(found.logprobs, expected.logprobs, "{kv}, round {round}");
+            }
+        }
+        let host = backend.host_prefix_statistics().expect("a place");
+        assert!(host.blocks >= 15 && host.hit_tokens >= 8 * 96, "{host:?}");
+    }
+}

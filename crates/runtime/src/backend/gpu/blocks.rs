@@ -1,37 +1,26 @@
 //! KV blocks of sequences and of stored prefixes: free ones, and the holders of the others.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use ruvllm_kv_cache::prefix::{Match, PrefixKey, PrefixTree, Scope, TreeStatistics};
 use ruvllm_text::TokenId;
 
+use super::free_blocks::{Block, FreeBlocks};
+use super::host_blocks::{Direction, HostBlocks, Transfers};
+
 /// Numbers of the blocks of a KV cache, and the prefixes that are stored in some of them.
 ///
 /// A block is free, or held by sequences, by the prefix tree, or by both. Prefixes yield to
-/// sequences: the least recently used one is evicted first, from its end.
+/// sequences: the least recently used one is evicted first, from its end, to memory of the host
+/// where there is a place for it.
 #[derive(Debug)]
 pub(super) struct BlockPool {
     block_tokens: usize,
     blocks: usize,
-    state: Arc<State>,
+    state: Arc<FreeBlocks>,
     prefixes: PrefixTree<Arc<Block>>,
-}
-
-#[derive(Debug)]
-struct State {
-    free: Mutex<Vec<u32>>,
-    /// Blocks that sequences hold.
-    in_use: AtomicUsize,
-}
-
-/// A block that is not free; dropping the last handle frees it.
-#[derive(Debug)]
-struct Block {
-    index: u32,
-    /// Sequences that hold it.
-    sequences: AtomicUsize,
-    state: Arc<State>,
+    host: Option<HostBlocks>,
 }
 
 /// A sequence's hold on a block.
@@ -48,14 +37,14 @@ pub(super) struct Lease {
 }
 
 impl BlockPool {
-    /// `blocks` free blocks of `block_tokens` tokens.
-    pub(super) fn new(blocks: u32, block_tokens: usize) -> Self {
-        let free = Mutex::new((0..blocks).rev().collect());
+    /// `blocks` free blocks of `block_tokens` tokens, and `on_host` in memory of the host.
+    pub(super) fn new(blocks: u32, on_host: u32, block_tokens: usize) -> Self {
         Self {
             block_tokens,
             blocks: blocks as usize,
-            state: Arc::new(State { free, in_use: AtomicUsize::new(0) }),
+            state: FreeBlocks::new(blocks),
             prefixes: PrefixTree::new(block_tokens),
+            host: (on_host > 0).then(|| HostBlocks::new(on_host, block_tokens)),
         }
     }
 
@@ -69,12 +58,17 @@ impl BlockPool {
         self.prefixes.statistics()
     }
 
+    /// Counters of the prefixes in memory of the host, if there is a place for them.
+    pub(super) fn host_statistics(&self) -> Option<TreeStatistics> {
+        self.host.as_ref().map(HostBlocks::statistics)
+    }
+
     /// Takes blocks for `tokens` tokens.
     ///
     /// # Errors
     /// Number of tokens for which there is room.
-    pub(super) fn lease(&self, tokens: usize) -> Result<Lease, usize> {
-        self.extend(Vec::new(), tokens)
+    pub(super) fn lease(&self, tokens: usize, transfers: &dyn Transfers) -> Result<Lease, usize> {
+        self.extend(Vec::new(), tokens, transfers)
     }
 
     /// Takes blocks for `tokens` tokens, of which the first are those of the longest stored prefix
@@ -89,42 +83,65 @@ impl BlockPool {
         key: &PrefixKey,
         prompt: &[TokenId],
         least: usize,
+        transfers: &dyn Transfers,
     ) -> Result<(Lease, usize), usize> {
+        let is_worth = |blocks: usize| (least..=tokens).contains(&(blocks * self.block_tokens));
         // Only the blocks stay: what else a match holds would keep the prefix from being evicted.
-        let Match { mut blocks, tokens: mut known, .. } = self.prefixes.lookup(key, prompt);
-        if known > tokens || known < least {
-            (blocks, known) = (Vec::new(), 0);
+        let Match { mut blocks, .. } = self.prefixes.lookup(key, prompt);
+        let on_host = self.host.as_ref().map_or(Vec::new(), |host| host.find(key, prompt));
+        if !is_worth(blocks.len()) {
+            blocks.clear();
         }
         // Held from here on, so that making room for the rest does not free them.
-        let held = blocks.into_iter().map(Held::new).collect();
-        Ok((self.extend(held, tokens)?, known))
+        let mut held: Vec<Held> = blocks.into_iter().map(Held::new).collect();
+        if on_host.len() > held.len() && is_worth(on_host.len()) {
+            self.restore(&mut held, &on_host, key, prompt, transfers)?;
+        }
+        let known = held.len() * self.block_tokens;
+        Ok((self.extend(held, tokens, transfers)?, known))
     }
 
-    fn extend(&self, mut held: Vec<Held>, tokens: usize) -> Result<Lease, usize> {
+    /// Continues the blocks of a prefix by those that memory of the host has of it.
+    fn restore(
+        &self,
+        held: &mut Vec<Held>,
+        on_host: &[Arc<Block>],
+        key: &PrefixKey,
+        prompt: &[TokenId],
+        transfers: &dyn Transfers,
+    ) -> Result<(), usize> {
+        let sources = &on_host[held.len()..];
+        let fresh = self.take(sources.len(), transfers)?;
+        let pairs: Vec<_> = sources.iter().zip(&fresh).map(|(from, to)| (from.index, to.0.index)).collect();
+        if transfers.copy(Direction::ToDevice, &pairs) {
+            held.extend(fresh);
+            let blocks: Vec<_> = held.iter().map(|held| Arc::clone(&held.0)).collect();
+            self.prefixes.insert(key, &prompt[..blocks.len() * self.block_tokens], &blocks);
+        }
+        Ok(())
+    }
+
+    fn extend(&self, mut held: Vec<Held>, tokens: usize, transfers: &dyn Transfers) -> Result<Lease, usize> {
         let missing = tokens.div_ceil(self.block_tokens).saturating_sub(held.len());
-        held.extend(self.take(missing)?);
+        held.extend(self.take(missing, transfers)?);
         let table = held.iter().map(|held| held.0.index).collect();
         Ok(Lease { held, table, block_tokens: self.block_tokens })
     }
 
-    fn take(&self, n: usize) -> Result<Vec<Held>, usize> {
+    fn take(&self, n: usize, transfers: &dyn Transfers) -> Result<Vec<Held>, usize> {
         loop {
-            let missing = {
-                let mut free = self.state.free.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(kept) = free.len().checked_sub(n) {
-                    let taken = free.split_off(kept).into_iter();
-                    let block = |index| Block {
-                        index,
-                        sequences: AtomicUsize::new(0),
-                        state: Arc::clone(&self.state),
-                    };
-                    return Ok(taken.map(|index| Held::new(Arc::new(block(index)))).collect());
-                }
-                n - free.len()
+            let missing = match self.state.take(n) {
+                Ok(taken) => return Ok(taken.into_iter().map(Held::new).collect()),
+                Err(missing) => missing,
             };
             // Blocks that sequences hold too stay with those, so that this may take several rounds.
-            if self.prefixes.evict(missing).is_empty() {
+            let evicted = self.prefixes.evict(missing);
+            if evicted.is_empty() {
                 return Err(self.room());
+            }
+            if let Some(host) = &self.host {
+                // Their blocks are free, and written to, only once they are dropped.
+                evicted.iter().for_each(|evicted| host.spill(evicted, &self.prefixes, transfers));
             }
         }
     }
@@ -148,12 +165,17 @@ impl BlockPool {
     ///
     /// # Errors
     /// As [`lease`](Self::lease); nothing has changed then.
-    pub(super) fn unshare(&self, lease: &mut Lease, len: usize) -> Result<Option<usize>, usize> {
+    pub(super) fn unshare(
+        &self,
+        lease: &mut Lease,
+        len: usize,
+        transfers: &dyn Transfers,
+    ) -> Result<Option<usize>, usize> {
         let first = len / self.block_tokens;
         let is_shared = |at: &usize| Arc::strong_count(&lease.held[*at].0) > 1;
         let shared: Vec<usize> = (first..lease.held.len()).filter(is_shared).collect();
         let Some(&next) = shared.first() else { return Ok(None) };
-        let fresh = self.take(shared.len())?;
+        let fresh = self.take(shared.len(), transfers)?;
         for (at, held) in shared.into_iter().zip(fresh) {
             lease.table[at] = held.0.index;
             lease.held[at] = held;
@@ -192,14 +214,9 @@ impl Drop for Held {
     }
 }
 
-impl Drop for Block {
-    fn drop(&mut self) {
-        self.state.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.index);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::collections::HashMap;
 
     use proptest::prelude::*;
@@ -219,15 +236,44 @@ mod tests {
         }
     }
 
+    /// Content of slots: the tokens up to and with theirs.
+    type Slots = HashMap<u32, Vec<TokenId>>;
+
+    /// What the slots of device and host hold.
+    #[derive(Default)]
+    struct Memories {
+        device: RefCell<Slots>,
+        host: RefCell<Slots>,
+        /// Blocks copied to the host, and back.
+        copied: RefCell<[usize; 2]>,
+    }
+
+    impl Transfers for Memories {
+        fn copy(&self, direction: Direction, pairs: &[(u32, u32)]) -> bool {
+            let (from, to) = match direction {
+                Direction::ToHost => (&self.device, &self.host),
+                Direction::ToDevice => (&self.host, &self.device),
+            };
+            for &(source, target) in pairs {
+                for at in 0..BLOCK as u32 {
+                    let content = from.borrow().get(&(source * BLOCK as u32 + at)).cloned();
+                    to.borrow_mut().insert(target * BLOCK as u32 + at, content.unwrap_or_default());
+                }
+            }
+            self.copied.borrow_mut()[usize::from(direction == Direction::ToDevice)] += pairs.len();
+            true
+        }
+    }
+
     fn known(pool: &BlockPool, tenant: &str, prompt: &[TokenId]) -> usize {
-        pool.lease_with_prefix(prompt.len(), &key(tenant), prompt, 0).expect("room").1
+        pool.lease_with_prefix(prompt.len(), &key(tenant), prompt, 0, &Memories::default()).expect("room").1
     }
 
     #[test]
     fn whole_blocks_of_a_tenant_are_found_by_its_requests() {
-        let pool = BlockPool::new(16, BLOCK);
+        let pool = BlockPool::new(16, 0, BLOCK);
         let prompt: Vec<TokenId> = (0..14).collect();
-        let lease = pool.lease(14).expect("room");
+        let lease = pool.lease(14, &Memories::default()).expect("room");
         assert_eq!(pool.room(), 12 * BLOCK);
         pool.keep(&lease, &key("a"), &prompt, 5);
         drop(lease);
@@ -239,41 +285,85 @@ mod tests {
         // Only the part that is for all.
         assert_eq!(known(&pool, "b", &prompt), 4);
         // Fewer than are worth taking.
-        let few = pool.lease_with_prefix(14, &key("a"), &prompt, 13).expect("room");
+        let few = pool.lease_with_prefix(14, &key("a"), &prompt, 13, &Memories::default()).expect("room");
         assert_eq!(few.1, 0);
     }
 
     #[test]
     fn prefixes_are_evicted_from_the_end_of_the_oldest() {
-        let pool = BlockPool::new(8, BLOCK);
+        let pool = BlockPool::new(8, 0, BLOCK);
         let prompts = [[1; 12], [2; 12]];
         for prompt in &prompts {
-            let lease = pool.lease(12).expect("room");
+            let lease = pool.lease(12, &Memories::default()).expect("room");
             pool.keep(&lease, &key(""), prompt, 0);
         }
-        let all = pool.lease(4 * BLOCK).expect("room");
+        let all = pool.lease(4 * BLOCK, &Memories::default()).expect("room");
         drop(all);
         let found = prompts.map(|prompt| known(&pool, "", &[&prompt[..], &[7]].concat()));
         assert_eq!(found, [4, 12]);
-        assert_eq!(pool.lease(9 * BLOCK).expect_err("no room"), 8 * BLOCK);
+        assert_eq!(pool.lease(9 * BLOCK, &Memories::default()).expect_err("no room"), 8 * BLOCK);
     }
 
     #[test]
     fn a_sequence_that_is_cut_within_shared_blocks_gets_its_own() {
-        let pool = BlockPool::new(6, BLOCK);
-        let mut lease = pool.lease(14).expect("room");
+        let pool = BlockPool::new(6, 0, BLOCK);
+        let mut lease = pool.lease(14, &Memories::default()).expect("room");
         let prompt: Vec<TokenId> = (0..12).collect();
         pool.keep(&lease, &key(""), &prompt, 0);
         let before = lease.blocks().to_vec();
-        assert_eq!(pool.unshare(&mut lease, 12), Ok(None), "the fourth block is its own");
-        assert_eq!(pool.unshare(&mut lease, 6), Ok(Some(4)));
+        assert_eq!(
+            pool.unshare(&mut lease, 12, &Memories::default()),
+            Ok(None),
+            "the fourth block is its own"
+        );
+        assert_eq!(pool.unshare(&mut lease, 6, &Memories::default()), Ok(Some(4)));
         assert_eq!((&lease.blocks()[..1], &lease.blocks()[3..]), (&before[..1], &before[3..]));
         assert!(before[1..3].iter().all(|block| !lease.blocks().contains(block)));
-        assert_eq!(pool.unshare(&mut lease, 5), Ok(None));
+        assert_eq!(pool.unshare(&mut lease, 5, &Memories::default()), Ok(None));
         // Another sequence holds the stored blocks: there is no room for more.
-        let held = pool.lease_with_prefix(12, &key(""), &[&prompt[..], &[1]].concat(), 0).expect("room");
+        let held = pool
+            .lease_with_prefix(12, &key(""), &[&prompt[..], &[1]].concat(), 0, &Memories::default())
+            .expect("room");
         assert_eq!((held.1, pool.room()), (12, 0));
-        assert_eq!(pool.unshare(&mut lease, 0), Err(0));
+        assert_eq!(pool.unshare(&mut lease, 0, &Memories::default()), Err(0));
+    }
+
+    /// Appends the tokens of a prompt that are not known, and stores all.
+    fn compute(pool: &BlockPool, memories: &Memories, prompt: &[TokenId]) -> usize {
+        let taken = pool.lease_with_prefix(prompt.len(), &key(""), prompt, 0, memories);
+        let (lease, known) = taken.expect("room");
+        let tokens = prompt[..known].to_vec();
+        let mut member = Member { lease, tokens, capacity: prompt.len() };
+        member.check(memories);
+        member.append(memories, &prompt[known..]);
+        pool.keep(&member.lease, &key(""), prompt, 0);
+        known
+    }
+
+    #[test]
+    fn what_sequences_displace_comes_back_from_the_host() {
+        let (pool, memories) = (BlockPool::new(8, 7, BLOCK), Memories::default());
+        let prompts: Vec<Vec<TokenId>> = (1..4).map(|kind| vec![kind; 13]).collect();
+        // Each takes four of eight blocks; the third displaces two of the first, which goes to the
+        // host with its beginning.
+        let first = prompts.iter().map(|prompt| compute(&pool, &memories, prompt));
+        assert_eq!(first.collect::<Vec<_>>(), [0, 0, 0]);
+        assert_eq!(*memories.copied.borrow(), [3, 0]);
+        assert_eq!(compute(&pool, &memories, &prompts[0]), 12);
+        assert_eq!(memories.copied.borrow()[1], 2);
+        assert!(pool.host_statistics().is_some_and(|host| host.blocks >= 3));
+        // More than the host has room for: the oldest goes.
+        for kind in 10..20 {
+            compute(&pool, &memories, &[kind; 13]);
+            assert!(pool.host_statistics().is_some_and(|host| host.blocks <= 7));
+        }
+        assert_eq!(compute(&pool, &memories, &prompts[0]), 0);
+        // A prefix that is longer than the place of all is not kept, and displaces nothing.
+        let before = pool.host_statistics().map(|host| host.blocks);
+        let long: Vec<TokenId> = (100..132).collect();
+        compute(&pool, &memories, &long);
+        compute(&pool, &memories, &[99; 32]);
+        assert!(before.is_some() && known(&pool, "", &long) < 32);
     }
 
     /// A change of a pool: a request begins with tokens of few kinds, stores its prompt, is cut, or
@@ -305,45 +395,43 @@ mod tests {
         capacity: usize,
     }
 
-    /// Content of slots: the tokens up to and with theirs.
-    type Slots = HashMap<u32, Vec<TokenId>>;
-
     impl Member {
-        fn append(&mut self, slots: &mut Slots, tokens: &[TokenId]) {
+        fn append(&mut self, memories: &Memories, tokens: &[TokenId]) {
             for &token in tokens {
                 let slot = self.lease.slot(self.tokens.len());
                 self.tokens.push(token);
-                slots.insert(slot, self.tokens.clone());
+                memories.device.borrow_mut().insert(slot, self.tokens.clone());
             }
         }
 
-        fn check(&self, slots: &Slots) {
+        fn check(&self, memories: &Memories) {
             for position in 0..self.tokens.len() {
-                assert_eq!(slots[&self.lease.slot(position)], self.tokens[..=position]);
+                assert_eq!(memories.device.borrow()[&self.lease.slot(position)], self.tokens[..=position]);
             }
         }
     }
 
     proptest! {
         /// Sequences read what they wrote or what others computed of the same tokens, whatever the
-        /// others do meanwhile, and the room is there.
+        /// others do meanwhile, with and without a place for prefixes on the host, and the room is
+        /// there.
         #[test]
-        fn no_sequence_writes_what_others_read(changes in changes()) {
-            let pool = BlockPool::new(12, BLOCK);
-            let (mut slots, mut members) = (Slots::new(), Vec::<Member>::new());
+        fn no_sequence_writes_what_others_read(changes in changes(), on_host in 0u32..9) {
+            let pool = BlockPool::new(12, on_host, BLOCK);
+            let (memories, mut members) = (Memories::default(), Vec::<Member>::new());
             for change in changes {
                 match change {
                     Change::Begin { prompt, more } => {
                         let capacity = prompt.len() + more;
                         let room = pool.room();
-                        let begun = pool.lease_with_prefix(capacity, &key(""), &prompt, 0);
+                        let begun = pool.lease_with_prefix(capacity, &key(""), &prompt, 0, &memories);
                         prop_assert!(begun.is_ok() || capacity.div_ceil(BLOCK) * BLOCK > room);
                         if let Ok((lease, known)) = begun {
                             prop_assert!(known < prompt.len() && known.is_multiple_of(BLOCK));
                             let tokens = prompt[..known].to_vec();
                             let mut member = Member { lease, tokens, capacity };
-                            member.check(&slots);
-                            member.append(&mut slots, &prompt[known..]);
+                            member.check(&memories);
+                            member.append(&memories, &prompt[known..]);
                             members.push(member);
                         }
                     }
@@ -355,10 +443,10 @@ mod tests {
                     Change::Cut(of, len) => {
                         if let Some(member) = members.get_mut(of) {
                             let len = len.min(member.tokens.len());
-                            if let Ok(kept) = pool.unshare(&mut member.lease, len) {
+                            if let Ok(kept) = pool.unshare(&mut member.lease, len, &memories) {
                                 member.tokens.truncate(kept.unwrap_or(len));
                                 let rest = vec![7; member.capacity - member.tokens.len()];
-                                member.append(&mut slots, &rest);
+                                member.append(&memories, &rest);
                             }
                         }
                     }
@@ -368,10 +456,10 @@ mod tests {
                         }
                     }
                 }
-                members.iter().for_each(|member| member.check(&slots));
+                members.iter().for_each(|member| member.check(&memories));
             }
             let room = pool.room();
-            prop_assert!(pool.lease(room).is_ok(), "room for {} tokens", room);
+            prop_assert!(pool.lease(room, &Memories::default()).is_ok(), "room for {} tokens", room);
         }
     }
 }

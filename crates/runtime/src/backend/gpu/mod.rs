@@ -15,6 +15,8 @@ mod batch;
 mod blocks;
 mod executor;
 mod experts;
+mod free_blocks;
+mod host_blocks;
 mod largest;
 mod launches;
 mod mixture;
@@ -96,6 +98,9 @@ pub struct GpuOptions {
     /// has mean all. The weights of the others lie in memory of the host and are read over the bus
     /// in every pass (ADR-0148). `None` = as many as there is room for.
     pub layers: Option<usize>,
+    /// Memory of the host, in bytes, for keys and values of stored prefixes that those of sequences
+    /// displace from the device (ADR-0154); copied back when a request begins with them. Default 0.
+    pub host_kv_bytes: u64,
     /// Budget of device memory in bytes, for all buffers; `None` = the driver's limit. Launches
     /// that were prepared for other sizes are released before a request fails for lack of memory.
     pub budget: Option<u64>,
@@ -131,6 +136,7 @@ impl Default for GpuOptions {
             kv: KvFormat::F16.into(),
             sequences: 1,
             layers: None,
+            host_kv_bytes: 0,
             budget: None,
             prefill_chunk: 512,
             speculation: Speculation::Auto,
@@ -255,6 +261,16 @@ impl GpuBackend {
     /// Bytes of the KV pool on the device, for all sequences.
     pub fn kv_bytes(&self) -> u64 {
         self.executor.pool.bytes()
+    }
+
+    /// Bytes of the places in memory of the host for prefixes.
+    pub fn host_kv_bytes(&self) -> u64 {
+        self.executor.pool.host_bytes()
+    }
+
+    /// Counters of the stored prefixes in memory of the host; `None` without a place for them.
+    pub fn host_prefix_statistics(&self) -> Option<TreeStatistics> {
+        self.executor.pool.blocks.host_statistics()
     }
 
     /// Bytes of the factors of adapters on the device.
@@ -440,7 +456,7 @@ fn upload(
         let action = action.to_owned();
         move |source| Refusal::Gpu { action, source }
     };
-    let pool = KvPool::new(&gpu, config, kv_format, kv_tokens)
+    let pool = KvPool::new(&gpu, config, kv_format, kv_tokens, options.host_kv_bytes)
         .map_err(failed("allocate keys and values; lower GpuOptions::context or kv_tokens"))?;
     let angles = Angles::new(&gpu, &model.kv_ropes(), context).map_err(failed("upload RoPE tables"))?;
     // Without room for it only passes of smaller sizes will run.

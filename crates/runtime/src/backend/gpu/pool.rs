@@ -1,12 +1,13 @@
 //! Keys and values of all sequences, and RoPE tables.
 
-use ruvllm_gpu::{Buffer, Gpu, KV_BLOCK_TOKENS, KvBlocks, KvFormat, Result};
+use ruvllm_gpu::{Buffer, Gpu, KV_BLOCK_TOKENS, KvBlocks, KvFormat, Memory, Result};
 use ruvllm_kernels::attention;
 use ruvllm_kernels::rope::{RopeFrequencies, RopeTable};
 use ruvllm_kv_cache::{KvPolicy, KvRopes};
 use ruvllm_models::ModelConfig;
 
 use super::blocks::BlockPool;
+use super::host_blocks::Direction;
 
 /// Tokens of a KV block.
 const BLOCK: usize = KV_BLOCK_TOKENS as usize;
@@ -29,26 +30,42 @@ pub(super) fn format_of(policy: KvPolicy) -> Option<KvFormat> {
 pub(super) struct KvPool {
     pub(super) format: KvFormat,
     layers: Vec<KvBlocks>,
+    /// Places of prefixes in memory of the host; none without any.
+    host: Vec<KvBlocks>,
     n_blocks: u32,
     pub(super) blocks: BlockPool,
 }
 
 impl KvPool {
-    /// Allocates blocks for `tokens` tokens, and one for padding rows.
-    pub(super) fn new(gpu: &Gpu, config: &ModelConfig, format: KvFormat, tokens: usize) -> Result<Self> {
+    /// Allocates blocks for `tokens` tokens, one for padding rows, and as many in memory of the
+    /// host as `host_bytes` have room for.
+    pub(super) fn new(
+        gpu: &Gpu,
+        config: &ModelConfig,
+        format: KvFormat,
+        tokens: usize,
+        host_bytes: u64,
+    ) -> Result<Self> {
         let n_blocks = tokens.div_ceil(BLOCK) as u32;
+        let on_host = u32::try_from(host_bytes / block_bytes(config, format)).unwrap_or(u32::MAX);
         let (kv_heads, head_dim) = (config.n_kv_heads as u32, config.head_dim as u32);
-        let layer = |_| KvBlocks::new(gpu, format, n_blocks + 1, kv_heads, head_dim);
-        let layers = (0..config.n_layers).map(layer).collect::<Result<_>>()?;
-        Ok(Self { format, layers, n_blocks, blocks: BlockPool::new(n_blocks, BLOCK) })
+        let layers = |memory, blocks| {
+            let layer = |_| KvBlocks::new_in(gpu, memory, format, blocks, kv_heads, head_dim);
+            (0..config.n_layers).map(layer).collect::<Result<_>>()
+        };
+        Ok(Self {
+            format,
+            layers: layers(Memory::Device, n_blocks + 1)?,
+            host: if on_host > 0 { layers(Memory::Host, on_host)? } else { Vec::new() },
+            n_blocks,
+            blocks: BlockPool::new(n_blocks, on_host, BLOCK),
+        })
     }
 
     /// Tokens, in whole blocks, whose keys and values take at most `bytes`; at least one block.
     pub(super) fn tokens_of(config: &ModelConfig, format: KvFormat, bytes: u64) -> usize {
-        let heads = (config.n_layers * config.n_kv_heads) as u64;
-        let block = 2 * heads * format.plane_bytes(config.head_dim as u32);
         // One block is for padding rows.
-        let blocks = (bytes / block).saturating_sub(1).max(1);
+        let blocks = (bytes / block_bytes(config, format)).saturating_sub(1).max(1);
         usize::try_from(blocks).unwrap_or(usize::MAX).saturating_mul(BLOCK)
     }
 
@@ -65,6 +82,20 @@ impl KvPool {
         self.layers.iter().map(|layer| layer.keys().len() + layer.values().len()).sum()
     }
 
+    pub(super) fn host_bytes(&self) -> u64 {
+        self.host.iter().map(|layer| layer.keys().len() + layer.values().len()).sum()
+    }
+
+    /// Copies blocks of all layers, pairs of the numbers of a source and a target.
+    pub(super) fn copy(&self, gpu: &Gpu, direction: Direction, pairs: &[(u32, u32)]) -> Result<()> {
+        let layers = self.layers.iter().zip(&self.host);
+        let layers: Vec<_> = match direction {
+            Direction::ToHost => layers.collect(),
+            Direction::ToDevice => layers.map(|(device, host)| (host, device)).collect(),
+        };
+        gpu.copy_blocks(&layers, pairs)
+    }
+
     /// Block of the keys and values of padding rows.
     pub(super) fn unused_block(&self) -> u32 {
         self.n_blocks
@@ -74,6 +105,12 @@ impl KvPool {
     pub(super) fn unused_slot(&self) -> u32 {
         self.n_blocks * KV_BLOCK_TOKENS
     }
+}
+
+/// Bytes of a block in all layers.
+fn block_bytes(config: &ModelConfig, format: KvFormat) -> u64 {
+    let heads = (config.n_layers * config.n_kv_heads) as u64;
+    2 * heads * format.plane_bytes(config.head_dim as u32)
 }
 
 /// RoPE tables, cosines and sines as `[positions, rotary_dim / 2, 2]`, with the values of the CPU.

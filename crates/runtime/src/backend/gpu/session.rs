@@ -50,9 +50,9 @@ impl<'b> GpuSession<'b> {
         let (blocks, long) = (&executor.pool.blocks, executor.angles.is_long(capacity));
         let key = |sharing| prefix_key(sharing, executor, long, kv_digest);
         let taken = match prompt {
-            None => blocks.lease(capacity).map(|lease| (lease, 0)),
+            None => blocks.lease(capacity, executor).map(|lease| (lease, 0)),
             Some((prompt, sharing)) => {
-                blocks.lease_with_prefix(capacity, &key(sharing), prompt, sharing.min_tokens)
+                blocks.lease_with_prefix(capacity, &key(sharing), prompt, sharing.min_tokens, executor)
             }
         };
         let (lease, len) = taken.map_err(no_room(format!("make a sequence of {capacity} tokens")))?;
@@ -234,7 +234,7 @@ impl BackendSession for GpuSession<'_> {
     fn truncate(&mut self, len: usize) -> Result<usize> {
         let len = self.len.min(len);
         let action = || format!("go on behind {len} tokens");
-        let unshared = self.executor.pool.blocks.unshare(&mut self.place.lease, len);
+        let unshared = self.executor.pool.blocks.unshare(&mut self.place.lease, len, self.executor);
         self.len = match unshared.map_err(no_room(action()))? {
             None => len,
             Some(kept) => {

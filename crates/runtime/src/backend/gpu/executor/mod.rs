@@ -17,6 +17,7 @@ use self::results::Recorded;
 pub(super) use self::results::{Argmax, Ids};
 use super::adapters::{Adapted, DeviceAdapters, Failure as AdapterFailure, Leased};
 use super::blocks::Lease;
+use super::host_blocks::{Direction, Transfers};
 use super::largest::Prepared;
 use super::launches::{Operands, Parts, Pass, Phase, attention};
 use super::pool::{Angles, KvPool};
@@ -164,7 +165,7 @@ impl Executor {
         /// Rows of the prefill passes: longer prompts are rarer and have larger buffers.
         const PROMPTS: [usize; 3] = [16, 32, 64];
         let tokens = context.min((MIN_TABLE * KV_BLOCK_TOKENS) as usize);
-        let Ok(lease) = self.pool.blocks.lease(tokens) else { return Ok(()) };
+        let Ok(lease) = self.pool.blocks.lease(tokens, self) else { return Ok(()) };
         let mut passes = self.passes();
         let (long, adapters) = (self.angles.is_long(tokens), Leased::default());
         let place = Place { id: passes.next_sequence(), lease, long, adapters };
@@ -196,6 +197,12 @@ impl Executor {
             ids: self.ids as u32,
             decode_gemm: self.decode_gemm,
         }
+    }
+}
+
+impl Transfers for Executor {
+    fn copy(&self, direction: Direction, pairs: &[(u32, u32)]) -> bool {
+        self.pool.copy(&self.gpu, direction, pairs).is_ok()
     }
 }
 
