@@ -323,7 +323,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(tiles.len(), 8, "every line of the table");
+        assert_eq!(tiles, CooperativeTile::MEASURED.into(), "every line of the table");
     }
 
     #[test]

@@ -7,13 +7,14 @@ use crate::kernel::{CooperativeKernel, CooperativeTile, ExpandKernel, GemmKernel
 use crate::matrix::{Activations, Matrix};
 use crate::memory::Buffer;
 use crate::rows::check_groups;
+use crate::tuning::ProductShape;
 use crate::wgsl;
 
 impl Matrix {
     /// Prepares [`Matrix::product`] of any number of rows, for prefill.
     ///
-    /// With cooperative matrices if [`CooperativeTile::choose`] gives a tile, else as
-    /// [`Matrix::gemm_tiled`].
+    /// With cooperative matrices if [`CooperativeTile::choose`] gives a tile, which one that
+    /// [`Gpu::tune`] has found replaces; else as [`Matrix::gemm_tiled`].
     ///
     /// # Numerics
     /// Bounds are those of [`Matrix::gemm_tiled`] or [`Matrix::gemm_cooperative`]. A row's bits are
@@ -40,7 +41,8 @@ impl Matrix {
         first: u32,
         width: u32,
     ) -> Result<Dispatch> {
-        match CooperativeTile::choose(self.rows(), batch, gpu.target()) {
+        let (format, rows, cols) = (self.format(), self.rows(), self.cols());
+        match gpu.tiles.gemm(ProductShape { format, rows, cols, batch }) {
             Some(tile) => self.launch_cooperative(gpu, x, y, batch, (first, width), tile),
             None => self.launch_tiled(gpu, x, y, batch, (first, width)),
         }

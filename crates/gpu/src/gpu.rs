@@ -13,6 +13,8 @@ use crate::faults::Faults;
 use crate::future::block_on;
 use crate::kernel::{Kernel, Target};
 use crate::memory::{Buffer, Ledger, Memory};
+use crate::tiles::Tiles;
+use crate::timer::Timer;
 
 /// Size of the staging memory of uploads, outside the budget.
 const STAGING: usize = 16 << 20;
@@ -55,16 +57,8 @@ pub struct Gpu {
     host: Arc<Ledger>,
     faults: Arc<Faults>,
     timer: Option<Timer>,
+    pub(crate) tiles: Tiles,
     scratch: Mutex<Option<Buffer>>,
-}
-
-/// Query set and buffers of [`Gpu::time`].
-#[derive(Debug)]
-struct Timer {
-    queries: wgpu::QuerySet,
-    resolved: wgpu::Buffer,
-    readable: wgpu::Buffer,
-    nanoseconds: f64,
 }
 
 impl Gpu {
@@ -118,7 +112,9 @@ impl Gpu {
         let timer = info.timestamps.then(|| Timer::new(&device, &queue));
         let target = Target { subgroup: info.fixed_subgroup(), f16: info.f16, cooperative };
         let store = cache_folder.map(|folder| PipelineStore::open(&device, &info, folder));
-        let compiler = Compiler::new(&device, target, &faults, store.unwrap_or_default());
+        let (store, warning) = store.unwrap_or_default();
+        let (tiles, fault) = Tiles::open(cache_folder, &info, target);
+        let compiler = Compiler::new(&device, target, &faults, (store, warning.or(fault)));
         let scratch = Mutex::default();
         Ok(Self {
             compiler,
@@ -130,6 +126,7 @@ impl Gpu {
             host: Ledger::new(u64::MAX),
             faults,
             timer,
+            tiles,
             scratch,
         })
     }
@@ -447,17 +444,10 @@ impl Gpu {
             return Err(Error::MissingFeature { adapter, feature: "timestamp queries" });
         };
         let mut encoder = self.encoder();
-        let writes = wgpu::ComputePassTimestampWrites {
-            query_set: &timer.queries,
-            beginning_of_pass_write_index: Some(0),
-            end_of_pass_write_index: Some(1),
-        };
-        self.record(&mut encoder, dispatches, Some(writes))?;
-        encoder.resolve_query_set(&timer.queries, 0..2, &timer.resolved, 0);
-        encoder.copy_buffer_to_buffer(&timer.resolved, 0, &timer.readable, 0, 16);
+        self.record(&mut encoder, dispatches, Some(timer.writes()))?;
+        timer.resolve(&mut encoder);
         self.queue.submit([encoder.finish()]);
-        let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&self.map(&timer.readable)?);
-        Ok(ticks[1].wrapping_sub(ticks[0]) as f64 * timer.nanoseconds * 1e-9)
+        Ok(timer.seconds(&self.map(&timer.readable)?))
     }
 
     /// Waits for all submitted work.
@@ -562,29 +552,4 @@ fn memory_hints(budget: u64) -> wgpu::MemoryHints {
     }
     let block = (budget / BLOCKS_OF_BUDGET).max(LEAST);
     wgpu::MemoryHints::Manual { suballocated_device_memory_block_size: block..block }
-}
-
-impl Timer {
-    fn new(device: &wgpu::Device, queue: &wgpu::Queue) -> Self {
-        use wgpu::BufferUsages as U;
-        let buffer = |usage| {
-            let size = 16;
-            device.create_buffer(&wgpu::BufferDescriptor {
-                label: None,
-                size,
-                usage,
-                mapped_at_creation: false,
-            })
-        };
-        Self {
-            queries: device.create_query_set(&wgpu::QuerySetDescriptor {
-                label: None,
-                ty: wgpu::QueryType::Timestamp,
-                count: 2,
-            }),
-            resolved: buffer(U::QUERY_RESOLVE | U::COPY_SRC),
-            readable: buffer(U::MAP_READ | U::COPY_DST),
-            nanoseconds: f64::from(queue.get_timestamp_period()),
-        }
-    }
 }

@@ -16,6 +16,7 @@
 //!   ├── experts     route, sort_pairs, ExpertMatrix: product and gemm by expert, expert_sum
 //!   ├── rows        quantize, rms_norm, add_rms_norm, head_norm, gated, add, rope, argmax, largest
 //!   └── Dispatch    a prepared launch; a list of them is a pass
+//! tune ── tiles of products measured on the device, remembered in its cache folder
 //! Kernel, Target ── what the generator makes a kernel for; Kernel::source is its WGSL
 //! self_test ── every kernel against float64 on this device
 //! ```
@@ -58,6 +59,10 @@ mod reference;
 mod repack;
 mod rows;
 pub mod self_test;
+mod tiles;
+mod timer;
+mod tune;
+mod tuning;
 mod wgsl;
 
 pub use adapter::{AdapterChoice, AdapterInfo, AdapterKind, MatrixShape, Selection, adapters};
@@ -87,3 +92,5 @@ pub use memory::{Buffer, Memory};
 pub use readback::{Readback, Reading, Recording};
 pub use repack::Format;
 pub use rows::{Quantized, RowOutput};
+pub use tune::Tuned;
+pub use tuning::ProductShape;

@@ -7,6 +7,7 @@ use crate::kernel::{GatherKernel, Kernel, Product, Tile};
 use crate::memory::{Buffer, Memory};
 use crate::repack::{Format, repack};
 use crate::rows::{Quantized, check_groups};
+use crate::tuning::ProductShape;
 use crate::wgsl;
 
 /// Piece size in bytes for repacking rows.
@@ -195,7 +196,7 @@ impl Matrix {
         width: u32,
     ) -> Result<Dispatch> {
         let Self { format, rows, cols, .. } = *self;
-        let tile = Tile::choose(format, cols, batch, gpu.target());
+        let tile = gpu.tiles.product(ProductShape { format, rows, cols, batch });
         self.launch(gpu, x, y, Product { format, rows, cols, batch, width, first, tile })
     }
 

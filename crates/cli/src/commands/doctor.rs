@@ -30,17 +30,20 @@ environment, file or default; what the system does not tell is absent. sequence_
 context take, slack_bytes what is added for pages that are not full, state_bytes what a sequence of any length takes
 beside them for layers that keep a state instead of keys and values.
 
---gpu (a build with the feature `gpu`) reports on the GPUs instead; --device gpu:N chooses one of them for --self-test
-and --dump-kernels. JSON: {version, platform, adapters: [{index, name, backend, kind, driver, f16, subgroup, timestamps,
+--gpu (a build with the feature `gpu`) reports on the GPUs instead; --device gpu:N chooses one of them for --self-test,
+--tune and --dump-kernels. --tune measures how the work of the model's matrix products is best divided on this GPU, takes
+seconds to minutes, and writes a file beside the compiled kernels that every later use of the GPU reads. JSON: {version, platform, adapters: [{index, name, backend, kind, driver, f16, subgroup, timestamps,
 cooperative, max_buffer_bytes, workgroup_bytes, max_threads}], used, reason, self_test: {adapter, passed, kernels,
-seconds, checks: [{name, passed, worst, shape, shapes}]}, dumped: {folder, kernels}}. The interface does not tell how
+seconds, checks: [{name, passed, worst, shape, shapes}]}, tuned: {file, products: [{format, rows, cols, batch,
+matrix_instructions, usual_us, fastest_us, tiles, changed}]}, dumped: {folder, kernels}}. The interface does not tell how
 much memory a GPU has.
 
 Examples:
   ruvllm doctor
   ruvllm doctor --model model.gguf --json
   ruvllm doctor --model model.gguf --context 32768 --kv tiered
-  ruvllm doctor --gpu --self-test";
+  ruvllm doctor --gpu --self-test
+  ruvllm doctor --gpu --tune --model model.gguf";
 
 /// CPU features that matter to inference, by their Linux names (`/proc/cpuinfo`).
 const RELEVANT_FEATURES: [&str; 19] = [

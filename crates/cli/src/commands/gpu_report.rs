@@ -19,6 +19,10 @@ pub(crate) struct GpuReportArgs {
     #[arg(long, requires = "gpu")]
     self_test: bool,
 
+    /// Measure tiles of the model's products on the GPU, for its later uses; no result changes
+    #[arg(long, requires = "gpu")]
+    tune: bool,
+
     /// Write the GPU kernels that the model uses into a folder, as WGSL
     #[arg(long, value_name = "DIR", requires = "gpu")]
     dump_kernels: Option<PathBuf>,
@@ -69,8 +73,8 @@ mod with_gpu {
     use std::path::PathBuf;
 
     use ruvllm::{
-        EngineOptions, GpuAdapter, GpuAdapterKind, GpuCheck, GpuSelfTest, gpu_adapters, gpu_choose,
-        gpu_self_test,
+        EngineOptions, GpuAdapter, GpuAdapterKind, GpuBackend, GpuCheck, GpuSelfTest, GpuTuned, gpu_adapters,
+        gpu_choose, gpu_self_test,
     };
     use serde::Serialize;
 
@@ -80,6 +84,7 @@ mod with_gpu {
     use crate::device::{Device, DeviceError};
     use crate::error::{Error, Result, one_line, printable};
     use crate::output;
+    use crate::progress::Progress;
 
     /// Rounds of the self-test: under a minute on software adapters.
     const ROUNDS: usize = 6;
@@ -98,7 +103,48 @@ mod with_gpu {
         #[serde(skip_serializing_if = "Option::is_none")]
         self_test: Option<SelfTestDocument>,
         #[serde(skip_serializing_if = "Option::is_none")]
+        tuned: Option<TunedDocument>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         dumped: Option<Dumped>,
+    }
+
+    /// Measured tiles of the products of a model.
+    #[derive(Serialize)]
+    struct TunedDocument {
+        /// Absent if they are not kept.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        file: Option<PathBuf>,
+        products: Vec<TunedProduct>,
+    }
+
+    #[derive(Serialize)]
+    struct TunedProduct {
+        format: &'static str,
+        rows: u32,
+        cols: u32,
+        batch: u32,
+        matrix_instructions: bool,
+        usual_us: f64,
+        fastest_us: f64,
+        tiles: usize,
+        changed: bool,
+    }
+
+    impl From<&GpuTuned> for TunedProduct {
+        fn from(tuned: &GpuTuned) -> Self {
+            let shape = tuned.shape;
+            Self {
+                format: shape.format.name(),
+                rows: shape.rows,
+                cols: shape.cols,
+                batch: shape.batch,
+                matrix_instructions: tuned.is_gemm,
+                usual_us: tuned.usual * 1e6,
+                fastest_us: tuned.fastest * 1e6,
+                tiles: tuned.tiles,
+                changed: tuned.is_changed,
+            }
+        }
     }
 
     /// File of the compiled kernels of the adapter that is used.
@@ -215,9 +261,13 @@ mod with_gpu {
             true => Some(gpu_self_test(&gpu_options(index), ROUNDS).map_err(|error| explain(error, index))?),
             false => None,
         };
+        let options = EngineOptions::default().with_context(context);
+        let tuned = match args.tune {
+            true => Some(tune(&backend(model, &options, index, args.device.gpu_cache())?.1)?),
+            false => None,
+        };
         let dumped = match &args.dump_kernels {
             Some(folder) => {
-                let options = EngineOptions::default().with_context(context);
                 let kernels = backend(model, &options, index, args.device.gpu_cache())?.1.kernels()?;
                 let texts = kernels.iter().map(|kernel| (kernel.name.as_str(), kernel.source.as_str()));
                 write_kernels(folder, texts)?;
@@ -233,6 +283,7 @@ mod with_gpu {
             reason,
             kernel_cache: used.and_then(|used| kernel_cache(&adapters, used, args.device.gpu_cache())),
             self_test: test.as_ref().map(self_test_document),
+            tuned,
             dumped,
         };
         if json {
@@ -241,6 +292,37 @@ mod with_gpu {
             output::write_text(&human(&document, test.as_ref()))?;
         }
         verdict(test.as_ref())
+    }
+
+    /// Measures the tiles of a model's products, with a line on a terminal that counts them.
+    fn tune(backend: &GpuBackend) -> Result<TunedDocument> {
+        let mut progress = Progress::steps("measured products");
+        let tuned = backend.tune(&mut |done, all| progress.update(done as u64, all as u64))?;
+        let file = backend.tiles_file().map(Into::into);
+        Ok(TunedDocument { file, products: tuned.iter().map(TunedProduct::from).collect() })
+    }
+
+    fn tuned_text(tuned: &TunedDocument) -> String {
+        let mut rows =
+            vec![["product", "rows", "usual, us", "fastest, us", "tiles", ""].map(str::to_owned).to_vec()];
+        for product in &tuned.products {
+            let TunedProduct { format, rows: outputs, cols, batch, usual_us, fastest_us, tiles, .. } =
+                product;
+            let kind = if product.matrix_instructions { "matrix instructions" } else { "" };
+            rows.push(vec![
+                format!("{format} {outputs} x {cols}"),
+                batch.to_string(),
+                format!("{usual_us:.1}"),
+                format!("{fastest_us:.1}"),
+                tiles.to_string(),
+                [kind, if product.changed { "changed" } else { "" }].join(" ").trim().to_owned(),
+            ]);
+        }
+        let file = match &tuned.file {
+            Some(file) => format!("kept in {}", file.display()),
+            None => "not kept: --gpu-cache off".to_owned(),
+        };
+        format!("\n{}\n{file}\n", output::table(&rows, &[1, 2, 3, 4]))
     }
 
     /// The adapter that `--device gpu` or `gpu:N` takes, and the reason.
@@ -313,6 +395,9 @@ mod with_gpu {
             let verdict = if test.passed() { "all passed" } else { "FAILED" };
             let (n, kernels, seconds) = (test.checks.len(), test.kernels, test.time.as_secs_f64());
             text.push_str(&format!("{n} checks, {kernels} kernels, {seconds:.1} s: {verdict}\n"));
+        }
+        if let Some(tuned) = &document.tuned {
+            text.push_str(&tuned_text(tuned));
         }
         if let Some(Dumped { folder, kernels }) = &document.dumped {
             text.push_str(&format!("\n{kernels} kernels written to {}\n", folder.display()));

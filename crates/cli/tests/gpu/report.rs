@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::program::{argument, fields, json_document, run};
+use crate::program::{argument, fields, json_document, repository, run};
 use crate::{adapters, gpu, report, run_without_driver};
 
 #[test]
@@ -53,6 +53,30 @@ fn the_self_test_passes_and_is_a_report_to_paste() {
     let text = run.text();
     assert!(text.contains("all passed") && text.contains("product Q4_K"), "{text}");
     assert!(!text.contains("FAILED"), "{text}");
+}
+
+/// Measured tiles are kept beside the compiled kernels, and texts with them are the same.
+#[test]
+fn tiles_are_measured_for_later_uses() {
+    let Some(gpu) = gpu() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let model = repository("crates/models/tests/data/tiny/llama/model-F16.gguf");
+    let on_gpu = ["--model", argument(&model), "--device", &gpu, "--gpu-cache", argument(folder.path())];
+    let tokens = || {
+        let generate = ["generate", "--json", "--temperature", "0", "-n", "8", "--context", "64", "ab"];
+        run(&[&generate[..], &on_gpu].concat()).json()["tokens"].clone()
+    };
+    let before = tokens();
+    let run = run(&[&["doctor", "--gpu", "--tune", "--json"], &on_gpu[..]].concat());
+    let document = json_document(run.text_and_notes().0);
+    let tuned = &document["tuned"];
+    let products = tuned["products"].as_array().unwrap();
+    // Four numbers of rows of each shape, which the tiny model has four or five of.
+    assert!(products.len() >= 16, "{document}");
+    assert!(products.iter().all(|product| product["tiles"].as_u64() > Some(1)), "{document}");
+    let file = fs::read_to_string(tuned["file"].as_str().unwrap()).unwrap();
+    assert_eq!(file.lines().count(), 1 + products.len());
+    assert_eq!(tokens(), before);
 }
 
 #[test]

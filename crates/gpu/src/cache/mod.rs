@@ -4,6 +4,7 @@
 //! PipelineStore ── which file, load, save
 //!   ├── entry   header and checksum of the file
 //!   ├── files   rules for folder and file, atomic write
+//!   ├── tiles   measured tiles, as text
 //!   └── driver  the driver's cache, made from verified data (the crate's only unsafe block)
 //! ```
 
@@ -11,6 +12,7 @@ mod driver;
 mod entry;
 mod error;
 mod files;
+pub(crate) mod tiles;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};

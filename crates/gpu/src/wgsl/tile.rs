@@ -40,6 +40,17 @@ impl Tile {
 impl CooperativeTile {
     /// Subgroups of the largest chosen tile.
     pub(crate) const MOST_SUBGROUPS: u32 = 8;
+    /// All chosen tiles.
+    pub(crate) const MEASURED: [Self; 8] = [
+        Self { batch: 16, rows: 32, depth: 64, across: 1, down: 2, stages: 2 },
+        Self { batch: 16, rows: 64, depth: 64, across: 1, down: 4, stages: 1 },
+        Self { batch: 32, rows: 32, depth: 64, across: 1, down: 2, stages: 2 },
+        Self { batch: 32, rows: 128, depth: 64, across: 1, down: 4, stages: 1 },
+        Self { batch: 64, rows: 64, depth: 64, across: 2, down: 2, stages: 1 },
+        Self { batch: 64, rows: 64, depth: 64, across: 2, down: 2, stages: 2 },
+        Self { batch: 128, rows: 128, depth: 32, across: 2, down: 2, stages: 1 },
+        Self { batch: 128, rows: 128, depth: 64, across: 2, down: 4, stages: 1 },
+    ];
     /// Bytes of workgroup memory that every chosen tile fits into, with every format.
     pub(crate) const MEMORY: u32 = 48 << 10;
 

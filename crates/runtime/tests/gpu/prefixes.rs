@@ -161,7 +161,7 @@ fn a_conversation_that_goes_back_does_not_change_what_is_stored() {
     assert_eq!((again.tokens, again.cached_tokens), (expected, 128));
 }
 
-/// What others displace from the device comes back from memory of the host, with the same bits.
+/// Prefixes that others displace come back from memory of the host, with the same bits.
 #[test]
 fn displaced_prefixes_come_back_from_memory_of_the_host() {
     for kv in ["f16", "q8"] {

@@ -239,7 +239,7 @@ mod tests {
     /// Content of slots: the tokens up to and with theirs.
     type Slots = HashMap<u32, Vec<TokenId>>;
 
-    /// What the slots of device and host hold.
+    /// Contents of the slots of device and host.
     #[derive(Default)]
     struct Memories {
         device: RefCell<Slots>,

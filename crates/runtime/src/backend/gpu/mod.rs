@@ -31,7 +31,7 @@ mod uploads;
 mod weights;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -40,7 +40,8 @@ use ruvllm_adapters::{FactorFormat, ScaledAdapter};
 pub use ruvllm_gpu::self_test::Check as GpuCheck;
 pub use ruvllm_gpu::{
     AdapterInfo as GpuAdapter, AdapterKind as GpuAdapterKind, CacheFile as GpuCacheFile,
-    CompileTimes as GpuCompileTimes, MatrixShape as GpuMatrixShape, adapters as gpu_adapters,
+    CompileTimes as GpuCompileTimes, MatrixShape as GpuMatrixShape, Tuned as GpuTuned,
+    adapters as gpu_adapters,
 };
 use ruvllm_gpu::{Gpu, Selection};
 use ruvllm_kernels::attention::KvFormat;
@@ -54,7 +55,7 @@ use self::adapters::DeviceAdapters;
 use self::batch::GpuBatch;
 use self::executor::{Executor, Reserve};
 use self::pool::{Angles, KvPool};
-use self::refusal::{NAME, Refusal};
+use self::refusal::{NAME, Refusal, device_error};
 pub use self::report::{GpuKernel, GpuLoadTimes, GpuSelfTest, gpu_choose, gpu_self_test};
 pub use self::session::GpuSession;
 use self::weights::DeviceWeights;
@@ -290,6 +291,31 @@ impl GpuBackend {
     /// Bytes of device memory in use.
     pub fn device_bytes(&self) -> u64 {
         self.executor.gpu.used()
+    }
+
+    /// Measures tiles of the products of this model, which the device uses at its next opening with
+    /// the folder of [`GpuOptions::cache_dir`] (ADR-0155). Results keep their bits. `progress` is
+    /// told the number of measured products, and of all.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] on a device without timestamps, without memory for activations, and for a
+    /// folder that cannot be written; [`Error::BackendLost`].
+    pub fn tune(&self, progress: &mut dyn FnMut(usize, usize)) -> Result<Vec<GpuTuned>> {
+        let gpu = &self.executor.gpu;
+        let matrices: Vec<_> = self.executor.weights.matrices().collect();
+        let action = || "measure tiles of products".to_owned();
+        let tuned = gpu.tune(&matrices, progress).map_err(|error| device_error(action(), error))?;
+        gpu.save_tiles().map_err(|source| Error::Backend {
+            backend: NAME.to_owned(),
+            action: action(),
+            source: source.into(),
+        })?;
+        Ok(tuned)
+    }
+
+    /// File of the measured tiles; `None` without a folder.
+    pub fn tiles_file(&self) -> Option<&Path> {
+        self.executor.gpu.tiles_file()
     }
 
     /// Gives the device up: all later requests fail with [`Error::BackendLost`], as after its loss.

@@ -117,9 +117,22 @@ impl DeviceWeights {
         let (uploads, bytes) = uploader.finish();
         Ok((Self { embedding, layers, output_norm, output, host_layers, bytes }, uploads))
     }
+
+    /// Matrices in memory of the device that every token is multiplied with.
+    pub(super) fn matrices(&self) -> impl Iterator<Item = &Matrix> {
+        let projections = self.layers.iter().flat_map(DeviceLayer::projections).chain([&self.output]);
+        let parts = projections.flat_map(|projection| &projection.parts);
+        parts.filter(|part| part.matrix.staged.is_none()).map(|part| &part.matrix.matrix)
+    }
 }
 
 impl DeviceLayer {
+    /// Projections of every token.
+    fn projections(&self) -> impl Iterator<Item = &Projection> {
+        let network = self.network.iter().flat_map(|network| [&network.gate_up, &network.down]);
+        [&self.qkv, &self.attention_output].into_iter().chain(network)
+    }
+
     fn allocate<'m>(
         uploader: &mut Uploader<'_, 'm>,
         config: &ModelConfig,
