@@ -11,6 +11,7 @@ use crate::rows::{RowOutput, check_groups, output_buffers};
 use crate::wgsl::{
     SPLIT_TOKENS, TILED_SPLIT_TOKENS, choose_heads, choose_tile_heads, partial_words, tiled_grid,
 };
+use crate::window::AttentionWindow;
 
 /// Queries, and the sinks of their heads.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +79,13 @@ impl AttentionKernel {
     /// Sets the sliding window in tokens, the query's own included.
     #[must_use]
     pub fn window(self, tokens: u32) -> Self {
-        Self { window: Some(tokens), ..self }
+        Self { window: Some(AttentionWindow::Sliding(tokens)), ..self }
+    }
+
+    /// Sets the length of chunks in tokens: a query sees those of its own chunk up to itself.
+    #[must_use]
+    pub fn chunk(self, tokens: u32) -> Self {
+        Self { window: Some(AttentionWindow::Chunk(tokens)), ..self }
     }
 
     /// Treats rows as queries of one sequence (prefill), with keys and values already written.
@@ -91,7 +98,7 @@ impl AttentionKernel {
     fn splits(&self, tokens: u64) -> u64 {
         let split = u64::from(SPLIT_TOKENS);
         let all = tokens.div_ceil(split);
-        self.window.map_or(all, |window| all.min((u64::from(window) + split - 2) / split + 1))
+        self.window.map_or(all, |window| all.min((u64::from(window.tokens()) + split - 2) / split + 1))
     }
 
     /// Bytes of scratch memory for [`Gpu::attention`] and [`Gpu::prefill_attention`]; 0 if one

@@ -6,6 +6,7 @@ use crate::expert_keys::{
 use crate::kv_format::KvFormat;
 use crate::low_rank_key::LowRankKernel;
 use crate::repack::Format;
+use crate::window::AttentionWindow;
 
 /// Largest number of activation rows of a workgroup of a [`Product`].
 pub const MAX_BATCH: u32 = 8;
@@ -215,6 +216,10 @@ pub enum RowOp {
         /// Bits of `scale`.
         scale_bits: u32,
     },
+    /// `(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias`; holds the bits of `eps`.
+    LayerNorm(u32),
+    /// `residual += delta`, then [`RowOp::LayerNorm`] of the residual.
+    AddLayerNorm(u32),
     /// `f(gate) * up`, both halves of a row of `2 cols` values.
     Gated(Activation),
 }
@@ -261,6 +266,9 @@ pub struct RopeKvKernel {
     pub kv_heads: u32,
     /// Format of keys and values; [`Gpu::rope_kv`](crate::Gpu::rope_kv) sets that of the blocks.
     pub format: KvFormat,
+    /// Queries are multiplied by a factor of their position;
+    /// [`Gpu::rope_kv`](crate::Gpu::rope_kv) sets it.
+    pub scaled: bool,
 }
 
 /// Destination of [`AttentionKernel`].
@@ -290,8 +298,8 @@ pub struct AttentionKernel {
     pub scale_bits: u32,
     /// Bits of the soft cap of the scores.
     pub soft_cap_bits: Option<u32>,
-    /// Sliding window in tokens.
-    pub window: Option<u32>,
+    /// Tokens that a query sees; `None`: all before it.
+    pub window: Option<AttentionWindow>,
     /// Sinks of the heads: scores without a value; [`Gpu::attention`](crate::Gpu::attention) sets
     /// it.
     pub sinks: bool,
@@ -321,8 +329,8 @@ pub struct MergeKernel {
     pub heads: u32,
     /// Values per head.
     pub head_dim: u32,
-    /// Sliding window in tokens.
-    pub window: Option<u32>,
+    /// Tokens that a query sees; `None`: all before it.
+    pub window: Option<AttentionWindow>,
     /// Tokens per split.
     pub split_tokens: u32,
     /// Sinks of the heads.
@@ -453,6 +461,8 @@ impl RowKernel {
             RowOp::AddScaledRmsNorm { eps_bits, scale_bits } => {
                 format!("add_{scale_bits:x}_rms_norm_{eps_bits:x}")
             }
+            RowOp::LayerNorm(eps) => format!("layer_norm_{eps:x}"),
+            RowOp::AddLayerNorm(eps) => format!("add_layer_norm_{eps:x}"),
             RowOp::Gated(Activation::Silu) => "gated_silu".to_owned(),
             RowOp::Gated(Activation::GeluTanh) => "gated_gelu".to_owned(),
             RowOp::Gated(Activation::ClampedSilu { alpha_bits, limit_bits }) => {
@@ -480,7 +490,7 @@ impl AttentionKernel {
         let Self { heads, kv_heads, head_dim, scale_bits, window, .. } = self;
         let own = self.workgroup_heads.unwrap_or(1);
         let table = if self.one_sequence { "_one" } else { "" };
-        let (window, format) = (window_name(*window), self.format.suffix());
+        let (window, format) = (AttentionWindow::name(*window), self.format.suffix());
         let shape = format!("{heads}x{head_dim}_kv{kv_heads}{format}_h{own}{window}{table}");
         let sinks = sinks_name(self.sinks);
         format!("{shape}_scale{scale_bits:x}{cap}{sinks}_{output}")
@@ -494,10 +504,6 @@ fn part_name(rows: u32, first: u32, width: u32) -> String {
 
 fn sinks_name(sinks: bool) -> &'static str {
     if sinks { "_sinks" } else { "" }
-}
-
-fn window_name(window: Option<u32>) -> String {
-    window.map_or(String::new(), |tokens| format!("_window{tokens}"))
 }
 
 impl Kernel {
@@ -523,13 +529,16 @@ impl Kernel {
             Self::Rows(r) => r.name(),
             Self::LowRank(l) => l.name(),
             Self::Rope(r) => r.name(),
-            Self::RopeKv(k) => format!("{}_kv{}{}", k.rope.name(), k.kv_heads, k.format.suffix()),
+            Self::RopeKv(k) => {
+                let scaled = if k.scaled { "_scaled" } else { "" };
+                format!("{}_kv{}{}{scaled}", k.rope.name(), k.kv_heads, k.format.suffix())
+            }
             Self::Attention(a) => format!("attention_{}", a.name()),
             Self::TiledAttention(t) => format!("tiled_attention_q{}_{}", t.queries, t.attention.name()),
             Self::MergeSplits(m) => {
                 let output = if m.quantize { "q8" } else { "f32" };
                 let MergeKernel { heads, head_dim, split_tokens, .. } = m;
-                let (window, sinks) = (window_name(m.window), sinks_name(m.sinks));
+                let (window, sinks) = (AttentionWindow::name(m.window), sinks_name(m.sinks));
                 format!("merge_splits_{heads}x{head_dim}{window}_of{split_tokens}{sinks}_{output}")
             }
             Self::HeadNorm(h) => {

@@ -91,32 +91,50 @@ pub struct KvRows {
     pub slots: Buffer,
 }
 
+/// Tables by position.
+#[derive(Debug, Clone, Copy)]
+pub struct PositionTables<'a> {
+    /// As in [`Gpu::rope`].
+    pub angles: &'a Buffer,
+    /// Factors of queries (attention temperature), f32, `[positions]`.
+    pub factors: Option<&'a Buffer>,
+}
+
+impl<'a> From<&'a Buffer> for PositionTables<'a> {
+    fn from(angles: &'a Buffer) -> Self {
+        Self { angles, factors: None }
+    }
+}
+
 /// Preparation of attention.
 impl Gpu {
-    /// Applies RoPE to queries and keys, and writes keys and values to their blocks.
+    /// Applies RoPE to queries and keys, multiplies queries by the factors of their positions if
+    /// there are any, and writes keys and values to their blocks.
     ///
-    /// `qkv`: f32, `[rows, heads + 2 kv_heads, head_dim]`: queries, keys, values; `angles` as in
-    /// [`Gpu::rope`]; `queries`: f32, `[rows, heads, head_dim]`. The format is that of the blocks.
+    /// `qkv`: f32, `[rows, heads + 2 kv_heads, head_dim]`: queries, keys, values; `queries`: f32,
+    /// `[rows, heads, head_dim]`. The format is that of the blocks.
     ///
     /// # Numerics
-    /// As [`Gpu::rope`]; then in F16 keys and values are rounded by `2^-10` relative, `2^-24`
-    /// absolute. In Q8 a group of 32 has the scale `d = max |x| / 127`, rounded to f16 (`2^-10`
-    /// relative, `2^-24` absolute), and `|x - d q| <= d (1/2 + 2^-12) + 127 2^-24`; groups with a
-    /// value that is not finite, or beyond `127 * 65504`, have the scale NaN.
+    /// As [`Gpu::rope`], queries rounded once more by their factor; then in F16 keys and values are
+    /// rounded by `2^-10` relative, `2^-24` absolute. In Q8 a group of 32 has the scale `d =
+    /// max |x| / 127`, rounded to f16 (`2^-10` relative, `2^-24` absolute), and `|x - d q| <= d
+    /// (1/2 + 2^-12) + 127 2^-24`; groups with a value that is not finite, or beyond `127 * 65504`,
+    /// have the scale NaN.
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) for operands of another size.
-    pub fn rope_kv(
+    pub fn rope_kv<'a>(
         &self,
         key: RopeKvKernel,
         qkv: &Buffer,
-        angles: &Buffer,
+        tables: impl Into<PositionTables<'a>>,
         rows: &KvRows,
         kv: &KvBlocks,
         queries: &Buffer,
     ) -> Result<Dispatch> {
         let KvRows { positions, slots } = rows;
-        let key = RopeKvKernel { format: kv.format, ..key };
+        let PositionTables { angles, factors } = tables.into();
+        let key = RopeKvKernel { format: kv.format, scaled: factors.is_some(), ..key };
         let kernel = Kernel::RopeKv(key);
         kernel.check(self.info())?;
         expect_multiple("bytes of positions", 4, positions.len())?;
@@ -129,7 +147,13 @@ impl Gpu {
         expect_size("bytes of the slots", positions.len(), slots.len())?;
         expect_multiple("bytes of the angles", u64::from(rope.rotary_dim) * 4, angles.len())?;
         kv.expect(key.kv_heads, rope.head_dim)?;
-        let buffers = [qkv, angles, positions, slots, queries, &kv.keys, &kv.values];
-        self.prepare(&kernel, buffers.map(Buffer::clone).into(), (rope_kv_groups(&key), rows as u32))
+        let mut buffers = [qkv, angles, positions, slots, queries, &kv.keys, &kv.values].to_vec();
+        if let Some(factors) = factors {
+            let covered = angles.len() / (u64::from(rope.rotary_dim) * 4);
+            expect_size("bytes of the factors", covered * 4, factors.len())?;
+            buffers.push(factors);
+        }
+        let buffers = buffers.into_iter().cloned().collect();
+        self.prepare(&kernel, buffers, (rope_kv_groups(&key), rows as u32))
     }
 }

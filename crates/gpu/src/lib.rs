@@ -14,7 +14,7 @@
 //!   ├── LowRank     LoRA factors in slots, added to products of rows with lists of slots
 //!   ├── KvBlocks    paged keys and values in F16 or Q8; rope_kv, attention
 //!   ├── experts     route, sort_pairs, ExpertMatrix: product and gemm by expert, expert_sum
-//!   ├── rows        quantize, rms_norm, add_rms_norm, head_norm, gated, add, rope, argmax, largest
+//!   ├── rows        quantize, rms_norm, layer_norm, head_norm, gated, add, rope, argmax, largest
 //!   └── Dispatch    a prepared launch; a list of them is a pass
 //! tune ── tiles of products measured on the device, remembered in its cache folder
 //! Kernel, Target ── what the generator makes a kernel for; Kernel::source is its WGSL
@@ -64,6 +64,7 @@ mod timer;
 mod tune;
 mod tuning;
 mod wgsl;
+mod window;
 
 pub use adapter::{AdapterChoice, AdapterInfo, AdapterKind, MatrixShape, Selection, adapters};
 pub use attention::{Queries, Sequences};
@@ -83,7 +84,7 @@ pub use kernel::{
     LargestKernel, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout,
     RowKernel, RowOp, Target, Tile, TiledAttentionKernel,
 };
-pub use kv::{KvBlocks, KvRows};
+pub use kv::{KvBlocks, KvRows, PositionTables};
 pub use kv_format::{KV_BLOCK_TOKENS, KvFormat};
 pub use low_rank::{LowRank, LowRankExpansion, LowRankRows, NO_SLOT};
 pub use low_rank_key::{LowRankKernel, LowRankRoom, LowRankStep, MAX_TERMS};
@@ -94,3 +95,4 @@ pub use repack::Format;
 pub use rows::{Quantized, RowOutput};
 pub use tune::Tuned;
 pub use tuning::ProductShape;
+pub use window::AttentionWindow;

@@ -13,6 +13,7 @@ use crate::kernel::{
 use crate::low_rank_key::{LowRankKernel, LowRankStep, check_room, check_terms};
 use crate::repack::Format;
 use crate::wgsl;
+use crate::window::AttentionWindow;
 
 impl Kernel {
     /// Fails if sizes do not match or exceed the limits of the device.
@@ -187,7 +188,7 @@ fn check_attention(a: &AttentionKernel, info: &AdapterInfo) -> Result<()> {
     if a.output == AttentionOutput::Quantized {
         expect_multiple("head dimension", 32, a.head_dim.into())?;
     }
-    expect_multiple("window", 1, a.window.unwrap_or(1).into())?;
+    expect_multiple("window", 1, a.window.map_or(1, AttentionWindow::tokens).into())?;
     let bytes = wgsl::attention_workgroup_bytes(a);
     if a.head_dim <= 512 && bytes <= info.workgroup_memory {
         return Ok(());

@@ -154,6 +154,47 @@ impl Gpu {
         self.add_norm(op, [residual, delta, weight], rows, out)
     }
 
+    /// Prepares `out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias` per row.
+    ///
+    /// `x`: f32, `[rows, cols]`; `weight`, `bias`: f32, `[cols]`.
+    ///
+    /// # Numerics
+    /// With `n = (cols / 2048 + 16) 2^-23`, `s = 1 / sqrt(variance + eps)` and `M = mean(|x|)`, an
+    /// error of at most `2 n (|weight| s (M + |x - mean|) + |bias|)`, before quantization, for `s M
+    /// <= 1024`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for operands of another size.
+    pub fn layer_norm(
+        &self,
+        x: &Buffer,
+        (weight, bias): (&Buffer, &Buffer),
+        eps: f32,
+        rows: u32,
+        out: &RowOutput,
+    ) -> Result<Dispatch> {
+        let cols = (weight.len() / 4) as u32;
+        let inputs = [x, weight, bias].map(Buffer::clone).into();
+        self.row_op(RowOp::LayerNorm(eps.to_bits()), rows, cols, inputs, &[cols, 0, 0], out)
+    }
+
+    /// Prepares `residual += delta`, then `out` = [`Gpu::layer_norm`] of the residual.
+    ///
+    /// # Errors
+    /// See [`Gpu::layer_norm`].
+    pub fn add_layer_norm(
+        &self,
+        (residual, delta): (&Buffer, &Buffer),
+        (weight, bias): (&Buffer, &Buffer),
+        eps: f32,
+        rows: u32,
+        out: &RowOutput,
+    ) -> Result<Dispatch> {
+        let cols = (weight.len() / 4) as u32;
+        let inputs = [residual, delta, weight, bias].map(Buffer::clone).into();
+        self.row_op(RowOp::AddLayerNorm(eps.to_bits()), rows, cols, inputs, &[cols, cols, 0, 0], out)
+    }
+
     /// A norm behind an addition: of residual, addend and weights.
     fn add_norm(&self, op: RowOp, operands: [&Buffer; 3], rows: u32, out: &RowOutput) -> Result<Dispatch> {
         let cols = (operands[2].len() / 4) as u32;

@@ -191,7 +191,7 @@ impl State {
             row: KvRows { positions: positions.clone(), slots: gpu.upload(&[slot])? },
             sequences: Sequences { positions, table: gpu.upload(&table)? },
             scratch: gpu.zeroed(attention.scratch_bytes(1, blocks * KV_BLOCK_TOKENS))?,
-            rope: RopeKvKernel { rope, kv_heads: m.kv_heads, format: KvFormat::F16 },
+            rope: RopeKvKernel { rope, kv_heads: m.kv_heads, format: KvFormat::F16, scaled: false },
             attention,
         })
     }

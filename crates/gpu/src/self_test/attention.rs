@@ -54,7 +54,8 @@ impl Case {
         let mut key =
             AttentionKernel { format, ..AttentionKernel::new(group * kv_heads, kv_heads, head_dim) };
         if random.range(0, 1) == 0 {
-            key = key.window(random.range(1, 700));
+            let tokens = random.range(1, 700);
+            key = if random.range(0, 1) == 0 { key.window(tokens) } else { key.chunk(tokens) };
         }
         if random.range(0, 1) == 0 {
             key = key.soft_cap(2.0).scale(0.3);
@@ -93,8 +94,7 @@ impl Case {
 
     /// First visible token of a sequence.
     fn begin(&self, sequence: usize) -> usize {
-        let end = self.positions[sequence] + 1;
-        end.saturating_sub(self.key.window.unwrap_or(end)) as usize
+        self.key.window.map_or(0, |window| window.begin(self.positions[sequence])) as usize
     }
 
     /// Uploads blocks and tables of some sequences: blocks in random order, invisible values NaN,

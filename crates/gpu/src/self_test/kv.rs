@@ -3,11 +3,11 @@
 use half::f16;
 
 use super::rows::Turns;
-use super::{Report, output, poisoned, worst};
+use super::{EPSILON, Report, output, poisoned, worst};
 use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::kernel::{RopeKernel, RopeKvKernel, RopeLayout};
-use crate::kv::{KvBlocks, KvRows};
+use crate::kv::{KvBlocks, KvRows, PositionTables};
 use crate::kv_format::{KV_BLOCK_TOKENS, KvFormat};
 use crate::reference::Random;
 
@@ -172,6 +172,8 @@ struct Write {
     rope: RopeKernel,
     places: Layout,
     turns: Turns,
+    /// Of queries by position, in half of the cases.
+    factors: Option<Vec<f32>>,
     slots: Vec<u32>,
     /// `[rows, heads + 2 kv_heads, head_dim]`.
     qkv: Vec<f32>,
@@ -193,7 +195,8 @@ impl Write {
         let slots = (0..rows).map(|row| first + row * 17).collect();
         let heads = rope.heads as usize + 2 * places.kv_heads;
         let qkv = random.values(rows as usize * heads * places.dim);
-        Self { rope, places, turns, slots, qkv }
+        let factors = (random.range(0, 1) == 0).then(|| random.values(100));
+        Self { rope, places, turns, factors, slots, qkv }
     }
 
     /// Queries, keys and values after the write; `before`: the blocks of keys and of values.
@@ -205,8 +208,14 @@ impl Write {
             let (row, head_index) = (index / (heads + 2 * kv_heads), index % (heads + 2 * kv_heads));
             let (mut exact, mut bounds) = self.turns.rotate(row, head, self.rope.layout);
             let Some(kv_head) = head_index.checked_sub(heads) else {
-                queries.exact.extend(exact);
-                queries.bounds.extend(bounds);
+                let factor =
+                    self.factors.as_ref().map(|factors| f64::from(factors[self.turns.position(row)]));
+                for (value, bound) in exact.into_iter().zip(bounds) {
+                    let rounding = factor.map_or(0.0, |factor| (factor * value).abs() * EPSILON);
+                    let factor = factor.unwrap_or(1.0);
+                    queries.exact.push(factor * value);
+                    queries.bounds.push(factor.abs() * bound + rounding);
+                }
                 continue;
             };
             let (role, kv_head) = (kv_head / kv_heads, kv_head % kv_heads);
@@ -233,7 +242,7 @@ pub(super) fn rope_kv(
     format: KvFormat,
 ) -> Result<()> {
     let write = Write::new(random, layout, format);
-    let Write { rope, places, turns, slots, qkv } = &write;
+    let Write { rope, places, turns, factors, slots, qkv } = &write;
     let (rows, kv_heads) = (slots.len(), places.kv_heads as u32);
     let kv = KvBlocks::new(gpu, format, 3, kv_heads, rope.head_dim)?;
     let untouched = f16::from_f32(-7.0).to_bits();
@@ -245,15 +254,18 @@ pub(super) fn rope_kv(
     };
     let before = blocks()?;
     let queries = poisoned(gpu, rows * rope.heads as usize * places.dim)?;
-    let key = RopeKvKernel { rope: *rope, kv_heads, format };
+    let key = RopeKvKernel { rope: *rope, kv_heads, format, scaled: false };
     let (angles, positions) = turns.upload(gpu)?;
     let kv_rows = KvRows { positions, slots: gpu.upload(slots)? };
-    let launch = gpu.rope_kv(key, &gpu.upload(qkv)?, &angles, &kv_rows, &kv, &queries)?;
+    let factors = factors.as_ref().map(|factors| gpu.upload(factors)).transpose()?;
+    let tables = PositionTables { angles: &angles, factors: factors.as_ref() };
+    let launch = gpu.rope_kv(key, &gpu.upload(qkv)?, tables, &kv_rows, &kv, &queries)?;
     let queries = output(gpu, &[&launch], &queries)?;
     let [keys, values] = blocks()?;
     let RopeKernel { heads, head_dim, rotary_dim, .. } = rope;
     let text = format!("{rows} x {heads} + 2 x {kv_heads} heads of {head_dim}, rotary {rotary_dim}");
-    let name = format!("rope_kv {layout:?}{}", of_format(format)).to_lowercase();
+    let of_factors = if factors.is_some() { ", scaled" } else { "" };
+    let name = format!("rope_kv {layout:?}{}{of_factors}", of_format(format)).to_lowercase();
     let parts = [("queries", queries), ("keys", keys), ("values", values)];
     for ((part, found), Expected { exact, bounds }) in parts.into_iter().zip(write.expected(before)) {
         report.add(format!("{name}: {part}"), &text, worst(&found, &exact, |i| bounds[i]));

@@ -11,6 +11,7 @@ use crate::rows::{Quantized, RowOutput};
 
 pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     norm(gpu, random, report)?;
+    layer_norm(gpu, random, report)?;
     let clamped = Activation::ClampedSilu { alpha_bits: 1.702_f32.to_bits(), limit_bits: 7.0_f32.to_bits() };
     for activation in [Activation::Silu, Activation::GeluTanh, clamped] {
         gated(gpu, random, report, activation)?;
@@ -75,6 +76,68 @@ fn norm(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     let equal = output(gpu, &[&gpu.copy_rows(&x_buffer, rows, &copied.clone().into())?], &copied)?;
     report.add_equal("copy_rows".to_owned(), &text, same_bits(&equal, &residual));
     Ok(())
+}
+
+fn layer_norm(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    let (rows, cols) = (random.range(1, 5), 32 * random.range(1, 150));
+    // Means far from 0, and rows of one value.
+    let offset = [0.0, 3.0, 300.0][random.range(0, 2) as usize];
+    let mut x: Vec<f32> = random.values((rows * cols) as usize).into_iter().map(|x| x + offset).collect();
+    if random.range(0, 3) == 0 {
+        x[..cols as usize].fill(offset);
+    }
+    let delta = random.values(x.len());
+    let (weight, bias) = (random.values(cols as usize), random.values(cols as usize));
+    let eps = 1e-5_f32;
+    let text = format!("{rows} x {cols} around {offset}");
+    let (weight_buffer, bias_buffer) = (gpu.upload(&weight)?, gpu.upload(&bias)?);
+    let parameters = (&weight_buffer, &bias_buffer);
+
+    let (exact, bounds) = centered(&x, (&weight, &bias), eps);
+    let (x_buffer, out) = (gpu.upload(&x)?, poisoned(gpu, x.len())?);
+    let launch = gpu.layer_norm(&x_buffer, parameters, eps, rows, &out.clone().into())?;
+    let found = output(gpu, &[&launch], &out)?;
+    report.add("layer_norm".to_owned(), &text, worst(&found, &exact, |i| bounds[i]));
+    let again = output(gpu, &[&launch], &out)?;
+    report.add_equal("layer_norm: repeated".to_owned(), &text, same_bits(&found, &again));
+    let row = random.range(0, rows - 1) as usize * cols as usize;
+    let one = gpu.upload(&x[row..row + cols as usize])?;
+    let alone = poisoned(gpu, cols as usize)?;
+    let launch = gpu.layer_norm(&one, parameters, eps, 1, &alone.clone().into())?;
+    let equal = same_bits(&output(gpu, &[&launch], &alone)?, &found[row..row + cols as usize]);
+    report.add_equal("layer_norm: a row alone".to_owned(), &text, equal);
+    let quantized = Quantized::new(gpu, rows, cols)?;
+    gpu.run(&[&gpu.layer_norm(&x_buffer, parameters, eps, rows, &quantized.clone().into())?])?;
+    check_quantized(gpu, report, "layer_norm to 8 bits", &quantized, &found)?;
+
+    let sum: Vec<f32> = x.iter().zip(&delta).map(|(x, d)| x + d).collect();
+    let (exact, bounds) = centered(&sum, (&weight, &bias), eps);
+    let (delta, out) = (gpu.upload(&delta)?, poisoned(gpu, x.len())?);
+    let launch = gpu.add_layer_norm((&x_buffer, &delta), parameters, eps, rows, &out.clone().into())?;
+    let found = output(gpu, &[&launch], &out)?;
+    report.add("add_layer_norm".to_owned(), &text, worst(&found, &exact, |i| bounds[i]));
+    let residual: Vec<f32> = gpu.download(&x_buffer)?;
+    report.add_equal("add_layer_norm: residual".to_owned(), &text, same_bits(&residual, &sum));
+    Ok(())
+}
+
+/// Layer norms of rows in float64, and their bounds.
+fn centered(x: &[f32], (weight, bias): (&[f32], &[f32]), eps: f32) -> (Vec<f64>, Vec<f64>) {
+    let cols = weight.len();
+    let unit = (cols as f64 / 2048.0 + 16.0) * EPSILON;
+    let (mut exact, mut bounds) = (Vec::new(), Vec::new());
+    for row in x.chunks_exact(cols) {
+        let mean_of =
+            |value: &dyn Fn(f64) -> f64| row.iter().map(|&x| value(f64::from(x))).sum::<f64>() / cols as f64;
+        let (mean, magnitude) = (mean_of(&|x| x), mean_of(&f64::abs));
+        let scale = 1.0 / (mean_of(&|x| (x - mean).powi(2)) + f64::from(eps)).sqrt();
+        for (&x, (&weight, &bias)) in row.iter().zip(weight.iter().zip(bias)) {
+            let (distance, weight, bias) = (f64::from(x) - mean, f64::from(weight), f64::from(bias));
+            exact.push(distance * scale * weight + bias);
+            bounds.push(2.0 * unit * (weight.abs() * scale * (magnitude + distance.abs()) + bias.abs()));
+        }
+    }
+    (exact, bounds)
 }
 
 fn normalized(x: &[f32], weight: &[f32], eps: f32) -> Vec<f64> {
@@ -174,6 +237,11 @@ impl Turns {
         let turns = (0..100).flat_map(|p| (0..half).map(move |j| angle(p, j)));
         let angles = turns.flat_map(|a| [a.cos() as f32, a.sin() as f32]).collect();
         Self { half, positions, angles }
+    }
+
+    /// Position of a row.
+    pub(super) fn position(&self, row: usize) -> usize {
+        self.positions[row] as usize
     }
 
     /// Angles and positions on the device.

@@ -16,6 +16,7 @@ use super::output::{Output, add8, entry};
 use super::sinks;
 use crate::kernel::{AttentionKernel, AttentionOutput, Target};
 use crate::kv_format::{KV_BLOCK_TOKENS, KvFormat};
+use crate::window::AttentionWindow;
 
 /// Tokens per split.
 pub(crate) const SPLIT_TOKENS: u32 = 256;
@@ -50,14 +51,14 @@ pub(crate) fn workgroup_bytes(a: &AttentionKernel) -> u32 {
 }
 
 /// `first visible token, tokens` of a sequence.
-pub(super) fn range(code: &mut Code, window: Option<u32>) {
+pub(super) fn range(code: &mut Code, window: Option<AttentionWindow>) {
     code.line("let end = positions[sequence] + 1u;");
     code.line(format!("let begin = {};", begin_of("end", window)));
 }
 
 /// First token that a query before token `end` sees.
-pub(super) fn begin_of(end: &str, window: Option<u32>) -> String {
-    window.map_or("0u".to_owned(), |window| format!("(max({end}, {window}u) - {window}u)"))
+pub(super) fn begin_of(end: &str, window: Option<AttentionWindow>) -> String {
+    window.map_or("0u".to_owned(), |window| window.begin_source(end))
 }
 
 struct Emitter<'a> {

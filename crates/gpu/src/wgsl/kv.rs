@@ -33,6 +33,9 @@ pub(super) fn rope_kv(code: &mut Code, k: &RopeKvKernel) {
     code.binding(4, "read_write", "queries", "vec4<f32>");
     code.binding(5, "read_write", "keys", word);
     code.binding(6, "read_write", "values", word);
+    if k.scaled {
+        code.binding(7, "read", "factors", "f32");
+    }
     rotation(code, k);
     match k.format {
         KvFormat::F16 => f16(code, k),
@@ -72,6 +75,11 @@ fn four(from: u32, is_rotated: bool) -> String {
     format!("vec4<f32>({})", list.join(", "))
 }
 
+/// Factor of queries, if they have one.
+fn factor(k: &RopeKvKernel) -> &'static str {
+    if k.scaled { " * factors[positions[row]]" } else { "" }
+}
+
 fn f16(code: &mut Code, k: &RopeKvKernel) {
     let (heads, kv_heads, dim) = (k.rope.heads, k.kv_heads, k.rope.head_dim);
     let (all, words) = (heads + 2 * kv_heads, dim / 8);
@@ -104,13 +112,14 @@ fn f16(code: &mut Code, k: &RopeKvKernel) {
         keys[((block + head - {heads}u) * {words}u + word) * {KV_BLOCK_TOKENS}u + offset] = halves(a, b);
         }} else {{
         let to = ((row * {heads}u + head) * {words}u + word) * 2u;
-        queries[to] = a;
-        queries[to + 1u] = b;
+        queries[to] = a{factor};
+        queries[to + 1u] = b{factor};
         }}
         }}
         }}
         }}",
         total = all * words,
+        factor = factor(k),
         values = heads + kv_heads,
         value_a = four(0, false),
         value_b = four(4, false),
@@ -168,8 +177,8 @@ fn q8(code: &mut Code, k: &RopeKvKernel) {
         }}
         if (head < {heads}u) {{
         let to = ((row * {heads}u + head) * {words}u + word) * 2u;
-        queries[to] = a;
-        queries[to + 1u] = b;
+        queries[to] = a{factor};
+        queries[to + 1u] = b{factor};
         }}
         }}
         peaks[thread] = max(magnitude(a), magnitude(b));
@@ -206,6 +215,7 @@ fn q8(code: &mut Code, k: &RopeKvKernel) {
         }}
         }}",
         values = heads + kv_heads,
+        factor = factor(k),
         plane = quants + k.format.scale_words(dim) * 4,
         value_a = four(0, false),
         value_b = four(4, false),

@@ -1,9 +1,9 @@
 //! Operations on rows: norms, gated activations and quantization to 8 bits.
 //!
 //! A norm has one workgroup per row: thread `t` holds the 4-value words `t`, `t + 256`, ... and
-//! adds their squares; the threads' sums are added by a butterfly of shuffles within a subgroup,
-//! then over subgroups in their order (by a binary tree without subgroups). The others have a
-//! thread per word.
+//! adds their squares, in a layer norm first their values; the threads' sums are added by a
+//! butterfly of shuffles within a subgroup, then over subgroups in their order (by a binary tree
+//! without subgroups). The others have a thread per word.
 
 use super::Code;
 use super::output::{Output, entry, subgroup_sum};
@@ -18,7 +18,12 @@ pub(crate) fn workgroups_per_row(r: &RowKernel) -> u32 {
 }
 
 fn normalizes(r: &RowKernel) -> bool {
-    matches!(r.op, RowOp::RmsNorm(_) | RowOp::AddRmsNorm(_) | RowOp::AddScaledRmsNorm { .. })
+    !matches!(r.op, RowOp::Copy | RowOp::Gated(_))
+}
+
+/// True for norms that subtract the mean and add a bias.
+fn centers(r: &RowKernel) -> bool {
+    matches!(r.op, RowOp::LayerNorm(_) | RowOp::AddLayerNorm(_))
 }
 
 pub(super) fn emit(code: &mut Code, r: &RowKernel, target: Target) {
@@ -36,8 +41,11 @@ pub(super) fn emit(code: &mut Code, r: &RowKernel, target: Target) {
     entry(code, ROW_THREADS, subgroup, "");
     code.line("let row = group.y;");
     match r.op {
-        RowOp::RmsNorm(eps) | RowOp::AddRmsNorm(eps) => norm(code, r, f32::from_bits(eps), &output),
-        RowOp::AddScaledRmsNorm { eps_bits, .. } => norm(code, r, f32::from_bits(eps_bits), &output),
+        RowOp::RmsNorm(eps_bits)
+        | RowOp::AddRmsNorm(eps_bits)
+        | RowOp::AddScaledRmsNorm { eps_bits, .. }
+        | RowOp::LayerNorm(eps_bits)
+        | RowOp::AddLayerNorm(eps_bits) => norm(code, r, f32::from_bits(eps_bits), &output),
         RowOp::Copy => single(code, &output, "x[row * WORDS + word]"),
         RowOp::Gated(_) => {
             let value = "activate(x[row * 2u * WORDS + word], x[row * 2u * WORDS + WORDS + word])";
@@ -53,6 +61,10 @@ fn head(code: &mut Code, r: &RowKernel, output: &Output) {
         RowOp::RmsNorm(_) => &[("read", "x"), ("read", "weight")],
         RowOp::AddRmsNorm(_) | RowOp::AddScaledRmsNorm { .. } => {
             &[("read_write", "x"), ("read", "delta"), ("read", "weight")]
+        }
+        RowOp::LayerNorm(_) => &[("read", "x"), ("read", "weight"), ("read", "bias")],
+        RowOp::AddLayerNorm(_) => {
+            &[("read_write", "x"), ("read", "delta"), ("read", "weight"), ("read", "bias")]
         }
     };
     for (index, (access, name)) in (0..).zip(inputs) {
@@ -106,12 +118,20 @@ fn norm(code: &mut Code, r: &RowKernel, eps: f32, output: &Output) {
             "let word{s} = {}u + thread;\nvar value{s} = vec4<f32>();\nvar weight{s} = vec4<f32>();",
             s * ROW_THREADS
         ));
+        if centers(r) {
+            code.line(format!("var bias{s} = vec4<f32>();"));
+        }
     }
     for s in 0..steps {
         code.line(format!("if (word{s} < WORDS) {{\nweight{s} = weight[word{s}];"));
+        if centers(r) {
+            code.line(format!("bias{s} = bias[word{s}];"));
+        }
         let (x, delta) = (format!("x[row * WORDS + word{s}]"), format!("delta[row * WORDS + word{s}]"));
         match r.op {
-            RowOp::AddRmsNorm(_) => code.line(format!("value{s} = {x} + {delta};\n{x} = value{s};")),
+            RowOp::AddRmsNorm(_) | RowOp::AddLayerNorm(_) => {
+                code.line(format!("value{s} = {x} + {delta};\n{x} = value{s};"))
+            }
             RowOp::AddScaledRmsNorm { scale_bits, .. } => code.line(format!(
                 "value{s} = fma(vec4<f32>({:?}), {delta}, {x});\n{x} = value{s};",
                 f32::from_bits(scale_bits)
@@ -119,6 +139,9 @@ fn norm(code: &mut Code, r: &RowKernel, eps: f32, output: &Output) {
             _ => code.line(format!("value{s} = {x};")),
         }
         code.line("}");
+    }
+    if centers(r) {
+        center(code, r, output.target);
     }
     for s in 0..steps {
         let v = format!("value{s}");
@@ -136,10 +159,38 @@ fn norm(code: &mut Code, r: &RowKernel, eps: f32, output: &Output) {
         r.cols as f32
     ));
     for s in 0..steps {
-        code.line(format!("{{\nlet word = word{s};\nlet value = value{s} * scale * weight{s};"));
+        let value = match centers(r) {
+            true => format!("fma(value{s} * scale, weight{s}, bias{s})"),
+            false => format!("value{s} * scale * weight{s}"),
+        };
+        code.line(format!("{{\nlet word = word{s};\nlet value = {value};"));
         output.store(code);
         code.line("}");
     }
+}
+
+/// Subtracts the mean from the values of a row. The threads' sums are added as their squares are
+/// later.
+fn center(code: &mut Code, r: &RowKernel, target: Target) {
+    let steps = (r.cols / 4).div_ceil(ROW_THREADS);
+    code.line("var mean = 0.0;\n{");
+    for s in 0..steps {
+        code.line(format!("sum += (value{s}.x + value{s}.y) + (value{s}.z + value{s}.w);"));
+    }
+    let sums = sum_threads(code, target);
+    code.line(format!(
+        "for (var o = 0u; o < {sums}u; o++) {{
+        mean += squares[o];
+        }}
+        mean = mean / {:?};
+        workgroupBarrier(); // before the next sums
+        }}",
+        r.cols as f32
+    ));
+    for s in 0..steps {
+        code.line(format!("value{s} = select(vec4<f32>(), value{s} - mean, word{s} < WORDS);"));
+    }
+    code.line("sum = 0.0;");
 }
 
 /// Leaves sums of the threads' `sum` in `squares`; returns their number.

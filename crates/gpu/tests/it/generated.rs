@@ -122,7 +122,14 @@ fn row_kernels() -> Vec<Kernel> {
     let clamped = Activation::ClampedSilu { alpha_bits: 1.702_f32.to_bits(), limit_bits: 7.0_f32.to_bits() };
     let gated = [Activation::Silu, Activation::GeluTanh, clamped].map(RowOp::Gated);
     let scaled = RowOp::AddScaledRmsNorm { eps_bits: eps, scale_bits: 0.22_f32.to_bits() };
-    for op in [RowOp::Copy, RowOp::RmsNorm(eps), RowOp::AddRmsNorm(eps), scaled].into_iter().chain(gated) {
+    let norms = [
+        RowOp::RmsNorm(eps),
+        RowOp::AddRmsNorm(eps),
+        RowOp::LayerNorm(eps),
+        RowOp::AddLayerNorm(eps),
+        scaled,
+    ];
+    for op in [RowOp::Copy].into_iter().chain(norms).chain(gated) {
         for quantize in [false, true] {
             kernels.push(Kernel::Rows(RowKernel { op, cols: 4096, quantize }));
         }
@@ -236,7 +243,9 @@ fn attention_kernels() -> Vec<Kernel> {
         let rope = RopeKernel { heads, head_dim, rotary_dim: head_dim, layout: RopeLayout::Halves };
         let outputs = [AttentionOutput::Partial, AttentionOutput::F32, AttentionOutput::Quantized];
         for format in KvFormat::ALL {
-            kernels.push(Kernel::RopeKv(RopeKvKernel { rope, kv_heads, format }));
+            for scaled in [false, true] {
+                kernels.push(Kernel::RopeKv(RopeKvKernel { rope, kv_heads, format, scaled }));
+            }
         }
         for (format, output) in KvFormat::ALL.into_iter().flat_map(|f| outputs.map(|output| (f, output))) {
             let key = AttentionKernel::new(heads, kv_heads, head_dim);
@@ -247,6 +256,7 @@ fn attention_kernels() -> Vec<Kernel> {
                 Kernel::Attention(key),
                 Kernel::Attention(key.one_sequence()),
                 Kernel::Attention(key.window(1000).soft_cap(30.0)),
+                Kernel::Attention(key.chunk(1000)),
             ]);
             // Partial results have none: the merge adds them.
             let sinks = output != AttentionOutput::Partial;
@@ -256,10 +266,12 @@ fn attention_kernels() -> Vec<Kernel> {
             let key = key.one_sequence();
             for (own, queries) in [(1, 16), (if heads / kv_heads % 2 == 0 { 2 } else { 1 }, 64)] {
                 let attention = AttentionKernel { workgroup_heads: Some(own), ..key };
+                let chunked = attention.chunk(1000);
                 let windowed = AttentionKernel { sinks, ..attention.window(1000).soft_cap(30.0) };
                 kernels.extend([
                     Kernel::TiledAttention(TiledAttentionKernel { attention, queries }),
                     Kernel::TiledAttention(TiledAttentionKernel { attention: windowed, queries }),
+                    Kernel::TiledAttention(TiledAttentionKernel { attention: chunked, queries }),
                 ]);
             }
         }

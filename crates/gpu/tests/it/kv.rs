@@ -71,7 +71,7 @@ fn on_gpu(gpu: &Gpu, rows: &[f32]) -> [Stored; 2] {
         KvRows { positions: gpu.upload(&[0_u32; TOKENS]).unwrap(), slots: gpu.upload(&indices).unwrap() };
     let (qkv, angles) = (gpu.upload(&qkv).unwrap(), gpu.upload(&[1.0_f32, 0.0]).unwrap());
     let queries = gpu.zeroed((TOKENS * DIM * 4) as u64).unwrap();
-    let key = RopeKvKernel { rope, kv_heads, format: KvFormat::Q8 };
+    let key = RopeKvKernel { rope, kv_heads, format: KvFormat::Q8, scaled: false };
     gpu.run(&[&gpu.rope_kv(key, &qkv, &angles, &kv_rows, &kv, &queries).unwrap()]).unwrap();
     assert!(gpu.download::<f32>(&queries).unwrap().iter().all(|&query| query == 0.5));
     [(kv.keys(), true), (kv.values(), false)].map(|(buffer, is_keys)| {

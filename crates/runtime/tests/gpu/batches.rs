@@ -13,6 +13,7 @@ use ruvllm::{
 use ruvllm_testkit::model_data;
 use serde_json::json;
 
+use crate::families::{form, form_options};
 use crate::mixtures::mixture;
 use crate::support::{chain, gpu_with, options, tiny};
 
@@ -26,6 +27,11 @@ fn token(seed: usize, step: usize) -> TokenId {
     ((seed * 67 + step * 13) % 500 + 3) as TokenId
 }
 
+/// The token, or one of a small vocabulary.
+fn known(backend: &GpuBackend, token: TokenId) -> TokenId {
+    token % backend.config().vocab_size as TokenId
+}
+
 fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|x| x.to_bits()).collect()
 }
@@ -34,8 +40,10 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 fn alone(backend: &GpuBackend, seed: usize, prompt: usize, steps: usize) -> Vec<Vec<u32>> {
     let mut session = backend.session(prompt + steps).expect("a sequence");
     let go_on = &mut || ControlFlow::Continue(());
-    session.prefill(&tokens(seed, prompt), 512, go_on).expect("logits");
-    (0..steps).map(|step| bits(session.forward(&[token(seed, step)]).expect("logits"))).collect()
+    let tokens: Vec<_> = tokens(seed, prompt).into_iter().map(|token| known(backend, token)).collect();
+    session.prefill(&tokens, 512, go_on).expect("logits");
+    let mut step = |step| bits(session.forward(&[known(backend, token(seed, step))]).expect("logits"));
+    (0..steps).map(&mut step).collect()
 }
 
 /// A sequence of a batch.
@@ -53,7 +61,8 @@ impl Member {
         let number = batch.begin(prompt + STEPS).expect("a sequence");
         let session = batch.sequence(number).expect("it began");
         let go_on = &mut || ControlFlow::Continue(());
-        session.prefill(&tokens(seed, prompt), 512, go_on).expect("logits").expect("not cancelled");
+        let tokens: Vec<_> = tokens(seed, prompt).into_iter().map(|token| known(backend, token)).collect();
+        session.prefill(&tokens, 512, go_on).expect("logits").expect("not cancelled");
         Self { number, seed, steps: 0, expected }
     }
 }
@@ -64,7 +73,7 @@ fn decode(batch: &mut dyn BackendBatch, members: &mut [Member], backend: &GpuBac
     let next = |(index, member): (usize, &Member)| {
         let all = [Wanted::Greedy { goes_on: true }, Wanted::Logits, Wanted::Largest(40)];
         let wanted = all[(index + member.steps) % 3];
-        NextToken { sequence: member.number, token: token(member.seed, member.steps), wanted }
+        NextToken { sequence: member.number, token: known(backend, token(member.seed, member.steps)), wanted }
     };
     let next: Vec<_> = members.iter().enumerate().map(next).collect();
     let (vocab, ids) = (backend.config().vocab_size, backend.codec().tokenizer().vocab_size());
@@ -122,9 +131,12 @@ fn sorted(bits: &[u32], ids: usize) -> Vec<(TokenId, u32)> {
 
 /// Sequences of other lengths join and leave; each has the bits that it has alone.
 fn join_and_leave(path: PathBuf, prompts: &[usize], sequences: usize) {
+    join_and_leave_with(path, prompts, &GpuOptions { kv_tokens: Some(8192), sequences, ..options() });
+}
+
+fn join_and_leave_with(path: PathBuf, prompts: &[usize], options: &GpuOptions) {
     let name = path.display().to_string();
-    let options = GpuOptions { kv_tokens: Some(8192), sequences, ..options() };
-    let Some(backend) = gpu_with(path, &options) else { return };
+    let Some(backend) = gpu_with(path, options) else { return };
     let mut batch = backend.batch();
     let mut members: Vec<Member> = Vec::new();
     for (seed, &prompt) in prompts.iter().enumerate() {
@@ -157,6 +169,20 @@ fn sequences_of_a_mixture_have_the_bits_that_they_have_alone() {
     // Products of pairs, and of sorted pairs.
     for (mix, prompts, sequences) in [("Q4_0", &prompts[..], 1), ("Q4_K_M", &prompts[..5], 64)] {
         join_and_leave(mixture(mix, folder.path()), prompts, sequences);
+    }
+}
+
+#[test]
+fn sequences_of_forms_have_the_bits_that_they_have_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, sequences) in [("llama4", 1), ("phimoe", 1)] {
+        let options = GpuOptions {
+            context: Some(128),
+            kv_tokens: Some(2048),
+            sequences,
+            ..form_options(folder.path())
+        };
+        join_and_leave_with(form(name), &[40, 1, 65, 7], &options);
     }
 }
 

@@ -1,19 +1,13 @@
 //! Models and options that the backend refuses, by name.
 
-use gguf_rs_lite::{Gguf, Metadata, TensorInfo, TensorType, Writer};
-use ruvllm::{Error, GpuOptions, InferenceBackend, ModelSource};
+use gguf_rs_lite::{Gguf, TensorInfo, TensorType, Writer};
+use ruvllm::{Error, GpuOptions, ModelSource};
 
 use crate::support::{chain, options, prompt_logits, tiny, try_load};
 
-/// A tiny model with changed metadata and tensors.
-fn changed(
-    name: &str,
-    metadata: impl FnOnce(&mut Metadata),
-    tensor: impl Fn(&mut TensorInfo, &mut Vec<u8>),
-) -> ModelSource {
+/// A tiny model with changed tensors.
+fn changed(name: &str, tensor: impl Fn(&mut TensorInfo, &mut Vec<u8>)) -> ModelSource {
     let gguf = Gguf::open(tiny(name, "model-F16.gguf")).expect("the model");
-    let mut keys = gguf.metadata().clone();
-    metadata(&mut keys);
     let tensors: Vec<(TensorInfo, Vec<u8>)> = gguf
         .tensors()
         .map(|info| {
@@ -25,7 +19,7 @@ fn changed(
     let infos = tensors.iter().map(|(info, _)| {
         TensorInfo::new(info.name.clone(), info.dims.clone(), info.tensor_type).expect("a tensor")
     });
-    let mut writer = Writer::new(Vec::new(), &keys, infos).expect("a header");
+    let mut writer = Writer::new(Vec::new(), gguf.metadata(), infos).expect("a header");
     for (info, data) in &tensors {
         writer.write_tensor(&info.name, data).expect("a tensor");
     }
@@ -53,15 +47,11 @@ fn widen(info: &mut TensorInfo, data: &mut Vec<u8>, to: TensorType, factor: f32)
 
 #[test]
 fn values_beyond_f16_are_refused_with_tensor_and_format() {
-    let source = changed(
-        "llama",
-        |_| (),
-        |info, data| {
-            if info.name == "blk.1.ffn_up.weight" {
-                widen(info, data, TensorType::F32, 1e9);
-            }
-        },
-    );
+    let source = changed("llama", |info, data| {
+        if info.name == "blk.1.ffn_up.weight" {
+            widen(info, data, TensorType::F32, 1e9);
+        }
+    });
     let Some(message) = refusal(source, &options()) else { return };
     for part in ["blk.1.ffn_up.weight", "F32", "beyond F16"] {
         assert!(message.contains(part), "{message}");
@@ -70,15 +60,11 @@ fn values_beyond_f16_are_refused_with_tensor_and_format() {
 
 #[test]
 fn f32_matrices_are_stored_as_f16_and_named() {
-    let source = changed(
-        "llama",
-        |_| (),
-        |info, data| {
-            if info.name == "blk.1.ffn_up.weight" || info.name == "token_embd.weight" {
-                widen(info, data, TensorType::F32, 1.0);
-            }
-        },
-    );
+    let source = changed("llama", |info, data| {
+        if info.name == "blk.1.ffn_up.weight" || info.name == "token_embd.weight" {
+            widen(info, data, TensorType::F32, 1.0);
+        }
+    });
     let Some(result) = try_load(source, &options()) else { return };
     let backend = result.expect("it loads");
     assert_eq!(backend.converted().len(), 2, "{:?}", backend.converted());
@@ -86,33 +72,6 @@ fn f32_matrices_are_stored_as_f16_and_named() {
     // The values are exact in F16, so outputs are equal.
     let whole = crate::support::gpu(tiny("llama", "model-F16.gguf")).expect("an adapter");
     assert_eq!(prompt_logits(&backend, &[5, 6, 7], 512), prompt_logits(&whole, &[5, 6, 7], 512));
-}
-
-#[test]
-fn contexts_end_where_queries_begin_to_grow() {
-    let source = || {
-        changed(
-            "llama",
-            |metadata| {
-                let keys: Vec<String> = metadata.iter().map(|(key, _)| key.to_owned()).collect();
-                for key in keys {
-                    if let Some(suffix) = key.strip_prefix("llama.") {
-                        let suffix = suffix.to_owned();
-                        let value = metadata.remove(&key).expect("it is there");
-                        metadata.insert(format!("mistral3.{suffix}"), value);
-                    }
-                }
-                metadata.insert("general.architecture", "mistral3");
-                metadata.insert("mistral3.attention.temperature_scale", 0.1_f32);
-                metadata.insert("mistral3.rope.scaling.original_context_length", 64_u32);
-            },
-            |_, _| (),
-        )
-    };
-    let Some(result) = try_load(source(), &GpuOptions { context: None, ..options() }) else { return };
-    assert_eq!(result.expect("it loads").context_length(), 64);
-    let message = refusal(source(), &GpuOptions { context: Some(65), ..options() }).expect("an adapter");
-    assert!(message.contains("first 64 positions"), "{message}");
 }
 
 #[test]

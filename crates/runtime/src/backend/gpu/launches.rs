@@ -5,7 +5,8 @@ use std::sync::Arc;
 use ruvllm_adapters::Site;
 use ruvllm_gpu::{
     Activation, Activations, AttentionKernel, Buffer, Dispatch, Format, Gpu, HeadNormKernel, LowRank,
-    LowRankRows, MAX_BATCH, Queries, Result, RopeKernel, RopeKvKernel, RopeLayout, RowOutput, Sequences,
+    LowRankRows, MAX_BATCH, PositionTables, Queries, Result, RopeKernel, RopeKvKernel, RopeLayout, RowOutput,
+    Sequences,
 };
 use ruvllm_models::ModelConfig;
 
@@ -13,7 +14,7 @@ use super::adapters::{Adapted, Place};
 use super::pool::{Angles, KvPool};
 use super::rows::{Input, Rows};
 use super::uploads::{Projection, Stored};
-use super::weights::{DeviceLayer, DeviceWeights, Network};
+use super::weights::{DeviceLayer, DeviceWeights, Network, Norm};
 
 /// Kind of a pass: selects GEMM or GEMV kernels (ADR-0033).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,9 +90,10 @@ pub(super) fn attention(config: &ModelConfig, layer: usize, one_sequence: bool) 
     if let Some(cap) = decoder.attention_soft_cap {
         key = key.soft_cap(cap);
     }
-    match decoder.window.of_layer(layer) {
-        Some(tokens) => key.window(tokens as u32),
-        None => key,
+    match (decoder.window.chunk_of_layer(layer), decoder.window.of_layer(layer)) {
+        (Some(tokens), _) => key.chunk(tokens as u32),
+        (None, Some(tokens)) => key.window(tokens as u32),
+        (None, None) => key,
     }
 }
 
@@ -162,9 +164,11 @@ impl Builder<'_> {
             ruvllm_kernels::rope::RopeLayout::Interleaved => RopeLayout::Interleaved,
         };
         let rope = RopeKernel { heads, head_dim, rotary_dim: angles.rotary_dim, layout };
-        let table = angles.of(index, self.operands.long);
-        let (key, kv) = (RopeKvKernel { rope, kv_heads, format: pool.format }, pool.layer(index));
-        self.launches.push(gpu.rope_kv(key, &rows.qkv, table, &rows.kv, kv, &rows.queries)?);
+        let tables =
+            PositionTables { angles: angles.of(index, self.operands.long), factors: angles.factors(index) };
+        let key = RopeKvKernel { rope, kv_heads, format: pool.format, scaled: false };
+        let kv = pool.layer(index);
+        self.launches.push(gpu.rope_kv(key, &rows.qkv, tables, &rows.kv, kv, &rows.queries)?);
         Ok(())
     }
 
@@ -258,9 +262,9 @@ impl Builder<'_> {
     }
 
     /// The final norm, with the updates of its output in f32.
-    fn adapted_norm(&mut self, weight: &Buffer, before: &Projection) -> Result<()> {
+    fn adapted_norm(&mut self, norm: &Norm, before: &Projection) -> Result<()> {
         let start = self.launches.len();
-        self.norm_as(Some(weight), before.formats(), false)?;
+        self.norm_as(Some(norm), before.formats(), false)?;
         let quantize = self.launches.split_off(start + 1);
         let rows = Arc::clone(&self.rows);
         let hidden = rows.normed.values();
@@ -298,14 +302,14 @@ impl Builder<'_> {
 
     /// Adds the pending output to the residual stream and normalizes it, if there are weights for
     /// that, for matrices of `formats`.
-    fn norm(&mut self, weight: Option<&Buffer>, formats: impl Iterator<Item = Format>) -> Result<()> {
-        self.norm_as(weight, formats, true)
+    fn norm(&mut self, norm: Option<&Norm>, formats: impl Iterator<Item = Format>) -> Result<()> {
+        self.norm_as(norm, formats, true)
     }
 
     /// As [`norm`](Self::norm); `direct`: in 8 bits alone if the matrices read nothing else.
     fn norm_as(
         &mut self,
-        weight: Option<&Buffer>,
+        norm: Option<&Norm>,
         formats: impl Iterator<Item = Format>,
         direct: bool,
     ) -> Result<()> {
@@ -314,7 +318,15 @@ impl Builder<'_> {
         let (eps, n, x) = (config.norm_eps, rows.n, &rows.residual);
         // Post-norms have the factor in their weights.
         let scale = if config.decoder.post_norms { 1.0 } else { config.decoder.residual_scale };
+        let layer_norm = norm.and_then(|norm| Some((&norm.weight, norm.bias.as_ref()?)));
+        let weight = norm.map(|norm| &norm.weight);
         let norm = |out: &RowOutput| {
+            if let Some(parameters) = layer_norm {
+                return Ok(vec![match &pending {
+                    Some(delta) => gpu.add_layer_norm((x, delta), parameters, eps, n, out)?,
+                    None => gpu.layer_norm(x, parameters, eps, n, out)?,
+                }]);
+            }
             Ok(match (weight, &pending) {
                 (Some(weight), Some(delta)) if scale != 1.0 => {
                     vec![gpu.add_scaled_rms_norm(x, (delta, scale), weight, eps, n, out)?]

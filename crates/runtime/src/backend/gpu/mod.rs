@@ -25,6 +25,7 @@ mod refusal;
 mod report;
 mod rows;
 mod session;
+mod temperature;
 #[cfg(test)]
 mod tests;
 mod uploads;
@@ -484,7 +485,8 @@ fn upload(
     };
     let pool = KvPool::new(&gpu, config, kv_format, kv_tokens, options.host_kv_bytes)
         .map_err(failed("allocate keys and values; lower GpuOptions::context or kv_tokens"))?;
-    let angles = Angles::new(&gpu, &model.kv_ropes(), context).map_err(failed("upload RoPE tables"))?;
+    let angles =
+        Angles::new(&gpu, config, &model.kv_ropes(), context).map_err(failed("upload RoPE tables"))?;
     // Without room for it only passes of smaller sizes will run.
     let reserve = options.layers.is_none().then(|| Reserve::new(&gpu, config, context));
     let (weights, uploads) = DeviceWeights::allocate(&gpu, model, options.layers)?;

@@ -8,6 +8,7 @@ use ruvllm_models::ModelConfig;
 
 use super::blocks::BlockPool;
 use super::host_blocks::Direction;
+use super::temperature::Temperature;
 
 /// Tokens of a KV block.
 const BLOCK: usize = KV_BLOCK_TOKENS as usize;
@@ -113,7 +114,8 @@ fn block_bytes(config: &ModelConfig, format: KvFormat) -> u64 {
     2 * heads * format.plane_bytes(config.head_dim as u32)
 }
 
-/// RoPE tables, cosines and sines as `[positions, rotary_dim / 2, 2]`, with the values of the CPU.
+/// RoPE tables, cosines and sines as `[positions, rotary_dim / 2, 2]`, with the values of the CPU,
+/// and factors of queries.
 #[derive(Debug)]
 pub(super) struct Angles {
     usual: Buffer,
@@ -121,12 +123,13 @@ pub(super) struct Angles {
     long: Option<(usize, Buffer)>,
     /// Local layers, as marked in the mask.
     local: Option<(Buffer, Vec<bool>)>,
+    temperature: Option<Temperature>,
     pub(super) rotary_dim: u32,
 }
 
 impl Angles {
     /// Uploads tables of `context` positions.
-    pub(super) fn new(gpu: &Gpu, ropes: &KvRopes, context: usize) -> Result<Self> {
+    pub(super) fn new(gpu: &Gpu, config: &ModelConfig, ropes: &KvRopes, context: usize) -> Result<Self> {
         let table = |frequencies: &RopeFrequencies, positions: usize| {
             let table = RopeTable::from_frequencies(frequencies, 0..positions);
             let mut turns = Vec::with_capacity(positions * frequencies.inverse.len() * 2);
@@ -144,6 +147,7 @@ impl Angles {
             local: local
                 .map(|(rope, layers)| Ok((table(&rope.frequencies, context)?, layers.clone())))
                 .transpose()?,
+            temperature: Temperature::new(gpu, config, context)?,
             rotary_dim: 2 * ropes.usual.frequencies.inverse.len() as u32,
         })
     }
@@ -151,6 +155,11 @@ impl Angles {
     /// True if sequences of this capacity use the second RoPE frequencies.
     pub(super) fn is_long(&self, capacity: usize) -> bool {
         self.long.as_ref().is_some_and(|(length, _)| capacity > *length)
+    }
+
+    /// Factors of the queries of a layer by position.
+    pub(super) fn factors(&self, layer: usize) -> Option<&Buffer> {
+        self.temperature.as_ref()?.of(layer)
     }
 
     /// RoPE table of a layer.

@@ -2,7 +2,7 @@
 
 use ruvllm_gpu::{KvFormat, MAX_EXPERTS, MAX_USED_EXPERTS};
 use ruvllm_kv_cache::KvPolicy;
-use ruvllm_models::{Activation, Experts, ModelConfig};
+use ruvllm_models::{Activation, Experts, ModelConfig, Window};
 
 use super::pool::format_of;
 use crate::error::Error;
@@ -104,14 +104,21 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
     if decoder.residual_scale != 1.0 && !decoder.input_norms && !decoder.post_norms {
         return unsupported("a factor of what layers add to the residual stream, without norms");
     }
+    if decoder.residual_scale != 1.0 && decoder.layer_norms {
+        return unsupported("a factor of what layers add to the residual stream, with layer norms");
+    }
     // Unusual features that the kernels have.
     let mut rest = decoder.clone();
     rest.experts = None;
     rest.residual_scale = 1.0;
     rest.input_norms = true;
+    rest.layer_norms = false;
     rest.row_norms = false;
     rest.unit_head_norms = false;
     rest.sinks = false;
+    if rest.window.is_chunked() {
+        rest.window = Window::Full;
+    }
     if let Some(feature) = rest.unusual_feature() {
         return unsupported(&feature);
     }
@@ -150,20 +157,13 @@ fn unsupported_experts(experts: &Experts) -> Option<String> {
         .then(|| format!("{used} of {count} experts, more than {MAX_USED_EXPERTS} of {MAX_EXPERTS}"))
 }
 
-/// Context length: `wanted`, or at most `usual`, within what the backend computes correctly.
-///
-/// Position-dependent attention temperature is not implemented: the context ends where it begins.
+/// Context length: `wanted`, or at most `usual`.
 pub(super) fn context(config: &ModelConfig, wanted: Option<usize>, usual: usize) -> Result<usize, Refusal> {
-    let limit = config.decoder.attention_temperature.map_or(usize::MAX, |temperature| temperature.every);
-    let limit = limit.min(config.context_length);
     let model_context = config.context_length;
     match wanted {
         Some(wanted) if wanted > model_context => Err(Refusal::Context { wanted, model_context }),
-        Some(wanted) if wanted > limit => Err(Refusal::Unsupported(format!(
-            "this backend computes its first {limit} positions and {wanted} were asked for"
-        ))),
         Some(wanted) => Ok(wanted),
-        None => Ok(usual.min(limit)),
+        None => Ok(usual.min(model_context)),
     }
 }
 
@@ -199,7 +199,8 @@ mod tests {
         assert_refused("a factor of what layers add", |config| {
             (config.decoder.residual_scale, config.decoder.input_norms) = (0.5, false);
         });
-        assert_refused("layer norms", |config| config.decoder.layer_norms = true);
-        assert_refused("attention sinks", |config| config.decoder.sinks = true);
+        assert_refused("with layer norms", |config| {
+            (config.decoder.residual_scale, config.decoder.layer_norms) = (0.5, true);
+        });
     }
 }

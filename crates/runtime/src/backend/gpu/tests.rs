@@ -42,7 +42,7 @@ fn changed(sink: Option<f32>, blind: bool) -> Option<Changed> {
         }
     }
     let pool = KvPool::new(&gpu, &config, ruvllm_gpu::KvFormat::F16, 512, 0).expect("keys and values");
-    let angles = Angles::new(&gpu, &model.kv_ropes(), 512).expect("RoPE tables");
+    let angles = Angles::new(&gpu, model.config(), &model.kv_ropes(), 512).expect("RoPE tables");
     let (ids, activation) = (codec.sampled_ids(), ruvllm_gpu::Activation::Silu);
     let adapters = DeviceAdapters::new(Arc::clone(model.adapter_base()), true, 1);
     let parts = (false, adapters);

@@ -7,6 +7,15 @@ use super::experts::DeviceExperts;
 use super::refusal::Refusal;
 use super::uploads::{Part, Projection, Stored, Uploader, Uploads, WeightBytes};
 
+/// Weights of an `RMSNorm`, or with a bias of a layer norm.
+#[derive(Debug)]
+pub(super) struct Norm {
+    /// `[model_dim]`.
+    pub(super) weight: Buffer,
+    /// `[model_dim]`.
+    pub(super) bias: Option<Buffer>,
+}
+
 /// Norms of queries and keys.
 #[derive(Debug)]
 pub(super) struct HeadNorms {
@@ -26,7 +35,7 @@ pub(super) struct Network {
 /// One transformer layer.
 #[derive(Debug)]
 pub(super) struct DeviceLayer {
-    pub(super) attention_norm: Option<Buffer>,
+    pub(super) attention_norm: Option<Norm>,
     /// Queries, keys and values.
     pub(super) qkv: Projection,
     pub(super) head_norms: Option<HeadNorms>,
@@ -35,7 +44,7 @@ pub(super) struct DeviceLayer {
     pub(super) attention_output: Projection,
     /// Times the factor of what layers add to the residual stream.
     pub(super) attention_post_norm: Option<Buffer>,
-    pub(super) ffn_norm: Option<Buffer>,
+    pub(super) ffn_norm: Option<Norm>,
     /// The network of every token; of a mixture its shared experts, if it has any.
     pub(super) network: Option<Network>,
     /// In layers that are a mixture.
@@ -49,7 +58,7 @@ pub(super) struct DeviceLayer {
 pub(super) struct DeviceWeights {
     pub(super) embedding: Matrix,
     pub(super) layers: Vec<DeviceLayer>,
-    pub(super) output_norm: Buffer,
+    pub(super) output_norm: Norm,
     pub(super) output: Projection,
     /// Layers with weights in memory of the host, the first ones.
     pub(super) host_layers: usize,
@@ -106,7 +115,10 @@ impl DeviceWeights {
                 bias: None,
             },
         };
-        let output_norm = uploader.vector(&weights.output_norm)?;
+        let output_norm = Norm {
+            weight: uploader.vector(&weights.output_norm)?,
+            bias: uploader.optional(weights.output_norm_bias.as_deref())?,
+        };
         let mut layers = Vec::new();
         for (index, layer) in weights.layers.iter().enumerate().rev() {
             uploader.memory = if index < host_layers { Memory::Host } else { Memory::Device };
@@ -154,13 +166,13 @@ impl DeviceLayer {
             return Err(missing("feed-forward network"));
         }
         Ok(Self {
-            attention_norm: uploader.optional(layer.attention_norm.as_deref())?,
+            attention_norm: norm(uploader, &layer.attention_norm, &layer.attention_norm_bias)?,
             qkv: uploader.projection(&[(&q, &attention.query), (&k, &attention.key), (&v, value)])?,
             head_norms: head_norms(uploader, config, attention)?,
             sinks: uploader.optional(attention.sinks.as_deref())?,
             attention_output: uploader.projection(&[(&output, &attention.output)])?,
             attention_post_norm: uploader.optional(post_norm(&layer.attention_post_norm).as_deref())?,
-            ffn_norm: uploader.optional(layer.ffn_norm.as_deref())?,
+            ffn_norm: norm(uploader, &layer.ffn_norm, &layer.ffn_norm_bias)?,
             network: network
                 .map(|network| Network::allocate(uploader, &|part| name(&format!("{part}{suffix}")), network))
                 .transpose()?,
@@ -189,6 +201,16 @@ impl Network {
             down: uploader.projection(&[(&down, &network.down)])?,
         })
     }
+}
+
+/// A norm, if there are weights.
+fn norm(
+    uploader: &Uploader<'_, '_>,
+    weight: &Option<Vec<f32>>,
+    bias: &Option<Vec<f32>>,
+) -> Result<Option<Norm>, Refusal> {
+    let Some(weight) = weight else { return Ok(None) };
+    Ok(Some(Norm { weight: uploader.vector(weight)?, bias: uploader.optional(bias.as_deref())? }))
 }
 
 fn head_norms(
