@@ -6,6 +6,7 @@ use crate::expert_keys::{
 use crate::kv_format::KvFormat;
 use crate::low_rank_key::LowRankKernel;
 use crate::repack::Format;
+use crate::state_keys::StateKernel;
 use crate::window::AttentionWindow;
 
 /// Largest number of activation rows of a workgroup of a [`Product`].
@@ -373,6 +374,8 @@ pub enum Kernel {
     Rows(RowKernel),
     /// Half of low-rank updates.
     LowRank(LowRankKernel),
+    /// Kernel of layers with a state.
+    State(StateKernel),
     /// RoPE.
     Rope(RopeKernel),
     /// RoPE and KV write.
@@ -528,6 +531,7 @@ impl Kernel {
             }
             Self::Rows(r) => r.name(),
             Self::LowRank(l) => l.name(),
+            Self::State(k) => k.name(),
             Self::Rope(r) => r.name(),
             Self::RopeKv(k) => {
                 let scaled = if k.scaled { "_scaled" } else { "" };

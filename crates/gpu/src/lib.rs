@@ -14,6 +14,7 @@
 //!   ├── LowRank     LoRA factors in slots, added to products of rows with lists of slots
 //!   ├── KvBlocks    paged keys and values in F16 or Q8; rope_kv, attention
 //!   ├── experts     route, sort_pairs, ExpertMatrix: product and gemm by expert, expert_sum
+//!   ├── states      convolve, delta_rule, selective_scan over Spans of rows; gate, split_gates
 //!   ├── rows        quantize, rms_norm, layer_norm, head_norm, gated, add, rope, argmax, largest
 //!   └── Dispatch    a prepared launch; a list of them is a pass
 //! tune ── tiles of products measured on the device, remembered in its cache folder
@@ -59,6 +60,8 @@ mod reference;
 mod repack;
 mod rows;
 pub mod self_test;
+mod state_keys;
+mod states;
 mod tiles;
 mod timer;
 mod tune;
@@ -93,6 +96,11 @@ pub use memory::{Buffer, Memory};
 pub use readback::{Readback, Reading, Recording};
 pub use repack::Format;
 pub use rows::{Quantized, RowOutput};
+pub use state_keys::{
+    ConvolutionForm, ConvolutionKernel, DeltaRuleKernel, GateKernel, GateNorm, MAX_TAPS, SelectiveScanKernel,
+    SplitGatesKernel, StateKernel,
+};
+pub use states::{Span, Spans};
 pub use tune::Tuned;
 pub use tuning::ProductShape;
 pub use window::AttentionWindow;

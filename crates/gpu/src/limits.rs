@@ -41,6 +41,7 @@ impl Kernel {
             Self::Gather(g) => check_shape(g.format, g.rows, g.cols),
             Self::Rows(r) => expect_multiple("columns", if r.quantize { 32 } else { 4 }, r.cols.into()),
             Self::LowRank(l) => check_low_rank(l, info),
+            Self::State(k) => k.check(),
             Self::Rope(r) => check_rope(r),
             Self::RopeKv(k) => {
                 check_rope(&k.rope)?;

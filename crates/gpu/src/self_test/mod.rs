@@ -10,6 +10,7 @@ mod kv;
 mod low_rank;
 mod products;
 mod rows;
+mod states;
 
 use std::fmt;
 
@@ -88,6 +89,7 @@ pub fn run(gpu: &Gpu, seed: u64, rounds: usize) -> Result<Vec<Check>> {
         attention::check(gpu, &mut random, &mut report)?;
         experts::check(gpu, &mut random, &mut report)?;
         low_rank::check(gpu, &mut random, &mut report)?;
+        states::check(gpu, &mut random, &mut report)?;
     }
     Ok(report.checks)
 }

@@ -20,6 +20,7 @@ mod output;
 mod product;
 mod rows;
 mod sinks;
+mod states;
 mod tile;
 mod tiled;
 mod weights;
@@ -37,6 +38,7 @@ pub(crate) use largest::LARGEST_CANDIDATES;
 pub(crate) use low_rank::{low_rank_bytes, low_rank_grid};
 pub(crate) use product::{expert_grid, grid, group_grid, workgroup_bytes as product_workgroup_bytes};
 pub(crate) use rows::workgroups_per_row;
+pub(crate) use states::{CONVOLUTION_THREADS, MatrixTile, NO_STATE, TILE_ROWS};
 pub(crate) use tiled::{TILED_HEAD_DIM, TILED_SPLIT_TOKENS, choose_tile_heads, tiled_bytes, tiled_grid};
 pub(crate) use weights::GATHER_THREADS;
 
@@ -67,6 +69,7 @@ impl Kernel {
             Kernel::MergeSplits(m) => merge::merge(&mut code, m, target),
             Kernel::RopeKv(k) => kv::rope_kv(&mut code, k),
             Kernel::LowRank(l) => low_rank::emit(&mut code, l),
+            Kernel::State(k) => states::emit(&mut code, k),
             Kernel::Rope(r) => elementwise::rope(&mut code, r),
             Kernel::HeadNorm(h) => heads::head_norm(&mut code, h),
             Kernel::CopyRow(n) => elementwise::copy_row(&mut code, *n),

@@ -90,6 +90,7 @@ pub(crate) fn kernels() -> Vec<Kernel> {
     kernels.extend(expert_kernels());
     kernels.extend(attention_kernels());
     kernels.extend(low_rank_kernels());
+    kernels.extend(crate::states::kernels());
     kernels
 }
 
