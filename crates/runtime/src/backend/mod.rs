@@ -99,6 +99,11 @@ pub trait InferenceBackend: Send + Sync {
         usize::MAX
     }
 
+    /// Sequences that can begin now, apart from the room for their tokens. Default: no limit.
+    fn sequence_room(&self) -> usize {
+        usize::MAX
+    }
+
     /// True if sequences share what earlier ones have computed of their prompts
     /// ([`BackendBatch::begin_with_prefix`]). Default: false.
     fn shares_prefixes(&self) -> bool {

@@ -146,14 +146,15 @@ impl<'b, B: InferenceBackend + ?Sized> Queue<'b, B> {
         if self.requests.waiting() > 0 {
             return;
         }
-        let mut room = self.backend.kv_room();
+        let (mut room, mut sequences) = (self.backend.kv_room(), self.backend.sequence_room());
         while let Some(next) = self.waiting.pop_front() {
             // Without others, a request that has no room gets the error of its sequence.
-            if next.tokens > room && !is_alone {
+            if (next.tokens > room || sequences == 0) && !is_alone {
                 self.waiting.push_front(next);
                 return;
             }
             room = room.saturating_sub(next.tokens);
+            sequences = sequences.saturating_sub(1);
             is_alone = false;
             self.submit(next);
         }

@@ -11,18 +11,27 @@ use ruvllm_testkit::model_data;
 use crate::support::{gpu_with, options, tiny};
 
 /// A sequence of a batch, and the same sequence alone with its tokens chosen on the host.
-struct Pair<'b> {
+pub(crate) struct Pair<'b> {
     number: usize,
     alone: Box<dyn BackendSession + 'b>,
     next: TokenId,
     goes_on: bool,
 }
 
+/// Token `at` of the list `seed`, among those that every model of the tests has.
+fn token(backend: &GpuBackend, seed: usize, at: usize) -> TokenId {
+    ((at * 37 + seed * 101) % (backend.config().vocab_size - 3) + 3) as TokenId
+}
+
 impl<'b> Pair<'b> {
     /// Begins both sequences with prompt number `seed`, with room for `room` tokens behind it.
-    fn join(backend: &'b GpuBackend, batch: &mut dyn BackendBatch, seed: usize, room: usize) -> Self {
-        let prompt: Vec<TokenId> =
-            (0..5 + seed * 7).map(|i| ((i * 37 + seed * 101) % 500 + 3) as TokenId).collect();
+    pub(crate) fn join(
+        backend: &'b GpuBackend,
+        batch: &mut dyn BackendBatch,
+        seed: usize,
+        room: usize,
+    ) -> Self {
+        let prompt: Vec<TokenId> = (0..5 + seed * 7).map(|at| token(backend, seed, at)).collect();
         let mut alone = backend.session(prompt.len() + room).expect("a sequence");
         let number = batch.begin(prompt.len() + room).expect("a sequence");
         let go_on = &mut || ControlFlow::Continue(());
@@ -43,7 +52,7 @@ fn largest(logits: &[f32]) -> TokenId {
 }
 
 /// Greedy steps of all pairs: both sequences of each have the same tokens and lengths.
-fn steps(batch: &mut dyn BackendBatch, pairs: &mut [Pair<'_>], n: usize, what: &str) {
+pub(crate) fn steps(batch: &mut dyn BackendBatch, pairs: &mut [Pair<'_>], n: usize, what: &str) {
     for step in 0..n {
         let next = |pair: &Pair<'_>| {
             let wanted = Wanted::Greedy { goes_on: pair.goes_on };
@@ -73,11 +82,17 @@ fn backend(kv_tokens: usize) -> Option<GpuBackend> {
 #[test]
 fn steps_that_ask_for_other_tokens_or_sequences_have_those_of_each_alone() {
     let Some(backend) = backend(4096) else { return };
+    steps_that_ask_for_others(&backend);
+}
+
+/// Steps of six sequences that change in all ways.
+pub(crate) fn steps_that_ask_for_others(backend: &GpuBackend) {
     let mut batch = backend.batch();
     let batch = &mut *batch;
-    let mut pairs: Vec<_> = (0..6).map(|seed| Pair::join(&backend, batch, seed, 60)).collect();
+    let vocab = backend.config().vocab_size as TokenId;
+    let mut pairs: Vec<_> = (0..6).map(|seed| Pair::join(backend, batch, seed, 60)).collect();
     steps(batch, &mut pairs, 4, "the same sequences");
-    pairs[1].next = (pairs[1].next + 1) % 500;
+    pairs[1].next = (pairs[1].next + 1) % vocab;
     steps(batch, &mut pairs, 2, "another token");
     pairs.rotate_left(2);
     steps(batch, &mut pairs, 2, "another order");
@@ -87,7 +102,7 @@ fn steps_that_ask_for_other_tokens_or_sequences_have_those_of_each_alone() {
     steps(batch, &mut pairs, 2, "a sequence that goes on");
     batch.end(pairs.remove(0).number);
     steps(batch, &mut pairs, 1, "a sequence that ended");
-    pairs.insert(0, Pair::join(&backend, batch, 7, 60));
+    pairs.insert(0, Pair::join(backend, batch, 7, 60));
     steps(batch, &mut pairs, 3, "another sequence with its number");
     pairs[2].goes_on = false;
     steps(batch, &mut pairs, 2, "a sequence that goes on against its word");
@@ -98,7 +113,7 @@ fn steps_that_ask_for_other_tokens_or_sequences_have_those_of_each_alone() {
         pair.change(batch, |session| {
             let len = session.len();
             session.truncate(0).expect("it is cut");
-            let tokens: Vec<TokenId> = (0..len).map(|i| (i * 71 % 400 + 50) as TokenId).collect();
+            let tokens: Vec<TokenId> = (0..len).map(|at| token(backend, 9, at)).collect();
             session.prefill(&tokens, 512, &mut || ControlFlow::Continue(())).expect("logits");
         });
     }

@@ -255,7 +255,7 @@ fn requests_at_once_have_the_texts_that_they_have_alone() {
 }
 
 /// A tokenizer of the first `n` ids of a model.
-fn tokenizer_of(folder: &Path, n: usize) -> PathBuf {
+pub(crate) fn tokenizer_of(folder: &Path, n: usize) -> PathBuf {
     let vocab: serde_json::Map<_, _> = (0..n).map(|id| (format!("t{id}"), id.into())).collect();
     let model = json!({ "type": "WordLevel", "vocab": vocab, "unk_token": "t0" });
     let path = folder.join("tokenizer.json");

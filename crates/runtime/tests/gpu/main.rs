@@ -17,4 +17,5 @@ mod prefixes;
 mod quantized;
 mod refused;
 mod sequences;
+mod states;
 mod support;

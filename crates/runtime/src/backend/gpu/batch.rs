@@ -263,6 +263,10 @@ impl BackendBatch for GpuBatch<'_> {
     fn draft_room(&self, number: usize) -> usize {
         let Some(session) = self.sequences.get(number) else { return 0 };
         let executor = &self.backend.executor;
+        if session.place.state.is_some() {
+            // A rejected token could not be taken back from a state.
+            return 0;
+        }
         let rows = executor.passes().batch_limit(executor, session.len + session.room());
         session.room().min(rows).min(DRAFT_ROWS as usize).saturating_sub(1)
     }

@@ -13,8 +13,9 @@ use ruvllm_models::ModelConfig;
 use super::adapters::{Adapted, Place};
 use super::pool::{Angles, KvPool};
 use super::rows::{Input, Rows};
+use super::states::DeviceState;
 use super::uploads::{Projection, Stored};
-use super::weights::{DeviceLayer, DeviceWeights, Network, Norm};
+use super::weights::{DeviceAttention, DeviceLayer, DeviceWeights, Network, Norm};
 
 /// Kind of a pass: selects GEMM or GEMV kernels (ADR-0033).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -145,13 +146,27 @@ pub(super) struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Norm, queries, keys and values, RoPE, KV write.
+    /// Norm, keys and values of all rows, and their way through states.
     fn keys(&mut self, index: usize, layer: &DeviceLayer) -> Result<()> {
+        let attention = layer.attention.iter().flat_map(|attention| attention.qkv.formats());
+        let state = layer.state.iter().flat_map(DeviceState::formats);
+        self.norm(layer.attention_norm.as_ref(), attention.chain(state))?;
+        if let Some(state) = &layer.state {
+            self.advance_states(index, state)?;
+        }
+        layer.attention.as_ref().map_or(Ok(()), |attention| self.attention_keys(index, attention))
+    }
+
+    /// Queries, keys and values, RoPE, KV write.
+    fn attention_keys(&mut self, index: usize, layer: &DeviceAttention) -> Result<()> {
         let Parts { gpu, config, pool, angles, .. } = self.parts;
-        self.norm(layer.attention_norm.as_ref(), layer.qkv.formats())?;
         let rows = Arc::clone(&self.rows);
-        self.project(&layer.qkv, |format| rows.normed.of(format), &rows.qkv)?;
-        self.adapt((index, Site::AttentionInput), &layer.qkv, (&rows.normed, true), &rows.qkv)?;
+        let out = rows.gates.as_ref().map_or(&rows.qkv, |gates| &gates.projected);
+        self.project(&layer.qkv, |format| rows.normed.of(format), out)?;
+        self.adapt((index, Site::AttentionInput), &layer.qkv, (&rows.normed, true), out)?;
+        if let Some(gates) = &rows.gates {
+            self.split_gates(gates)?;
+        }
         let (heads, kv_heads) = (config.n_heads as u32, config.n_kv_heads as u32);
         let head_dim = config.head_dim as u32;
         if let Some(norms) = &layer.head_norms {
@@ -179,17 +194,40 @@ impl Builder<'_> {
             return Ok(());
         }
         let gpu = self.parts.gpu;
-        for (from, to) in [(&rows.queries, &last.queries), (&rows.residual, &last.residual)] {
+        let mut copied = vec![(&rows.queries, &last.queries), (&rows.residual, &last.residual)];
+        let gates = rows.gates.iter().zip(&last.gates);
+        copied.extend(gates.map(|(from, to)| (&from.projected, &to.projected)));
+        let states = rows.states.iter().zip(&last.states);
+        copied.extend(states.flat_map(|(from, to)| from.behind(to)));
+        for (from, to) in copied {
             self.launches.push(gpu.copy_row(from, &rows.last, to)?);
         }
         self.rows = last;
         Ok(())
     }
 
-    /// Attention and output projection.
+    /// Attention, what has a state, or both, with their output projections.
     fn attend(&mut self, index: usize) -> Result<()> {
-        let Parts { gpu, config, pool, .. } = self.parts;
         let layer = &self.parts.weights.layers[index];
+        let rows = Arc::clone(&self.rows);
+        if let Some(attention) = &layer.attention {
+            self.attention_output(index, attention)?;
+        }
+        match &layer.state {
+            Some(state) if layer.attention.is_some() => {
+                let beside = &rows.state().beside;
+                self.mix_states(state, beside)?;
+                self.launches.push(self.parts.gpu.add(&rows.delta, beside)?);
+            }
+            Some(state) => self.mix_states(state, &rows.delta)?,
+            None => (),
+        }
+        self.behind(layer.attention_post_norm.as_ref())
+    }
+
+    /// Attention and its output projection.
+    fn attention_output(&mut self, index: usize, layer: &DeviceAttention) -> Result<()> {
+        let Parts { gpu, config, pool, .. } = self.parts;
         let rows = Arc::clone(&self.rows);
         let sequences =
             Sequences { positions: rows.kv.positions.clone(), table: self.operands.table.clone() };
@@ -197,21 +235,25 @@ impl Builder<'_> {
         let is_alone = rows.n == 1;
         let key = attention(config, index, self.phase == Phase::Prefill || is_alone);
         let scratch = &self.operands.scratch;
-        let formats = layer.attention_output.formats();
-        let direct = config.head_dim.is_multiple_of(32);
-        self.launches.extend(rows.attended.fill(gpu, formats, direct, |out| {
+        let output = &layer.output;
+        let direct = config.head_dim.is_multiple_of(32) && rows.gates.is_none();
+        self.launches.extend(rows.attended.fill(gpu, output.formats(), direct, |out| {
             let kv = pool.layer(index);
             let queries = Queries { rows: &rows.queries, sinks: layer.sinks.as_ref() };
-            if self.phase == Phase::Prefill && !is_alone {
-                gpu.prefill_attention(key, queries, kv, &sequences, scratch, out)
-            } else {
-                gpu.attention(key, queries, kv, &sequences, scratch, out)
-            }
+            let attend = |out: &RowOutput| {
+                if self.phase == Phase::Prefill && !is_alone {
+                    gpu.prefill_attention(key, queries, kv, &sequences, scratch, out)
+                } else {
+                    gpu.attention(key, queries, kv, &sequences, scratch, out)
+                }
+            };
+            let Some(gates) = &rows.gates else { return attend(out) };
+            let mut launches = attend(&gates.attended.clone().into())?;
+            launches.push(gates.apply(gpu, config, rows.attended.values())?);
+            Ok(launches)
         })?);
-        let output = &layer.attention_output;
         self.project(output, |format| rows.attended.of(format), &rows.delta)?;
-        self.adapt((index, Site::AttentionOutput), output, (&rows.attended, direct), &rows.delta)?;
-        self.behind(layer.attention_post_norm.as_ref())
+        self.adapt((index, Site::AttentionOutput), output, (&rows.attended, direct), &rows.delta)
     }
 
     /// The feed-forward network, the experts or both.
@@ -357,7 +399,7 @@ impl Builder<'_> {
     }
 
     /// Products of an input with the matrices of a projection, plus bias.
-    fn project(
+    pub(super) fn project(
         &mut self,
         projection: &Projection,
         input: impl Fn(ruvllm_gpu::Format) -> Activations,

@@ -16,6 +16,7 @@ mod blocks;
 mod executor;
 mod experts;
 mod free_blocks;
+mod gates;
 mod host_blocks;
 mod largest;
 mod launches;
@@ -25,6 +26,7 @@ mod refusal;
 mod report;
 mod rows;
 mod session;
+mod states;
 mod temperature;
 #[cfg(test)]
 mod tests;
@@ -59,6 +61,7 @@ use self::pool::{Angles, KvPool};
 use self::refusal::{NAME, Refusal, device_error};
 pub use self::report::{GpuKernel, GpuLoadTimes, GpuSelfTest, gpu_choose, gpu_self_test};
 pub use self::session::GpuSession;
+use self::states::StatePool;
 use self::weights::DeviceWeights;
 use super::adapters::BackendAdapters;
 use super::batch::PrefixSharing;
@@ -94,7 +97,8 @@ pub struct GpuOptions {
     /// Largest number of sequences that are meant to be decoded together. Default 1. More can be;
     /// the number selects the products of decode, for all batches alike: up to 32 those of a single
     /// sequence, beyond it those of prompts, which are faster for many rows and have other last
-    /// bits (ADR-0088).
+    /// bits (ADR-0088). Of a model whose layers keep a state it is the number of sequences that
+    /// there can be: the device has memory for their states (ADR-0149).
     pub sequences: usize,
     /// Layers whose weights lie in memory of the device, counted from the last; more than the model
     /// has mean all. The weights of the others lie in memory of the host and are read over the bus
@@ -260,7 +264,8 @@ impl GpuBackend {
         self.executor.weights.host_layers
     }
 
-    /// Bytes of the KV pool on the device, for all sequences.
+    /// Bytes of the KV pool on the device, for all sequences, with the states of layers that keep
+    /// one.
     pub fn kv_bytes(&self) -> u64 {
         self.executor.pool.bytes()
     }
@@ -386,6 +391,10 @@ impl InferenceBackend for GpuBackend {
         self.executor.pool.blocks.room()
     }
 
+    fn sequence_room(&self) -> usize {
+        self.executor.pool.states.as_ref().map_or(usize::MAX, StatePool::room)
+    }
+
     fn device_memory(&self) -> Option<DeviceMemory> {
         let gpu = &self.executor.gpu;
         Some(DeviceMemory {
@@ -401,8 +410,9 @@ impl InferenceBackend for GpuBackend {
         Some(&self.adapters)
     }
 
+    /// False for models whose layers keep a state.
     fn shares_prefixes(&self) -> bool {
-        true
+        self.executor.pool.states.is_none()
     }
 
     fn prefix_statistics(&self) -> Option<TreeStatistics> {
@@ -484,7 +494,9 @@ fn upload(
         move |source| Refusal::Gpu { action, source }
     };
     let pool = KvPool::new(&gpu, config, kv_format, kv_tokens, options.host_kv_bytes)
-        .map_err(failed("allocate keys and values; lower GpuOptions::context or kv_tokens"))?;
+        .map_err(failed("allocate keys and values; lower GpuOptions::context or kv_tokens"))?
+        .with_states(&gpu, config, options.sequences)
+        .map_err(failed("allocate the states of sequences; lower GpuOptions::sequences"))?;
     let angles =
         Angles::new(&gpu, config, &model.kv_ropes(), context).map_err(failed("upload RoPE tables"))?;
     // Without room for it only passes of smaller sizes will run.
@@ -498,7 +510,8 @@ fn upload(
     let executor = Executor::new(gpu, config.clone(), activation, weights, (pool, angles), ids, parts)
         .map_err(failed("allocate logits"))?;
     // A request that needs these passes reports the failure.
-    let _ = executor.compile_ahead(context, options.speculation != Speculation::Off);
+    let has_drafts = options.speculation != Speculation::Off && executor.pool.states.is_none();
+    let _ = executor.compile_ahead(context, has_drafts);
     times.allocate = start.elapsed();
     let converted = uploads.write(&executor.gpu)?;
     times.upload = start.elapsed() - times.allocate;

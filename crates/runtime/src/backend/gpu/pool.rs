@@ -8,6 +8,7 @@ use ruvllm_models::ModelConfig;
 
 use super::blocks::BlockPool;
 use super::host_blocks::Direction;
+use super::states::StatePool;
 use super::temperature::Temperature;
 
 /// Tokens of a KV block.
@@ -26,15 +27,18 @@ pub(super) fn format_of(policy: KvPolicy) -> Option<KvFormat> {
     KvFormat::ALL.into_iter().find(|&format| policy_of(format) == policy)
 }
 
-/// KV blocks of all layers; a block has the same index in every layer.
+/// KV blocks of all layers with attention; a block has the same index in every layer. Beside them
+/// the states of the layers that keep one.
 #[derive(Debug)]
 pub(super) struct KvPool {
     pub(super) format: KvFormat,
-    layers: Vec<KvBlocks>,
+    /// `None` for layers without keys and values.
+    layers: Vec<Option<KvBlocks>>,
     /// Places of prefixes in memory of the host; none without any.
-    host: Vec<KvBlocks>,
+    host: Vec<Option<KvBlocks>>,
     n_blocks: u32,
     pub(super) blocks: BlockPool,
+    pub(super) states: Option<StatePool>,
 }
 
 impl KvPool {
@@ -48,10 +52,13 @@ impl KvPool {
         host_bytes: u64,
     ) -> Result<Self> {
         let n_blocks = tokens.div_ceil(BLOCK) as u32;
+        // No prefix of a model with states is stored.
+        let host_bytes = if config.decoder.recurrent.is_some() { 0 } else { host_bytes };
         let on_host = u32::try_from(host_bytes / block_bytes(config, format)).unwrap_or(u32::MAX);
         let (kv_heads, head_dim) = (config.n_kv_heads as u32, config.head_dim as u32);
         let layers = |memory, blocks| {
-            let layer = |_| KvBlocks::new_in(gpu, memory, format, blocks, kv_heads, head_dim);
+            let new = || KvBlocks::new_in(gpu, memory, format, blocks, kv_heads, head_dim);
+            let layer = |layer| config.decoder.has_attention(layer).then(new).transpose();
             (0..config.n_layers).map(layer).collect::<Result<_>>()
         };
         Ok(Self {
@@ -60,7 +67,19 @@ impl KvPool {
             host: if on_host > 0 { layers(Memory::Host, on_host)? } else { Vec::new() },
             n_blocks,
             blocks: BlockPool::new(n_blocks, on_host, BLOCK),
+            states: None,
         })
+    }
+
+    /// Adds the states of `sequences` sequences, of a model whose layers keep some.
+    pub(super) fn with_states(self, gpu: &Gpu, config: &ModelConfig, sequences: usize) -> Result<Self> {
+        let states = |recurrent| StatePool::new(gpu, config, recurrent, sequences);
+        Ok(Self { states: config.decoder.recurrent.as_ref().map(states).transpose()?, ..self })
+    }
+
+    /// States of a model whose layers keep some.
+    pub(super) fn states(&self) -> &StatePool {
+        self.states.as_ref().expect("the model has layers with a state")
     }
 
     /// Tokens, in whole blocks, whose keys and values take at most `bytes`; at least one block.
@@ -75,21 +94,25 @@ impl KvPool {
         policy_of(self.format)
     }
 
+    /// Blocks of a layer with keys and values.
     pub(super) fn layer(&self, layer: usize) -> &KvBlocks {
-        &self.layers[layer]
+        self.layers[layer].as_ref().expect("a layer with attention")
     }
 
+    /// Bytes of keys and values, and of states.
     pub(super) fn bytes(&self) -> u64 {
-        self.layers.iter().map(|layer| layer.keys().len() + layer.values().len()).sum()
+        let layers = self.layers.iter().flatten();
+        let kv: u64 = layers.map(|layer| layer.keys().len() + layer.values().len()).sum();
+        kv + self.states.as_ref().map_or(0, StatePool::bytes)
     }
 
     pub(super) fn host_bytes(&self) -> u64 {
-        self.host.iter().map(|layer| layer.keys().len() + layer.values().len()).sum()
+        self.host.iter().flatten().map(|layer| layer.keys().len() + layer.values().len()).sum()
     }
 
     /// Copies blocks of all layers, pairs of the numbers of a source and a target.
     pub(super) fn copy(&self, gpu: &Gpu, direction: Direction, pairs: &[(u32, u32)]) -> Result<()> {
-        let layers = self.layers.iter().zip(&self.host);
+        let layers = self.layers.iter().flatten().zip(self.host.iter().flatten());
         let layers: Vec<_> = match direction {
             Direction::ToHost => layers.collect(),
             Direction::ToDevice => layers.map(|(device, host)| (host, device)).collect(),
@@ -110,8 +133,9 @@ impl KvPool {
 
 /// Bytes of a block in all layers.
 fn block_bytes(config: &ModelConfig, format: KvFormat) -> u64 {
-    let heads = (config.n_layers * config.n_kv_heads) as u64;
-    2 * heads * format.plane_bytes(config.head_dim as u32)
+    let layers = (0..config.n_layers).filter(|&layer| config.decoder.has_attention(layer)).count();
+    let heads = (layers * config.n_kv_heads) as u64;
+    (2 * heads * format.plane_bytes(config.head_dim as u32)).max(1)
 }
 
 /// RoPE tables, cosines and sines as `[positions, rotary_dim / 2, 2]`, with the values of the CPU,

@@ -5,6 +5,7 @@ use ruvllm_kv_cache::KvPolicy;
 use ruvllm_models::{Activation, Experts, ModelConfig, Window};
 
 use super::pool::format_of;
+use super::states;
 use crate::error::Error;
 
 /// Name of the backend.
@@ -101,6 +102,9 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
     if let Some(feature) = decoder.experts.as_ref().and_then(unsupported_experts) {
         return unsupported(&feature);
     }
+    if let Some(feature) = decoder.recurrent.as_ref().and_then(states::unsupported) {
+        return unsupported(&feature);
+    }
     if decoder.residual_scale != 1.0 && !decoder.input_norms && !decoder.post_norms {
         return unsupported("a factor of what layers add to the residual stream, without norms");
     }
@@ -110,6 +114,8 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
     // Unusual features that the kernels have.
     let mut rest = decoder.clone();
     rest.experts = None;
+    rest.recurrent = None;
+    rest.gated_attention = false;
     rest.residual_scale = 1.0;
     rest.input_norms = true;
     rest.layer_norms = false;

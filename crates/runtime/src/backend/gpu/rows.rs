@@ -6,6 +6,9 @@ use ruvllm_gpu::{
 };
 use ruvllm_models::{Experts, ModelConfig};
 
+use super::gates::GateRows;
+use super::states::StateRows;
+
 /// Input rows of products: f32 for F16 matrices, 8 bits for quantized ones.
 #[derive(Debug)]
 pub(super) struct Input {
@@ -15,7 +18,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    fn new(gpu: &Gpu, rows: u32, cols: usize) -> Result<Self> {
+    pub(super) fn new(gpu: &Gpu, rows: u32, cols: usize) -> Result<Self> {
         let q8 = cols.is_multiple_of(32).then(|| Quantized::new(gpu, rows, cols as u32)).transpose()?;
         Ok(Self { f32: zeroed(gpu, rows, cols)?, q8 })
     }
@@ -146,6 +149,10 @@ pub(super) struct Rows {
     networks: Vec<NetworkRows>,
     /// In mixtures of experts.
     experts: Option<ExpertRows>,
+    /// In models with gated attention.
+    pub(super) gates: Option<GateRows>,
+    /// In models whose layers keep a state.
+    pub(super) states: Option<StateRows>,
 }
 
 impl Rows {
@@ -153,7 +160,7 @@ impl Rows {
         let (dim, query, kv) = (config.model_dim, config.query_dim(), config.kv_dim());
         let indices = || gpu.zeroed(u64::from(n) * 4);
         let post = if config.decoder.post_norms { dim } else { 0 };
-        let experts = config.decoder.experts.as_ref();
+        let (experts, recurrent) = (config.decoder.experts.as_ref(), config.decoder.recurrent.as_ref());
         let mut widths = match experts {
             Some(spec) => vec![spec.dense_dim, spec.shared_dim],
             None => vec![config.ffn_dim],
@@ -177,7 +184,14 @@ impl Rows {
                 .map(|width| NetworkRows::new(gpu, n, width))
                 .collect::<Result<_>>()?,
             experts: experts.map(|spec| ExpertRows::new(gpu, spec, dim, n)).transpose()?,
+            gates: config.decoder.gated_attention.then(|| GateRows::new(gpu, config, n)).transpose()?,
+            states: recurrent.map(|spec| StateRows::new(gpu, config, spec, n)).transpose()?,
         })
+    }
+
+    /// Activations of layers with a state.
+    pub(super) fn state(&self) -> &StateRows {
+        self.states.as_ref().expect("the model has layers with a state")
     }
 
     /// Activations within a network of this width, which a layer of the model has.
@@ -192,6 +206,6 @@ impl Rows {
     }
 }
 
-fn zeroed(gpu: &Gpu, rows: u32, cols: usize) -> Result<Buffer> {
+pub(super) fn zeroed(gpu: &Gpu, rows: u32, cols: usize) -> Result<Buffer> {
     gpu.zeroed(u64::from(rows) * cols as u64 * 4)
 }

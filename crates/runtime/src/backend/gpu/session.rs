@@ -10,6 +10,7 @@ use ruvllm_text::TokenId;
 use super::executor::{Executor, Ids, MAX_ROWS, Next, Passes, Place};
 use super::launches::Pass;
 use super::refusal::{NAME, device_error};
+use super::states::StatePool;
 use crate::backend::batch::PrefixSharing;
 use crate::backend::sequence::BackendSession;
 use crate::codec::TextCodec;
@@ -49,20 +50,27 @@ impl<'b> GpuSession<'b> {
         let (kv_digest, adapters) = (kv_digest(adapters), executor.passes().lease(executor, adapters)?);
         let (blocks, long) = (&executor.pool.blocks, executor.angles.is_long(capacity));
         let key = |sharing| prefix_key(sharing, executor, long, kv_digest);
-        let taken = match prompt {
+        let pool = &executor.pool;
+        let state = pool.states.as_ref().map(StatePool::lease).transpose().map_err(no_state)?;
+        // States are those behind the last token: none is stored with a prefix.
+        let taken = match prompt.filter(|_| state.is_none()) {
             None => blocks.lease(capacity, executor).map(|lease| (lease, 0)),
             Some((prompt, sharing)) => {
                 blocks.lease_with_prefix(capacity, &key(sharing), prompt, sharing.min_tokens, executor)
             }
         };
         let (lease, len) = taken.map_err(no_room(format!("make a sequence of {capacity} tokens")))?;
-        let place = Place { id: executor.passes().next_sequence(), lease, long, adapters };
+        let place = Place { id: executor.passes().next_sequence(), lease, long, adapters, state };
         let (as_prompt, logits) = (len, Vec::new());
         Ok(Self { executor, codec, place, len, as_prompt, capacity, kv_digest, logits })
     }
 
     /// Stores those of the first `tokens`, the sequence's own, that were computed as a prompt.
+    /// Nothing in models whose layers keep a state.
     pub(super) fn keep_prefix(&self, tokens: &[TokenId], sharing: &PrefixSharing<'_>) {
+        if self.place.state.is_some() {
+            return;
+        }
         let tokens = &tokens[..tokens.len().min(self.as_prompt)];
         let key = prefix_key(sharing, self.executor, self.place.long, self.kv_digest);
         self.executor.pool.blocks.keep(&self.place.lease, &key, tokens, sharing.shared_tokens);
@@ -169,10 +177,20 @@ impl<'b> GpuSession<'b> {
                 return Ok(pass);
             }
             let list: Vec<&Dispatch> = pass.keys.iter().collect();
-            self.executor.gpu.run(&list).map_err(failed(action))?;
+            let run = self.executor.gpu.run(&list);
+            self.settle(run, action)?;
             self.prefilled(end);
             rest = later;
         }
+    }
+
+    /// Converts the result of a pass. A prompt that failed may have changed a state: the sequence
+    /// begins again then.
+    fn settle(&mut self, result: ruvllm_gpu::Result<()>, action: String) -> Result<()> {
+        if result.is_err() && self.place.state.is_some() {
+            (self.len, self.as_prompt) = (0, 0);
+        }
+        result.map_err(failed(action))
     }
 
     /// Appends checked prompt tokens without computing logits.
@@ -181,7 +199,8 @@ impl<'b> GpuSession<'b> {
         let mut passes = executor.passes();
         let pass = self.last_pass(&mut passes, tokens)?;
         let action = format!("compute positions {start}..{}", start + tokens.len());
-        executor.gpu.run(&pass.keys.iter().collect::<Vec<_>>()).map_err(failed(action))?;
+        let run = executor.gpu.run(&pass.keys.iter().collect::<Vec<_>>());
+        self.settle(run, action)?;
         self.prefilled(start + tokens.len());
         Ok(())
     }
@@ -206,8 +225,9 @@ impl<'b> GpuSession<'b> {
             logits.extend_from_slice(values);
         };
         let launches: Vec<&Dispatch> = pass.launches().collect();
-        passes.logits(executor, &pass, &launches, 1, copy).map_err(failed(action))?;
+        let copied = passes.logits(executor, &pass, &launches, 1, copy);
         drop(passes);
+        self.settle(copied, action)?;
         if let Some(cap) = executor.config.decoder.logits_soft_cap {
             soft_cap(&mut self.logits, cap);
         }
@@ -231,8 +251,10 @@ impl BackendSession for GpuSession<'_> {
         Ok(&self.logits)
     }
 
+    /// Layers with a state keep all tokens or none.
     fn truncate(&mut self, len: usize) -> Result<usize> {
-        let len = self.len.min(len);
+        let is_cut = len < self.len && self.place.state.is_some();
+        let len = if is_cut { 0 } else { self.len.min(len) };
         let action = || format!("go on behind {len} tokens");
         let unshared = self.executor.pool.blocks.unshare(&mut self.place.lease, len, self.executor);
         self.len = match unshared.map_err(no_room(action()))? {
@@ -302,6 +324,18 @@ fn no_room(action: String) -> impl FnOnce(usize) -> Error {
         backend: NAME.to_owned(),
         action,
         source: format!("the KV cache on the device has room for {room}; raise GpuOptions::kv_tokens").into(),
+    }
+}
+
+/// Error of a sequence for whose states there is no slot: `sequences` have all.
+fn no_state(sequences: usize) -> Error {
+    Error::Backend {
+        backend: NAME.to_owned(),
+        action: "make a sequence".to_owned(),
+        source: format!(
+            "the device has states for {sequences} sequences at a time; raise GpuOptions::sequences"
+        )
+        .into(),
     }
 }
 

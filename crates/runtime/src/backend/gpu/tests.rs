@@ -34,8 +34,9 @@ fn changed(sink: Option<f32>, blind: bool) -> Option<Changed> {
     let (mut weights, uploads) = DeviceWeights::allocate(&gpu, &model, None).expect("weights");
     uploads.write(&gpu).expect("weights");
     for layer in &mut weights.layers {
+        let layer = layer.attention.as_mut().expect("attention");
         layer.sinks = sink.map(|sink| gpu.upload(&vec![sink; config.n_heads]).expect("sinks"));
-        for part in layer.attention_output.parts.iter_mut().filter(|_| blind) {
+        for part in layer.output.parts.iter_mut().filter(|_| blind) {
             let (rows, cols) = (config.model_dim as u32, config.query_dim() as u32);
             let format = part.matrix.format();
             part.matrix.matrix = Matrix::zeroed(&gpu, format, rows, cols).expect("zeros");

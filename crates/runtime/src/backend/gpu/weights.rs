@@ -1,10 +1,11 @@
 //! Weights of a decoder on the device: matrices in the formats of the kernels, vectors in f32.
 
 use ruvllm_gpu::{Buffer, Gpu, Matrix, Memory};
-use ruvllm_models::{AttentionWeights, FeedForward, LayerWeights, Model, ModelConfig};
+use ruvllm_models::{AttentionWeights, FeedForward, LayerWeights, Linear, Mixer, Model, ModelConfig};
 
 use super::experts::DeviceExperts;
 use super::refusal::Refusal;
+use super::states::DeviceState;
 use super::uploads::{Part, Projection, Stored, Uploader, Uploads, WeightBytes};
 
 /// Weights of an `RMSNorm`, or with a bias of a layer norm.
@@ -32,16 +33,25 @@ pub(super) struct Network {
     pub(super) down: Projection,
 }
 
-/// One transformer layer.
+/// Attention over keys and values.
 #[derive(Debug)]
-pub(super) struct DeviceLayer {
-    pub(super) attention_norm: Option<Norm>,
-    /// Queries, keys and values.
+pub(super) struct DeviceAttention {
+    /// Queries, keys and values; behind each head's query its gate if attention is gated.
     pub(super) qkv: Projection,
     pub(super) head_norms: Option<HeadNorms>,
     /// Attention sinks of the query heads, `[heads]`.
     pub(super) sinks: Option<Buffer>,
-    pub(super) attention_output: Projection,
+    pub(super) output: Projection,
+}
+
+/// One transformer layer.
+#[derive(Debug)]
+pub(super) struct DeviceLayer {
+    /// Norm of the input of attention and of what has a state.
+    pub(super) attention_norm: Option<Norm>,
+    pub(super) attention: Option<DeviceAttention>,
+    /// In the place of attention, or beside it.
+    pub(super) state: Option<DeviceState>,
     /// Times the factor of what layers add to the residual stream.
     pub(super) attention_post_norm: Option<Buffer>,
     pub(super) ffn_norm: Option<Norm>,
@@ -141,8 +151,10 @@ impl DeviceWeights {
 impl DeviceLayer {
     /// Projections of every token.
     fn projections(&self) -> impl Iterator<Item = &Projection> {
+        let attention = self.attention.iter().flat_map(|attention| [&attention.qkv, &attention.output]);
+        let state = self.state.iter().flat_map(DeviceState::projections);
         let network = self.network.iter().flat_map(|network| [&network.gate_up, &network.down]);
-        [&self.qkv, &self.attention_output].into_iter().chain(network)
+        attention.chain(state).chain(network)
     }
 
     fn allocate<'m>(
@@ -152,10 +164,21 @@ impl DeviceLayer {
         layer: &'m LayerWeights,
     ) -> Result<Self, Refusal> {
         let name = |part: &str| format!("blk.{index}.{part}");
-        let [q, k, v, output] = ["attn_q", "attn_k", "attn_v", "attn_output"].map(name);
         let missing = |what| Refusal::Unsupported(format!("its layer {index} has no {what}"));
-        let attention = layer.mixer.attention().ok_or_else(|| missing("attention"))?;
-        let value = attention.value.as_ref().ok_or_else(|| missing("projection to values"))?;
+        let weights = match &layer.mixer {
+            Mixer::Parallel(both) => Some(&both.attention),
+            mixer => mixer.attention(),
+        };
+        let attention = weights
+            .map(|weights| {
+                let value = weights.value.as_ref().ok_or_else(|| missing("projection to values"))?;
+                DeviceAttention::allocate(uploader, config, &name, (weights, value))
+            })
+            .transpose()?;
+        let state = DeviceState::allocate(uploader, config, &name, &layer.mixer)?;
+        if attention.is_none() && state.is_none() {
+            return Err(missing("attention"));
+        }
         let scale = config.decoder.residual_scale;
         let post_norm = |norm: &Option<Vec<f32>>| {
             norm.as_ref().map(|norm| norm.iter().map(|weight| weight * scale).collect::<Vec<f32>>())
@@ -167,10 +190,8 @@ impl DeviceLayer {
         }
         Ok(Self {
             attention_norm: norm(uploader, &layer.attention_norm, &layer.attention_norm_bias)?,
-            qkv: uploader.projection(&[(&q, &attention.query), (&k, &attention.key), (&v, value)])?,
-            head_norms: head_norms(uploader, config, attention)?,
-            sinks: uploader.optional(attention.sinks.as_deref())?,
-            attention_output: uploader.projection(&[(&output, &attention.output)])?,
+            attention,
+            state,
             attention_post_norm: uploader.optional(post_norm(&layer.attention_post_norm).as_deref())?,
             ffn_norm: norm(uploader, &layer.ffn_norm, &layer.ffn_norm_bias)?,
             network: network
@@ -183,6 +204,23 @@ impl DeviceLayer {
                 _ => None,
             },
             ffn_post_norm: uploader.optional(post_norm(&layer.ffn_post_norm).as_deref())?,
+        })
+    }
+}
+
+impl DeviceAttention {
+    fn allocate<'m>(
+        uploader: &mut Uploader<'_, 'm>,
+        config: &ModelConfig,
+        name: &dyn Fn(&str) -> String,
+        (weights, value): (&'m AttentionWeights, &'m Linear),
+    ) -> Result<Self, Refusal> {
+        let [q, k, v, output] = ["attn_q", "attn_k", "attn_v", "attn_output"].map(name);
+        Ok(Self {
+            qkv: uploader.projection(&[(&q, &weights.query), (&k, &weights.key), (&v, value)])?,
+            head_norms: head_norms(uploader, config, weights)?,
+            sinks: uploader.optional(weights.sinks.as_deref())?,
+            output: uploader.projection(&[(&output, &weights.output)])?,
         })
     }
 }

@@ -22,6 +22,7 @@ use super::largest::Prepared;
 use super::launches::{Operands, Parts, Pass, Phase, attention};
 use super::pool::{Angles, KvPool};
 use super::rows::Rows;
+use super::states::StateLease;
 use super::weights::DeviceWeights;
 
 /// Rows of the largest and the smallest prefill pass. Sizes are powers of two; padding rows fill
@@ -77,6 +78,8 @@ pub(super) struct Place {
     pub(super) long: bool,
     /// Adapters of all its tokens.
     pub(super) adapters: Leased,
+    /// Slots of its states, in models whose layers keep some.
+    pub(super) state: Option<StateLease>,
 }
 
 /// Size and kind of a pass.
@@ -168,7 +171,7 @@ impl Executor {
         let Ok(lease) = self.pool.blocks.lease(tokens, self) else { return Ok(()) };
         let mut passes = self.passes();
         let (long, adapters) = (self.angles.is_long(tokens), Leased::default());
-        let place = Place { id: passes.next_sequence(), lease, long, adapters };
+        let place = Place { id: passes.next_sequence(), lease, long, adapters, state: None };
         for (index, prompt) in PROMPTS.into_iter().enumerate() {
             let (rows, _) = passes.prefill_rows(self, 0, prompt);
             passes.pass(self, &[&place], Phase::Prefill, rows, 1)?;
@@ -262,6 +265,9 @@ impl Passes {
         gpu.write(&pass.rows.tokens, &padded(tokens.iter().copied(), 0, rows))?;
         self.note_write(rows);
         gpu.write(&pass.rows.kv.positions, &padded(positions.clone().map(|p| p as u32), 0, rows))?;
+        if let (Some(states), Some(state)) = (&pass.rows.states, &place.state) {
+            states.spans(true).write(gpu, &[Some(state.span(positions.clone(), 0))])?;
+        }
         let slots = positions.map(|position| place.lease.slot(position));
         gpu.write(&pass.rows.kv.slots, &padded(slots, executor.pool.unused_slot(), rows))?;
         let last = tokens.len() - 1;
@@ -297,6 +303,14 @@ impl Passes {
         let unused = executor.pool.unused_slot();
         let slot = |next: &Next<'_>| next.position.map_or(unused, |at| next.place.lease.slot(at));
         gpu.write(&pass.rows.kv.slots, &padded(batch.iter().map(slot), unused, rows))?;
+        if let Some(states) = &pass.rows.states {
+            // Rows without a position have no span: they leave the states as they are.
+            let span = |(row, next): (u32, &Next<'_>)| {
+                let (at, state) = (next.position?, next.place.state.as_ref()?);
+                Some(state.span(at..at + 1, row))
+            };
+            states.spans(false).write(gpu, &(0..).zip(batch).map(span).collect::<Vec<_>>())?;
+        }
         if let Some(Adapted { rows, .. }) = &pass.adapted {
             let lists: Vec<_> = places.iter().map(|place| place.adapters.list()).collect();
             rows.write(gpu, &lists)?;
