@@ -53,6 +53,7 @@ impl AttentionKernel {
             heads,
             kv_heads,
             head_dim,
+            values_from: None,
             format: KvFormat::F16,
             scale_bits,
             soft_cap_bits: None,
@@ -88,6 +89,17 @@ impl AttentionKernel {
         Self { window: Some(AttentionWindow::Chunk(tokens)), ..self }
     }
 
+    /// Takes the dimensions of the keys from `first` on as values.
+    #[must_use]
+    pub fn values_from(self, first: u32) -> Self {
+        Self { values_from: Some(first), ..self }
+    }
+
+    /// Values per head of the output.
+    pub fn value_dim(&self) -> u32 {
+        self.head_dim - self.values_from.unwrap_or(0).min(self.head_dim)
+    }
+
     /// Treats rows as queries of one sequence (prefill), with keys and values already written.
     #[must_use]
     pub fn one_sequence(self) -> Self {
@@ -109,7 +121,7 @@ impl AttentionKernel {
         match self.splits(tokens.into()) {
             0 | 1 if !(self.one_sequence && tokens > TILED_SPLIT_TOKENS) => 0,
             splits => {
-                let words = u64::from(self.heads) * u64::from(partial_words(self.head_dim));
+                let words = u64::from(self.heads) * u64::from(partial_words(self.value_dim()));
                 splits * u64::from(sequences) * words * 16
             }
         }
@@ -124,8 +136,9 @@ impl Gpu {
     /// tokens.
     ///
     /// `queries`: f32, `[sequences, heads, head_dim]`; `scratch`: at least
-    /// [`AttentionKernel::scratch_bytes`]; `out`: `[sequences, heads head_dim]`. The format of keys
-    /// and values is that of the blocks.
+    /// [`AttentionKernel::scratch_bytes`]; `out`: `[sequences, heads value_dim]`. The format of keys
+    /// and values is that of the blocks, which have no values with
+    /// [`AttentionKernel::values_from`].
     ///
     /// # Numerics
     /// With `A = scale max sum |q k|` over the visible tokens (plus 128 soft caps, and the
@@ -237,14 +250,15 @@ impl Gpu {
     ) -> Result<Vec<Dispatch>> {
         let Operands { queries, kv, sequences, scratch, out } = operands;
         let Sequences { positions, table } = sequences;
-        let &AttentionKernel { heads, head_dim, window, output, .. } = key;
+        let &AttentionKernel { heads, window, output, .. } = key;
+        let head_dim = key.value_dim();
         check_groups("splits and heads", grid.0)?;
         check_groups("tiles of rows", grid.1)?;
         let grid = (grid.0 as u32, grid.1 as u32);
         let (rows, tokens) = operands.check(key)?;
         let outputs = output_buffers(out, rows as u32, heads * head_dim)?;
-        let mut buffers =
-            [queries.rows, kv.keys(), kv.values(), positions, table].map(Buffer::clone).to_vec();
+        let inputs = [queries.rows, kv.keys()].into_iter().chain(kv.values()).chain([positions, table]);
+        let mut buffers: Vec<Buffer> = inputs.cloned().collect();
         let added = queries.sinks.cloned();
         if output != AttentionOutput::Partial {
             buffers.extend(outputs.into_iter().chain(added));
@@ -285,9 +299,9 @@ impl Operands<'_> {
         let tables = if kernel.one_sequence { 1 } else { rows };
         expect_multiple("bytes of the block table", tables * 16, table.len())?;
         if matches!(self.out, RowOutput::Quantized(_)) {
-            expect_multiple("head dimension of an output in 8 bits", 32, kernel.head_dim.into())?;
+            expect_multiple("head dimension of an output in 8 bits", 32, kernel.value_dim().into())?;
         }
-        self.kv.expect(kernel.kv_heads, kernel.head_dim)?;
+        self.kv.expect(kernel.kv_heads, kernel.head_dim, kernel.values_from.is_none())?;
         let width = u64::from(kernel.heads) * u64::from(kernel.head_dim);
         expect_size("bytes of the queries", rows * width * 4, self.queries.rows.len())?;
         if let Some(sinks) = self.queries.sinks {
@@ -318,6 +332,7 @@ impl TiledAttentionKernel {
     pub fn choose(kernel: AttentionKernel, rows: u32, target: Target) -> Option<Self> {
         let is_faster = target.cooperative == Some(16)
             && target.f16
+            && kernel.values_from.is_none()
             && kernel.head_dim.is_multiple_of(16)
             && kernel.head_dim <= FASTER_HEAD_DIM;
         if !is_faster {

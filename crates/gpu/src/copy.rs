@@ -30,10 +30,11 @@ impl Gpu {
         for (from, to) in layers {
             let block = from.block_bytes();
             expect_size("bytes of a block to copy to", block, to.block_bytes())?;
-            let planes = [(from.keys(), to.keys()), (from.values(), to.values())];
+            let values = from.values().zip(to.values());
+            let planes: Vec<_> = [(from.keys(), to.keys())].into_iter().chain(values).collect();
             for run in pairs.chunk_by(follows) {
                 let (first, n) = (run[0], run.len() as u64);
-                for (from, to) in planes {
+                for &(from, to) in &planes {
                     let (at, target) = (u64::from(first.0) * block, u64::from(first.1) * block);
                     let ends = [(from, at), (to, target)].map(|(buffer, at)| at + n * block <= buffer.len());
                     if ends != [true; 2] {

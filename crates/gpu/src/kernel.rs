@@ -4,6 +4,7 @@ use crate::expert_keys::{
     ExpertAffineKernel, ExpertStack, ExpertSumKernel, RouterKernel, RouterLogitsKernel, SortKernel,
 };
 use crate::kv_format::KvFormat;
+use crate::latent_key::{LatentKeysKernel, LatentQueriesKernel, PartNormKernel};
 use crate::low_rank_key::LowRankKernel;
 use crate::repack::Format;
 use crate::state_keys::StateKernel;
@@ -292,6 +293,9 @@ pub struct AttentionKernel {
     pub kv_heads: u32,
     /// Values per head.
     pub head_dim: u32,
+    /// Values are the dimensions of the keys from this one on, a multiple of 8 (latent attention);
+    /// `None`: blocks have values.
+    pub values_from: Option<u32>,
     /// Format of keys and values; [`Gpu::attention`](crate::Gpu::attention) sets that of the
     /// blocks.
     pub format: KvFormat,
@@ -380,6 +384,12 @@ pub enum Kernel {
     Rope(RopeKernel),
     /// RoPE and KV write.
     RopeKv(RopeKvKernel),
+    /// `RMSNorm` of a part of each row.
+    PartNorm(PartNormKernel),
+    /// Division of the queries of latent attention.
+    LatentQueries(LatentQueriesKernel),
+    /// Write of the keys of latent attention.
+    LatentKeys(LatentKeysKernel),
     /// Attention over paged keys and values.
     Attention(AttentionKernel),
     /// Attention of many queries of one sequence.
@@ -496,7 +506,8 @@ impl AttentionKernel {
         let (window, format) = (AttentionWindow::name(*window), self.format.suffix());
         let shape = format!("{heads}x{head_dim}_kv{kv_heads}{format}_h{own}{window}{table}");
         let sinks = sinks_name(self.sinks);
-        format!("{shape}_scale{scale_bits:x}{cap}{sinks}_{output}")
+        let values = self.values_from.map_or(String::new(), |first| format!("_values{first}"));
+        format!("{shape}{values}_scale{scale_bits:x}{cap}{sinks}_{output}")
     }
 }
 
@@ -537,6 +548,9 @@ impl Kernel {
                 let scaled = if k.scaled { "_scaled" } else { "" };
                 format!("{}_kv{}{}{scaled}", k.rope.name(), k.kv_heads, k.format.suffix())
             }
+            Self::PartNorm(k) => k.name(),
+            Self::LatentQueries(k) => k.name(),
+            Self::LatentKeys(k) => k.name(),
             Self::Attention(a) => format!("attention_{}", a.name()),
             Self::TiledAttention(t) => format!("tiled_attention_q{}_{}", t.queries, t.attention.name()),
             Self::MergeSplits(m) => {

@@ -17,13 +17,15 @@ use crate::wgsl::rope_kv_groups;
 /// Q8: `[blocks, kv_heads]` of signed bytes and scales: keys `[head_dim / 16, 32, 16]`, values
 /// `[32, head_dim]`; then in both the f16 scales of 32 dimensions, `[head_dim / 64 rounded up, 32,
 /// 2]`.
+///
+/// Blocks of latent attention have keys alone: values are a part of them.
 #[derive(Debug, Clone)]
 pub struct KvBlocks {
     format: KvFormat,
     kv_heads: u32,
     head_dim: u32,
     keys: Buffer,
-    values: Buffer,
+    values: Option<Buffer>,
 }
 
 impl KvBlocks {
@@ -48,12 +50,28 @@ impl KvBlocks {
         kv_heads: u32,
         head_dim: u32,
     ) -> Result<Self> {
+        let keys = Self::without_values(gpu, memory, format, blocks, kv_heads, head_dim)?;
+        Ok(Self { values: Some(gpu.zeroed_in(memory, keys.keys.len())?), ..keys })
+    }
+
+    /// Allocates blocks of keys alone, whose last dimensions are the values
+    /// ([`AttentionKernel::values_from`](crate::AttentionKernel::values_from)).
+    ///
+    /// # Errors
+    /// As [`KvBlocks::new_in`].
+    pub fn without_values(
+        gpu: &Gpu,
+        memory: Memory,
+        format: KvFormat,
+        blocks: u32,
+        kv_heads: u32,
+        head_dim: u32,
+    ) -> Result<Self> {
         format.expect_head_dim(head_dim)?;
         expect_multiple("KV blocks", 1, blocks.into())?;
         expect_multiple("KV heads", 1, kv_heads.into())?;
         let bytes = u64::from(blocks) * u64::from(kv_heads) * format.plane_bytes(head_dim);
-        let (keys, values) = (gpu.zeroed_in(memory, bytes)?, gpu.zeroed_in(memory, bytes)?);
-        Ok(Self { format, kv_heads, head_dim, keys, values })
+        Ok(Self { format, kv_heads, head_dim, keys: gpu.zeroed_in(memory, bytes)?, values: None })
     }
 
     /// Bytes of the keys, and of the values, of a block.
@@ -71,13 +89,19 @@ impl KvBlocks {
         &self.keys
     }
 
-    /// Values of all blocks.
-    pub fn values(&self) -> &Buffer {
-        &self.values
+    /// Values of all blocks, if they are not a part of the keys.
+    pub fn values(&self) -> Option<&Buffer> {
+        self.values.as_ref()
     }
 
-    pub(crate) fn expect(&self, kv_heads: u32, head_dim: u32) -> Result<()> {
+    /// Bytes of keys and values.
+    pub fn bytes(&self) -> u64 {
+        self.keys.len() + self.values.as_ref().map_or(0, Buffer::len)
+    }
+
+    pub(crate) fn expect(&self, kv_heads: u32, head_dim: u32, has_values: bool) -> Result<()> {
         expect_size("KV heads of the blocks", kv_heads.into(), self.kv_heads.into())?;
+        expect_size("planes of values of the blocks", has_values.into(), self.values.is_some().into())?;
         expect_size("head dimension of the blocks", head_dim.into(), self.head_dim.into())
     }
 }
@@ -103,6 +127,18 @@ pub struct PositionTables<'a> {
 impl<'a> From<&'a Buffer> for PositionTables<'a> {
     fn from(angles: &'a Buffer) -> Self {
         Self { angles, factors: None }
+    }
+}
+
+impl PositionTables<'_> {
+    /// Fails unless factors are as many as angles.
+    pub(crate) fn check(&self, rotary_dim: u32) -> Result<()> {
+        let row = u64::from(rotary_dim) * 4;
+        expect_multiple("bytes of the angles", row, self.angles.len())?;
+        match self.factors {
+            Some(factors) => expect_size("bytes of the factors", self.angles.len() / row * 4, factors.len()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -133,8 +169,8 @@ impl Gpu {
         queries: &Buffer,
     ) -> Result<Dispatch> {
         let KvRows { positions, slots } = rows;
-        let PositionTables { angles, factors } = tables.into();
-        let key = RopeKvKernel { format: kv.format, scaled: factors.is_some(), ..key };
+        let tables = tables.into();
+        let key = RopeKvKernel { format: kv.format, scaled: tables.factors.is_some(), ..key };
         let kernel = Kernel::RopeKv(key);
         kernel.check(self.info())?;
         expect_multiple("bytes of positions", 4, positions.len())?;
@@ -145,14 +181,10 @@ impl Gpu {
         expect_size("bytes of the rows", row(rope.heads + 2 * key.kv_heads), qkv.len())?;
         expect_size("bytes of the queries", row(rope.heads), queries.len())?;
         expect_size("bytes of the slots", positions.len(), slots.len())?;
-        expect_multiple("bytes of the angles", u64::from(rope.rotary_dim) * 4, angles.len())?;
-        kv.expect(key.kv_heads, rope.head_dim)?;
-        let mut buffers = [qkv, angles, positions, slots, queries, &kv.keys, &kv.values].to_vec();
-        if let Some(factors) = factors {
-            let covered = angles.len() / (u64::from(rope.rotary_dim) * 4);
-            expect_size("bytes of the factors", covered * 4, factors.len())?;
-            buffers.push(factors);
-        }
+        tables.check(rope.rotary_dim)?;
+        kv.expect(key.kv_heads, rope.head_dim, true)?;
+        let mut buffers = [qkv, tables.angles, positions, slots, queries, &kv.keys].to_vec();
+        buffers.extend(kv.values().into_iter().chain(tables.factors));
         let buffers = buffers.into_iter().cloned().collect();
         self.prepare(&kernel, buffers, (rope_kv_groups(&key), rows as u32))
     }

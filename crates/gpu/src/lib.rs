@@ -13,6 +13,7 @@
 //!   ├── Matrix      weights, repacked at upload; product and gemm with Activations, gather
 //!   ├── LowRank     LoRA factors in slots, added to products of rows with lists of slots
 //!   ├── KvBlocks    paged keys and values in F16 or Q8; rope_kv, attention
+//!   ├── latent      part_norm, latent_queries, latent_keys: latent attention
 //!   ├── experts     route, sort_pairs, ExpertMatrix: product and gemm by expert, expert_sum
 //!   ├── states      convolve, delta_rule, selective_scan over Spans of rows; gate, split_gates
 //!   ├── rows        quantize, rms_norm, layer_norm, head_norm, gated, add, rope, argmax, largest
@@ -50,6 +51,8 @@ mod kernel;
 mod kv;
 mod kv_format;
 mod largest;
+mod latent;
+mod latent_key;
 mod limits;
 mod low_rank;
 mod low_rank_key;
@@ -89,6 +92,7 @@ pub use kernel::{
 };
 pub use kv::{KvBlocks, KvRows, PositionTables};
 pub use kv_format::{KV_BLOCK_TOKENS, KvFormat};
+pub use latent_key::{LatentKeysKernel, LatentQueriesKernel, PartNormKernel};
 pub use low_rank::{LowRank, LowRankExpansion, LowRankRows, NO_SLOT};
 pub use low_rank_key::{LowRankKernel, LowRankRoom, LowRankStep, MAX_TERMS};
 pub use matrix::{Activations, Matrix};

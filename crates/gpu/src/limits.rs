@@ -10,6 +10,7 @@ use crate::kernel::{
     AttentionKernel, AttentionOutput, CooperativeKernel, GemmKernel, Kernel, MAX_BATCH, MAX_PRODUCT_ROWS,
     Product, RopeKernel, Target, TiledAttentionKernel,
 };
+use crate::latent_key::{LatentKeysKernel, LatentQueriesKernel};
 use crate::low_rank_key::{LowRankKernel, LowRankStep, check_room, check_terms};
 use crate::repack::Format;
 use crate::wgsl;
@@ -48,6 +49,13 @@ impl Kernel {
                 k.format.expect_head_dim(k.rope.head_dim)?;
                 expect_multiple("KV heads", 1, k.kv_heads.into())
             }
+            Self::PartNorm(k) => {
+                check_part(k.cols, 0, k.width)?;
+                check_part(k.cols, 0, k.padded)?;
+                expect_multiple("columns", 1, k.cols.into())
+            }
+            Self::LatentQueries(k) => check_latent_queries(k),
+            Self::LatentKeys(k) => check_latent_keys(k, info),
             Self::Attention(a) => check_attention(a, info),
             Self::TiledAttention(t) => check_tiled(t, info),
             Self::MergeSplits(m) => {
@@ -179,6 +187,34 @@ fn check_rope(r: &RopeKernel) -> Result<()> {
     Ok(())
 }
 
+fn check_latent_queries(k: &LatentQueriesKernel) -> Result<()> {
+    expect_multiple("rotary dimension", 2, k.rotary.into())?;
+    expect_multiple("unrotated dimensions", 1, k.still.into())?;
+    check_part(k.still, 0, k.padded)?;
+    let queries = u64::from(k.heads) * u64::from(k.still + k.rotary);
+    if (1..=u64::from(k.width)).contains(&queries) {
+        return Ok(());
+    }
+    let expected = format!("1 to {}", k.width);
+    Err(Error::Shape { what: "values of the queries of a row", expected, found: queries })
+}
+
+fn check_latent_keys(k: &LatentKeysKernel, info: &AdapterInfo) -> Result<()> {
+    expect_multiple("rotary dimension", 2, k.rotary.into())?;
+    expect_multiple("width of the latent", 1, k.rank.into())?;
+    check_part(k.head_dim(), k.first, k.width)?;
+    k.format.expect_head_dim(k.head_dim())?;
+    let bytes = wgsl::latent_key_bytes(k);
+    if bytes <= info.workgroup_memory {
+        return Ok(());
+    }
+    let expected = format!("at most {}", info.workgroup_memory);
+    Err(Error::Shape { what: "bytes of workgroup memory of a key", expected, found: bytes.into() })
+}
+
+/// Largest head dimension of values, and of keys without values.
+const MAX_HEAD_DIM: (u32, u32) = (512, 1024);
+
 fn check_attention(a: &AttentionKernel, info: &AdapterInfo) -> Result<()> {
     expect_multiple("KV heads", 1, a.kv_heads.into())?;
     expect_multiple("query heads", a.kv_heads.into(), a.heads.into())?;
@@ -186,15 +222,21 @@ fn check_attention(a: &AttentionKernel, info: &AdapterInfo) -> Result<()> {
     expect_multiple("query heads per KV head", own.max(1).into(), (a.heads / a.kv_heads).into())?;
     expect_multiple("query heads of a workgroup", 1, own.into())?;
     a.format.expect_head_dim(a.head_dim)?;
+    if let Some(first) = a.values_from {
+        expect_multiple("first dimension of the values", 8, first.into())?;
+        check_part(8, first, a.head_dim)?;
+    }
     if a.output == AttentionOutput::Quantized {
-        expect_multiple("head dimension", 32, a.head_dim.into())?;
+        expect_multiple("head dimension", 32, a.value_dim().into())?;
     }
     expect_multiple("window", 1, a.window.map_or(1, AttentionWindow::tokens).into())?;
     let bytes = wgsl::attention_workgroup_bytes(a);
-    if a.head_dim <= 512 && bytes <= info.workgroup_memory {
+    let (values, keys) = MAX_HEAD_DIM;
+    if a.value_dim() <= values && a.head_dim <= keys && bytes <= info.workgroup_memory {
         return Ok(());
     }
-    let expected = format!("at most 512, with at most {} bytes of workgroup memory", info.workgroup_memory);
+    let expected =
+        format!("at most {values}, with at most {} bytes of workgroup memory", info.workgroup_memory);
     Err(Error::Shape { what: "head dimension", expected, found: a.head_dim.into() })
 }
 
@@ -213,6 +255,7 @@ fn check_tiled(t: &TiledAttentionKernel, info: &AdapterInfo) -> Result<()> {
         && own > 0
         && t.queries.is_multiple_of(own)
         && a.one_sequence
+        && a.values_from.is_none()
         && a.head_dim <= wgsl::TILED_HEAD_DIM
         && t.queries / 16 * subgroup <= info.max_threads
         && wgsl::tiled_bytes(t, target) <= info.workgroup_memory;

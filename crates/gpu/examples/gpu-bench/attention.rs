@@ -199,6 +199,6 @@ pub(crate) fn random_blocks(
         (0..1_u32 << 20).map(|i| (i.wrapping_mul(0x9e37_79b9) & 0x83ff_83ff) | 0x2000_2000).collect();
     let fill = |buffer: &Buffer| gpu.fill(buffer, &noise);
     fill(kv.keys())?;
-    fill(kv.values())?;
+    kv.values().map(fill).transpose()?;
     Ok(kv)
 }

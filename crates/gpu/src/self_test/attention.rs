@@ -11,15 +11,18 @@ use crate::gpu::Gpu;
 use crate::kernel::{AttentionKernel, Kernel, RopeLayout, TiledAttentionKernel};
 use crate::kv::KvBlocks;
 use crate::kv_format::KvFormat;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Memory};
 use crate::reference::Random;
 use crate::rows::{Quantized, RowOutput};
 
 pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     for format in KvFormat::ALL {
         // One, two and many splits.
-        let blocks = [8, 16, 4 * random.range(5, 12) as usize][random.range(0, 2) as usize];
-        let case = Case::new(random, format, blocks);
+        let mut blocks = || [8, 16, 4 * random.range(5, 12) as usize][random.range(0, 2) as usize];
+        let (room, latent_room) = (blocks(), blocks());
+        let case = Case::with_values_of_keys(random, format, latent_room);
+        attention(gpu, random, report, &case)?;
+        let case = Case::new(random, format, room);
         attention(gpu, random, report, &case)?;
         tiled(gpu, random, report, case)?;
         let layout = [RopeLayout::Halves, RopeLayout::Interleaved][random.range(0, 1) as usize];
@@ -51,6 +54,24 @@ impl Case {
         // The last two in F16 alone.
         let dims = if format == KvFormat::F16 { 7 } else { 5 };
         let head_dim = [32, 64, 96, 128, 160, 256, 16, 24][random.range(0, dims) as usize];
+        Self::with_heads(random, (format, room), (kv_heads, group, head_dim))
+    }
+
+    /// Keys whose last dimensions are the values.
+    fn with_values_of_keys(random: &mut Random, format: KvFormat, room: usize) -> Self {
+        let unit = format.head_dim_multiple();
+        let head_dim = [576, unit * random.range(1, 200 / unit).max(2)][random.range(0, 1) as usize];
+        let group = [1, 2, 4, 16][random.range(0, 3) as usize];
+        let case = Self::with_heads(random, (format, room), (1, group, head_dim));
+        let first = (8 * random.range(1, head_dim / 8 - 1)).max((head_dim - 512.min(head_dim)).max(8));
+        Self { key: case.key.values_from(first), values: case.keys.clone(), ..case }
+    }
+
+    fn with_heads(
+        random: &mut Random,
+        (format, room): (KvFormat, usize),
+        (kv_heads, group, head_dim): (u32, u32, u32),
+    ) -> Self {
         let mut key =
             AttentionKernel { format, ..AttentionKernel::new(group * kv_heads, kv_heads, head_dim) };
         if random.range(0, 1) == 0 {
@@ -84,7 +105,17 @@ impl Case {
 
     /// Part of a check's name.
     fn of_sinks(&self) -> &'static str {
-        if self.sinks.is_some() { ", sinks" } else { "" }
+        match (self.key.values_from, &self.sinks) {
+            (None, None) => "",
+            (None, Some(_)) => ", sinks",
+            (Some(_), None) => ", values of keys",
+            (Some(_), Some(_)) => ", values of keys, sinks",
+        }
+    }
+
+    /// Values of a row of the output.
+    fn width(&self) -> usize {
+        (self.key.heads * self.key.value_dim()) as usize
     }
 
     /// Sinks on the device.
@@ -126,9 +157,16 @@ impl Case {
                 }
             }
         }
-        let kv = KvBlocks::new(gpu, format, pool as u32, kv_heads, head_dim)?;
+        let kv = match self.key.values_from {
+            None => KvBlocks::new(gpu, format, pool as u32, kv_heads, head_dim)?,
+            Some(_) => {
+                KvBlocks::without_values(gpu, Memory::Device, format, pool as u32, kv_heads, head_dim)?
+            }
+        };
         gpu.write(kv.keys(), &keys)?;
-        gpu.write(kv.values(), &values)?;
+        if let Some(own) = kv.values() {
+            gpu.write(own, &values)?;
+        }
         let positions: Vec<u32> = chosen.iter().map(|&sequence| self.positions[sequence]).collect();
         Ok((kv, Sequences { positions: gpu.upload(&positions)?, table: gpu.upload(&table)? }))
     }
@@ -215,7 +253,7 @@ impl Case {
             } else {
                 ((sum + n / 64.0 + 64.0) * EPSILON, sink.map_or(0.0, |_| 0.5_f64.powi(114)), 0.0)
             };
-            for d in 0..dim {
+            for d in self.key.values_from.unwrap_or(0) as usize..dim {
                 let value = |token| f64::from(self.values[sequence].values[at(token) + d]);
                 let terms =
                     || weights.iter().zip(tokens.clone()).map(move |(w, token)| w / total * value(token));
@@ -230,15 +268,15 @@ impl Case {
 
 fn attention(gpu: &Gpu, random: &mut Random, report: &mut Report, case: &Case) -> Result<()> {
     let AttentionKernel { heads, kv_heads, head_dim, window, format, .. } = case.key;
-    let width = heads * head_dim;
+    let width = case.width();
     let text = format!(
-        "{heads} heads of {head_dim}, {kv_heads} KV heads, positions {:?}, window {window:?}",
-        case.positions
+        "{heads} heads of {head_dim}, {kv_heads} KV heads, positions {:?}, window {window:?}, values from {:?}",
+        case.positions, case.key.values_from
     );
     let splits = if case.room == 8 { ", one split" } else { "" };
     let name = format!("attention{splits}{}{}", of_format(format), case.of_sinks());
     let all: Vec<usize> = (0..case.positions.len()).collect();
-    let out = poisoned(gpu, all.len() * width as usize)?;
+    let out = poisoned(gpu, all.len() * width)?;
     case.run(gpu, random, &all, case.room, &out.clone().into())?;
     let found: Vec<f32> = gpu.download(&out)?;
     let (exact, bounds) = case.exact(false);
@@ -246,17 +284,17 @@ fn attention(gpu: &Gpu, random: &mut Random, report: &mut Report, case: &Case) -
 
     // Other blocks, more room in the table, no neighbours.
     let sequence = random.range(0, all.len() as u32 - 1) as usize;
-    let out = poisoned(gpu, width as usize)?;
+    let out = poisoned(gpu, width)?;
     case.run(gpu, random, &[sequence], case.room + 4, &out.clone().into())?;
     let alone: Vec<f32> = gpu.download(&out)?;
-    let equal = same_bits(&alone, &found[sequence * width as usize..][..width as usize]);
+    let equal = same_bits(&alone, &found[sequence * width..][..width]);
     report.add_equal(format!("{name}: sequence alone"), &text, equal);
 
     one_sequence(gpu, random, report, case, &found)?;
-    if head_dim % 32 != 0 {
+    if !case.key.value_dim().is_multiple_of(32) {
         return Ok(());
     }
-    let quantized = Quantized::new(gpu, all.len() as u32, width)?;
+    let quantized = Quantized::new(gpu, all.len() as u32, width as u32)?;
     case.run(gpu, random, &all, case.room, &quantized.clone().into())?;
     check_quantized(gpu, report, &format!("{name} to 8 bits"), &quantized, &found)
 }
@@ -269,12 +307,12 @@ fn one_sequence(
     case: &Case,
     found: &[f32],
 ) -> Result<()> {
-    let width = (case.key.heads * case.key.head_dim) as usize;
+    let (width, query) = (case.width(), (case.key.heads * case.key.head_dim) as usize);
     let (kv, Sequences { table, .. }) = case.upload(gpu, random, &[0], case.room)?;
     let last = case.positions[0];
     // The last query, an earlier one whose window has begun, and the last one again.
     let positions = [last, random.range(case.begin(0) as u32, last), last];
-    let queries = gpu.upload(&case.queries[..width].repeat(3))?;
+    let queries = gpu.upload(&case.queries[..query].repeat(3))?;
     let key = case.key.one_sequence();
     let sequences = Sequences { positions: gpu.upload(&positions)?, table };
     let bytes = key.scratch_bytes(3, (case.room * BLOCK) as u32);

@@ -128,7 +128,7 @@ impl Layout {
     }
 
     /// All values of the blocks, `[slots, kv_heads, head_dim]`.
-    fn values(&self, bytes: &[u8], role: Role) -> Vec<f32> {
+    pub(super) fn values(&self, bytes: &[u8], role: Role) -> Vec<f32> {
         let slots = bytes.len() / self.head_bytes() / self.kv_heads * BLOCK;
         let heads = (0..slots).flat_map(|slot| (0..self.kv_heads).map(move |head| (slot, head)));
         heads
@@ -138,7 +138,7 @@ impl Layout {
     }
 
     /// Largest error of a stored value, of which the row that is stored has errors already.
-    fn error(&self, exact: &[f64], bounds: &[f64], d: usize) -> f64 {
+    pub(super) fn error(&self, exact: &[f64], bounds: &[f64], d: usize) -> f64 {
         match self.format {
             KvFormat::F16 => bounds[d] + exact[d].abs() / 1024.0 + 6e-8,
             KvFormat::Q8 => {
@@ -154,14 +154,14 @@ impl Layout {
 
 /// Expected values, and their bounds.
 #[derive(Debug, Default)]
-struct Expected {
-    exact: Vec<f64>,
-    bounds: Vec<f64>,
+pub(super) struct Expected {
+    pub(super) exact: Vec<f64>,
+    pub(super) bounds: Vec<f64>,
 }
 
 impl Expected {
     /// Values that must not change.
-    fn unchanged(values: Vec<f32>) -> Self {
+    pub(super) fn unchanged(values: Vec<f32>) -> Self {
         let exact: Vec<f64> = values.into_iter().map(f64::from).collect();
         Self { bounds: vec![0.0; exact.len()], exact }
     }
@@ -247,10 +247,11 @@ pub(super) fn rope_kv(
     let kv = KvBlocks::new(gpu, format, 3, kv_heads, rope.head_dim)?;
     let untouched = f16::from_f32(-7.0).to_bits();
     gpu.fill(kv.keys(), &[untouched; 2])?;
-    gpu.fill(kv.values(), &[untouched; 2])?;
+    let values = kv.values().expect("blocks have values");
+    gpu.fill(values, &[untouched; 2])?;
     let blocks = || -> Result<[Vec<f32>; 2]> {
         let keys = places.values(&gpu.download(kv.keys())?, Role::Keys);
-        Ok([keys, places.values(&gpu.download(kv.values())?, Role::Values)])
+        Ok([keys, places.values(&gpu.download(values)?, Role::Values)])
     };
     let before = blocks()?;
     let queries = poisoned(gpu, rows * rope.heads as usize * places.dim)?;

@@ -7,6 +7,7 @@
 mod attention;
 mod experts;
 mod kv;
+mod latent;
 mod low_rank;
 mod products;
 mod rows;
@@ -87,6 +88,7 @@ pub fn run(gpu: &Gpu, seed: u64, rounds: usize) -> Result<Vec<Check>> {
         products::check(gpu, &mut random, &mut report)?;
         rows::check(gpu, &mut random, &mut report)?;
         attention::check(gpu, &mut random, &mut report)?;
+        latent::check(gpu, &mut random, &mut report)?;
         experts::check(gpu, &mut random, &mut report)?;
         low_rank::check(gpu, &mut random, &mut report)?;
         states::check(gpu, &mut random, &mut report)?;

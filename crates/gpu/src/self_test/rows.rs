@@ -140,7 +140,7 @@ fn centered(x: &[f32], (weight, bias): (&[f32], &[f32]), eps: f32) -> (Vec<f64>,
     (exact, bounds)
 }
 
-fn normalized(x: &[f32], weight: &[f32], eps: f32) -> Vec<f64> {
+pub(super) fn normalized(x: &[f32], weight: &[f32], eps: f32) -> Vec<f64> {
     let mut exact = Vec::with_capacity(x.len());
     for row in x.chunks_exact(weight.len()) {
         let squares: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();

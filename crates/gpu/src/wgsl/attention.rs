@@ -67,23 +67,25 @@ struct Emitter<'a> {
     output: Output,
     /// Query heads of a workgroup.
     heads: u32,
-    /// 8-value words of a head.
+    /// 8-value words of a key.
     words: u32,
+    /// 8-value words of a value.
+    value_words: u32,
     /// Threads that share a word of the values.
     lanes: u32,
 }
 
 pub(super) fn attention(code: &mut Code, a: &AttentionKernel, target: Target) {
-    let words = a.head_dim / 8;
+    let (words, value_words) = (a.head_dim / 8, a.value_dim() / 8);
     let output = Output {
-        cols: a.heads * a.head_dim,
+        cols: a.heads * a.value_dim(),
         quantize: a.output == AttentionOutput::Quantized,
         threads: THREADS,
         target,
     };
-    let fitting = THREADS / words;
+    let fitting = THREADS / value_words;
     let lanes = 1 << fitting.ilog2();
-    let mut e = Emitter { code, a, output, heads: a.workgroup_heads.unwrap_or(1), words, lanes };
+    let mut e = Emitter { code, a, output, heads: a.workgroup_heads.unwrap_or(1), words, value_words, lanes };
     e.head();
     e.entry();
     e.first_values();
@@ -102,16 +104,20 @@ impl Emitter<'_> {
         let (heads, code) = (self.heads, &mut *self.code);
         code.binding(0, "read", "queries", "vec4<f32>");
         code.binding(1, "read", "keys", "vec4<u32>");
-        let eight = if self.a.format == KvFormat::Q8 { "vec2<u32>" } else { "vec4<u32>" };
-        code.binding(2, "read", "values", eight); // of 8 values
-        code.binding(3, "read", "positions", "u32");
-        code.binding(4, "read", "table", "u32");
+        let mut next = 2;
+        if self.a.values_from.is_none() {
+            let eight = if self.a.format == KvFormat::Q8 { "vec2<u32>" } else { "vec4<u32>" };
+            code.binding(next, "read", "values", eight); // of 8 values
+            next += 1;
+        }
+        code.binding(next, "read", "positions", "u32");
+        code.binding(next + 1, "read", "table", "u32");
         if self.a.output == AttentionOutput::Partial {
-            code.binding(5, "read_write", "partial", "vec4<f32>");
+            code.binding(next + 2, "read_write", "partial", "vec4<f32>");
         } else {
-            self.output.declare(code, 5);
+            self.output.declare(code, next + 2);
             if self.a.sinks {
-                sinks::declare(code, 5 + self.output.bindings());
+                sinks::declare(code, next + 2 + self.output.bindings());
             }
         }
         code.line(format!(
@@ -139,13 +145,23 @@ impl Emitter<'_> {
             "fn first_key(pages: u32, kv_head: u32, token: u32) -> u32 {{
             let block = table[pages + token / {KV_BLOCK_TOKENS}u] * {kv_heads}u + kv_head;
             return block * {}u + token % {KV_BLOCK_TOKENS}u;
-            }}
-            fn value_word(pages: u32, kv_head: u32, token: u32, word: u32) -> vec4<u32> {{
-            let block = table[pages + token / {KV_BLOCK_TOKENS}u] * {kv_heads}u + kv_head;
-            return values[(block * {KV_BLOCK_TOKENS}u + token % {KV_BLOCK_TOKENS}u) * {words}u + word];
             }}",
             words * KV_BLOCK_TOKENS
         ));
+        self.code.line(match self.a.values_from {
+            Some(first) => format!(
+                "fn value_word(pages: u32, kv_head: u32, token: u32, word: u32) -> vec4<u32> {{
+                return keys[first_key(pages, kv_head, token) + (word + {}u) * {KV_BLOCK_TOKENS}u];
+                }}",
+                first / 8
+            ),
+            None => format!(
+                "fn value_word(pages: u32, kv_head: u32, token: u32, word: u32) -> vec4<u32> {{
+                let block = table[pages + token / {KV_BLOCK_TOKENS}u] * {kv_heads}u + kv_head;
+                return values[(block * {KV_BLOCK_TOKENS}u + token % {KV_BLOCK_TOKENS}u) * {words}u + word];
+                }}"
+            ),
+        });
     }
 
     /// The same in Q8. A word of 8 values comes with the scales of its 64 dimensions.
@@ -160,16 +176,31 @@ impl Emitter<'_> {
             let block = table[pages + token / {KV_BLOCK_TOKENS}u] * {kv_heads}u + kv_head;
             return block * {plane}u;
             }}
-            fn value_word(pages: u32, kv_head: u32, token: u32, word: u32) -> vec3<u32> {{
-            let first = 2u * plane(pages, kv_head, token);
-            let at = token % {KV_BLOCK_TOKENS}u;
-            let pair = {scales}u + word / 8u * {half_block}u;
-            return vec3<u32>(values[first + at * {words}u + word], values[first + pair + at / 2u][at % 2u]);
-            }}",
+            fn value_word(pages: u32, kv_head: u32, token: u32, word: u32) -> vec3<u32> {{",
             plane = quants + format.scale_words(dim),
-            scales = 2 * quants,
-            half_block = KV_BLOCK_TOKENS / 2
         ));
+        self.code.line(match self.a.values_from {
+            Some(first) => format!(
+                "let first = plane(pages, kv_head, token);
+                let at = token % {KV_BLOCK_TOKENS}u;
+                let place = word + {}u;
+                let two = keys[first + place / 2u * {KV_BLOCK_TOKENS}u + at];
+                let scales = keys[first + {quants}u + place / 8u * {quarter}u + at / 4u][at % 4u];
+                return vec3<u32>(select(two.xy, two.zw, place % 2u == 1u), scales);
+                }}",
+                first / 8,
+                quarter = KV_BLOCK_TOKENS / 4
+            ),
+            None => format!(
+                "let first = 2u * plane(pages, kv_head, token);
+                let at = token % {KV_BLOCK_TOKENS}u;
+                let pair = {scales}u + word / 8u * {half_block}u;
+                return vec3<u32>(values[first + at * {words}u + word], values[first + pair + at / 2u][at % 2u]);
+                }}",
+                scales = 2 * quants,
+                half_block = KV_BLOCK_TOKENS / 2
+            ),
+        });
     }
 
     fn entry(&mut self) {
@@ -374,12 +405,14 @@ impl Emitter<'_> {
 
     /// Loads the first words of the values early, while scores are computed.
     fn first_values(&mut self) {
-        let words = self.words;
+        let words = self.value_words;
         self.code.line(format!(
             "let word8 = thread % {words}u;\nlet lane = thread / {words}u;\nvar first = lane;"
         ));
         if self.a.format == KvFormat::Q8 {
-            self.code.line("let half = word8 / 4u % 2u * 16u; // of a word of two scales");
+            let first = self.a.values_from.unwrap_or(0) / 8;
+            self.code
+                .line(format!("let half = (word8 + {first}u) / 4u % 2u * 16u; // of a word of two scales"));
         }
         for u in 0..self.value_unroll() {
             self.code.line(format!("var v{u} = {};", self.value(u)));
@@ -437,7 +470,7 @@ impl Emitter<'_> {
 
     /// Adds the lanes of a head and stores the result.
     fn reduce(&mut self, h: u32) {
-        let (words, partial) = (self.words * 2, partial_words(self.a.head_dim));
+        let (words, partial) = (self.value_words * 2, partial_words(self.a.value_dim()));
         self.code.line(format!(
             "workgroupBarrier();
             lanes[2u * thread] = a{h};

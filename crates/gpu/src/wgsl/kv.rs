@@ -36,29 +36,29 @@ pub(super) fn rope_kv(code: &mut Code, k: &RopeKvKernel) {
     if k.scaled {
         code.binding(7, "read", "factors", "f32");
     }
-    rotation(code, k);
+    rotation(code, (k.rope.rotary_dim, k.rope.layout), "qkv");
     match k.format {
         KvFormat::F16 => f16(code, k),
         KvFormat::Q8 => q8(code, k),
     }
 }
 
-/// A function for a dimension of a head after RoPE.
-fn rotation(code: &mut Code, k: &RopeKvKernel) {
-    let half = k.rope.rotary_dim / 2;
-    let (pair, first, distance, second) = match k.rope.layout {
+/// A function for a dimension of a head of the buffer `x` after RoPE.
+pub(super) fn rotation(code: &mut Code, (rotary_dim, layout): (u32, RopeLayout), x: &str) {
+    let half = rotary_dim / 2;
+    let (pair, first, distance, second) = match layout {
         RopeLayout::Halves => (format!("d % {half}u"), "pair", half, format!("d >= {half}u")),
         RopeLayout::Interleaved => ("d / 2u".to_owned(), "2u * pair", 1, "(d & 1u) == 1u".to_owned()),
     };
     code.line(format!(
         "fn rotated(head: u32, d: u32, position: u32) -> f32 {{
         if (d >= {rotary}u) {{
-        return qkv[head + d];
+        return {x}[head + d];
         }}
         let pair = {pair};
         let turn = angles[position * {half}u + pair]; // cosine, sine
-        let a = qkv[head + {first}];
-        let b = qkv[head + {first} + {distance}u];
+        let a = {x}[head + {first}];
+        let b = {x}[head + {first} + {distance}u];
         return select(fma(-b, turn.y, a * turn.x), fma(a, turn.y, b * turn.x), {second});
         }}",
         rotary = 2 * half
@@ -130,7 +130,24 @@ fn f16(code: &mut Code, k: &RopeKvKernel) {
 
 /// Functions for scales and quants. Magnitudes are compared as integers: those of values that are
 /// not finite are the largest, and drivers may assume that no float is NaN.
-fn quantization(code: &mut Code) {
+pub(super) fn quantization(code: &mut Code) {
+    code.line(
+        "fn scale_of(peak: u32) -> u32 {
+        let scale = bitcast<f32>(min(peak, 0x7f7fffffu)) / 127.0;
+        // Scales beyond half precision are NaN, as those of infinite values.
+        return select(pack2x16float(vec2<f32>(min(scale, 65504.0), 0.0)), 0x7e00u, scale >= 65520.0);
+        }
+        fn inverse_of(scale: u32) -> f32 {
+        return select(0.0, 1.0 / unpack2x16float(scale).x, scale > 0u && scale < 0x7c00u);
+        }
+        fn quants(v: vec4<f32>, inverse: f32) -> u32 {
+        return pack4xI8(clamp(vec4<i32>(round(v * inverse)), vec4<i32>(-127), vec4<i32>(127)));
+        }",
+    );
+}
+
+/// Functions for scales of groups of 32 values that four threads have.
+fn group_scales(code: &mut Code) {
     code.line(format!(
         "var<workgroup> peaks: array<u32, {THREADS}>;
         fn magnitude(v: vec4<f32>) -> u32 {{
@@ -138,13 +155,8 @@ fn quantization(code: &mut Code) {
         return max(max(m.x, m.y), max(m.z, m.w));
         }}
         fn scale_bits(first: u32) -> u32 {{
-        let peak = max(max(peaks[first], peaks[first + 1u]), max(peaks[first + 2u], peaks[first + 3u]));
-        let scale = bitcast<f32>(min(peak, 0x7f7fffffu)) / 127.0;
-        // Scales beyond half precision are NaN, as those of infinite values.
-        return select(pack2x16float(vec2<f32>(min(scale, 65504.0), 0.0)), 0x7e00u, scale >= 65520.0);
-        }}
-        fn quants(v: vec4<f32>, inverse: f32) -> u32 {{
-        return pack4xI8(clamp(vec4<i32>(round(v * inverse)), vec4<i32>(-127), vec4<i32>(127)));
+        let left = max(peaks[first], peaks[first + 1u]);
+        return scale_of(max(left, max(peaks[first + 2u], peaks[first + 3u])));
         }}"
     ));
 }
@@ -155,6 +167,7 @@ fn q8(code: &mut Code, k: &RopeKvKernel) {
     let (all, words, threads) = (heads + 2 * kv_heads, dim / 8, head_threads(k));
     let quants = k.format.quants_words(dim) * 4;
     quantization(code);
+    group_scales(code);
     entry(code, THREADS, None, "");
     code.line(format!(
         "let index = group.x * {THREADS}u + thread;
@@ -185,8 +198,7 @@ fn q8(code: &mut Code, k: &RopeKvKernel) {
         workgroupBarrier();
         if (is_own && head >= {heads}u) {{
         let scale = scale_bits(thread & ~3u);
-        let unit = unpack2x16float(scale).x;
-        let inverse = select(0.0, 1.0 / unit, scale > 0u && scale < 0x7c00u);
+        let inverse = inverse_of(scale);
         let first = quants(a, inverse);
         let second = quants(b, inverse);
         // Of two scales, where this thread is the first of both groups.

@@ -14,6 +14,7 @@ mod gemm;
 mod heads;
 mod kv;
 mod largest;
+mod latent;
 mod low_rank;
 mod merge;
 mod output;
@@ -35,6 +36,7 @@ pub(crate) use experts::{LOGIT_ROWS, PAIR_THREADS, logit_outputs};
 pub(crate) use gemm::gemm_grid;
 pub(crate) use kv::rope_kv_groups;
 pub(crate) use largest::LARGEST_CANDIDATES;
+pub(crate) use latent::{latent_key_bytes, latent_query_groups};
 pub(crate) use low_rank::{low_rank_bytes, low_rank_grid};
 pub(crate) use product::{expert_grid, grid, group_grid, workgroup_bytes as product_workgroup_bytes};
 pub(crate) use rows::workgroups_per_row;
@@ -68,6 +70,9 @@ impl Kernel {
             Kernel::TiledAttention(t) => tiled::emit(&mut code, t, target),
             Kernel::MergeSplits(m) => merge::merge(&mut code, m, target),
             Kernel::RopeKv(k) => kv::rope_kv(&mut code, k),
+            Kernel::PartNorm(k) => latent::part_norm(&mut code, k),
+            Kernel::LatentQueries(k) => latent::queries(&mut code, k),
+            Kernel::LatentKeys(k) => latent::keys(&mut code, k),
             Kernel::LowRank(l) => low_rank::emit(&mut code, l),
             Kernel::State(k) => states::emit(&mut code, k),
             Kernel::Rope(r) => elementwise::rope(&mut code, r),

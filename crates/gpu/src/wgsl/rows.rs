@@ -130,7 +130,7 @@ fn norm(code: &mut Code, r: &RowKernel, eps: f32, output: &Output) {
         let (x, delta) = (format!("x[row * WORDS + word{s}]"), format!("delta[row * WORDS + word{s}]"));
         match r.op {
             RowOp::AddRmsNorm(_) | RowOp::AddLayerNorm(_) => {
-                code.line(format!("value{s} = {x} + {delta};\n{x} = value{s};"))
+                code.line(format!("value{s} = {x} + {delta};\n{x} = value{s};"));
             }
             RowOp::AddScaledRmsNorm { scale_bits, .. } => code.line(format!(
                 "value{s} = fma(vec4<f32>({:?}), {delta}, {x});\n{x} = value{s};",

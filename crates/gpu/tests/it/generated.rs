@@ -5,10 +5,10 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{
     Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel,
     CooperativeTile, ExpandKernel, ExpertAffineKernel, ExpertStack, ExpertSumKernel, Format, GatherKernel,
-    GemmKernel, HeadNormKernel, Kernel, KvFormat, LargestKernel, LowRankKernel, LowRankRoom, LowRankStep,
-    MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout, RouterKernel,
-    RouterLogitsKernel, RouterScoring, RowKernel, RowOp, SortKernel, SumStart, Target, Tile,
-    TiledAttentionKernel,
+    GemmKernel, HeadNormKernel, Kernel, KvFormat, LargestKernel, LatentKeysKernel, LatentQueriesKernel,
+    LowRankKernel, LowRankRoom, LowRankStep, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, PartNormKernel,
+    Product, RopeKernel, RopeKvKernel, RopeLayout, RouterKernel, RouterLogitsKernel, RouterScoring,
+    RowKernel, RowOp, SortKernel, SumStart, Target, Tile, TiledAttentionKernel,
 };
 
 const TARGETS: [Target; 7] = [
@@ -91,6 +91,39 @@ pub(crate) fn kernels() -> Vec<Kernel> {
     kernels.extend(attention_kernels());
     kernels.extend(low_rank_kernels());
     kernels.extend(crate::states::kernels());
+    kernels.extend(latent_kernels());
+    kernels
+}
+
+/// Widths of DeepSeek-V3, and odd ones.
+fn latent_kernels() -> Vec<Kernel> {
+    let eps_bits = 1e-6_f32.to_bits();
+    let mut kernels = Vec::new();
+    for layout in [RopeLayout::Halves, RopeLayout::Interleaved] {
+        for (heads, still, rotary, rank) in [(128_u32, 128_u32, 64, 512), (3, 13, 32, 96)] {
+            let (width, padded) = (heads * (still + rotary) + 7, still.next_multiple_of(8));
+            for scaled in [false, true] {
+                kernels.push(Kernel::LatentQueries(LatentQueriesKernel {
+                    heads,
+                    still,
+                    rotary,
+                    rank,
+                    width,
+                    padded,
+                    layout,
+                    scaled,
+                }));
+            }
+            for format in KvFormat::ALL {
+                let (width, first) = (width + rank + rotary, width);
+                let key = LatentKeysKernel { rotary, rank, width, first, layout, eps_bits, format };
+                kernels.push(Kernel::LatentKeys(key));
+            }
+        }
+    }
+    for (cols, width, padded) in [(1536, 2112, 1536), (20, 52, 24)] {
+        kernels.push(Kernel::PartNorm(PartNormKernel { cols, width, padded, eps_bits }));
+    }
     kernels
 }
 
@@ -275,6 +308,11 @@ fn attention_kernels() -> Vec<Kernel> {
                     Kernel::TiledAttention(TiledAttentionKernel { attention: chunked, queries }),
                 ]);
             }
+        }
+        for (format, output) in KvFormat::ALL.into_iter().flat_map(|f| outputs.map(|output| (f, output))) {
+            let key = AttentionKernel::new(heads, 1, 576).values_from(64);
+            let key = AttentionKernel { output, format, workgroup_heads: Some(2), ..key };
+            kernels.extend([Kernel::Attention(key), Kernel::Attention(key.one_sequence())]);
         }
         for (quantize, sinks) in [(false, false), (true, false), (false, true), (true, true)] {
             let merge = MergeKernel { heads, head_dim, window: None, split_tokens: 256, sinks, quantize };

@@ -66,14 +66,14 @@ fn blocks_are_copied_between_device_and_host() {
         let words = (device.block_bytes() / 4) as usize;
         let content = |from: u32| (0..6 * words as u32).map(|i| from + i).collect::<Vec<_>>();
         gpu.write(device.keys(), &content(1)).expect("written");
-        gpu.write(device.values(), &content(70_000)).expect("written");
+        gpu.write(device.values().expect("values"), &content(70_000)).expect("written");
         // Two runs of neighbours, and one alone.
         let pairs = [(1, 2), (2, 3), (5, 0), (0, 1)];
         gpu.copy_blocks(&[(&device, &host)], &pairs).expect("copied");
         gpu.fill(device.keys(), &[0_u32]).expect("filled");
-        gpu.fill(device.values(), &[0_u32]).expect("filled");
+        gpu.fill(device.values().expect("values"), &[0_u32]).expect("filled");
         gpu.copy_blocks(&[(&host, &device)], &pairs.map(|(from, to)| (to, from))).expect("copied");
-        for (buffer, first) in [(device.keys(), 1), (device.values(), 70_000)] {
+        for (buffer, first) in [(device.keys(), 1), (device.values().expect("values"), 70_000)] {
             let mut expected = content(first);
             for block in [3, 4] {
                 expected[block * words..][..words].fill(0);

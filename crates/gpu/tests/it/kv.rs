@@ -74,7 +74,7 @@ fn on_gpu(gpu: &Gpu, rows: &[f32]) -> [Stored; 2] {
     let key = RopeKvKernel { rope, kv_heads, format: KvFormat::Q8, scaled: false };
     gpu.run(&[&gpu.rope_kv(key, &qkv, &angles, &kv_rows, &kv, &queries).unwrap()]).unwrap();
     assert!(gpu.download::<f32>(&queries).unwrap().iter().all(|&query| query == 0.5));
-    [(kv.keys(), true), (kv.values(), false)].map(|(buffer, is_keys)| {
+    [(kv.keys(), true), (kv.values().unwrap(), false)].map(|(buffer, is_keys)| {
         let bytes: Vec<u8> = gpu.download(buffer).unwrap();
         let head_bytes = bytes.len() / HEADS;
         let (mut quants, mut scales) = (Vec::new(), Vec::new());

@@ -104,7 +104,9 @@ fn decode(batch: &mut dyn BackendBatch, members: &mut [Member], backend: &GpuBac
                         );
                         let found = &logits[index * most..][..most];
                         let bits = |found: &TokenLogit| (found.token, found.logit.to_bits());
-                        found.iter().map(bits).eq(sorted(expected, ids).into_iter().take(most))
+                        // The tokenizers of forms have fewer ids.
+                        let there = most.min(ids);
+                        found[..there].iter().map(bits).eq(sorted(expected, ids).into_iter().take(there))
                     }
                 };
                 assert!(equal, "{name}: step {steps} of sequence {seed} of {}", next.len());
@@ -175,7 +177,7 @@ fn sequences_of_a_mixture_have_the_bits_that_they_have_alone() {
 #[test]
 fn sequences_of_forms_have_the_bits_that_they_have_alone() {
     let folder = tempfile::tempdir().expect("a folder");
-    for (name, sequences) in [("llama4", 1), ("phimoe", 1)] {
+    for (name, sequences) in [("llama4", 1), ("phimoe", 1), ("deepseek3", 1), ("mistral4", 64)] {
         let options = GpuOptions {
             context: Some(128),
             kv_tokens: Some(2048),

@@ -125,7 +125,9 @@ fn decoded_tokens_have_the_logits_of_prompts() {
 }
 
 /// Forms of published configurations that the kernels have.
-const FORMS: [&str; 39] = [
+const FORMS: [&str; 42] = [
+    "deepseek2",
+    "deepseek3",
     "exaone4",
     "exaone4_full",
     "falcon_h1",
@@ -150,6 +152,7 @@ const FORMS: [&str; 39] = [
     "llama_dynamic",
     "ministral3",
     "mistral3",
+    "mistral4",
     "mixtral",
     "olmo2",
     "olmo3",
@@ -171,9 +174,7 @@ const FORMS: [&str; 39] = [
 const ROUNDED: &str = "gpt_oss_mxfp4";
 
 /// Forms that are refused, with the feature that the refusal names.
-const REFUSED: [(&str, &str); 12] = [
-    ("deepseek2", "latent attention"),
-    ("deepseek3", "latent attention"),
+const REFUSED: [(&str, &str); 9] = [
     ("gemma3n", "residual streams"),
     ("gemma3n_widths", "residual streams"),
     ("gemma4_alike", ""),
@@ -181,7 +182,6 @@ const REFUSED: [(&str, &str); 12] = [
     ("gemma4_moe", "beside a feed-forward network"),
     ("gemma4_shared", ""),
     ("granitehybrid", "heads have 10 values"),
-    ("mistral4", "latent attention"),
     ("nemotron_h", ""),
     ("nemotron_h_moe", ""),
 ];
@@ -229,8 +229,18 @@ fn forms() {
 fn decoded_tokens_of_forms_have_the_logits_of_prompts() {
     let folder = tempfile::tempdir().expect("a folder");
     let options = form_options(folder.path());
-    let mixtures =
-        ["glm4moe", "gpt_oss", "granitemoeshared", "llama4", "olmoe", "phimoe", "qwen2moe", "qwen3moe"];
+    let mixtures = [
+        "deepseek3",
+        "glm4moe",
+        "gpt_oss",
+        "granitemoeshared",
+        "llama4",
+        "mistral4",
+        "olmoe",
+        "phimoe",
+        "qwen2moe",
+        "qwen3moe",
+    ];
     let with_states = ["falcon_h1", "granitehybrid_moe", "lfm2", "qwen35", "qwen3next"];
     for name in mixtures.into_iter().chain(with_states) {
         let Some(backend) = gpu_with(form(name), &options) else { return };

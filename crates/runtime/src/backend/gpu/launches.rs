@@ -5,8 +5,7 @@ use std::sync::Arc;
 use ruvllm_adapters::Site;
 use ruvllm_gpu::{
     Activation, Activations, AttentionKernel, Buffer, Dispatch, Format, Gpu, HeadNormKernel, LowRank,
-    LowRankRows, MAX_BATCH, PositionTables, Queries, Result, RopeKernel, RopeKvKernel, RopeLayout, RowOutput,
-    Sequences,
+    LowRankRows, MAX_BATCH, PositionTables, Queries, Result, RopeKernel, RopeKvKernel, RowOutput, Sequences,
 };
 use ruvllm_models::ModelConfig;
 
@@ -87,7 +86,8 @@ pub(super) fn attention(config: &ModelConfig, layer: usize, one_sequence: bool) 
     let ModelConfig { n_heads, n_kv_heads, head_dim, decoder, .. } = config;
     let key = AttentionKernel::new(*n_heads as u32, *n_kv_heads as u32, *head_dim as u32)
         .scale(decoder.attention_scale);
-    let mut key = AttentionKernel { one_sequence, ..key };
+    let values_from = decoder.latent.map(|latent| latent.rotary_dim as u32);
+    let mut key = AttentionKernel { one_sequence, values_from, ..key };
     if let Some(cap) = decoder.attention_soft_cap {
         key = key.soft_cap(cap);
     }
@@ -154,7 +154,11 @@ impl Builder<'_> {
         if let Some(state) = &layer.state {
             self.advance_states(index, state)?;
         }
-        layer.attention.as_ref().map_or(Ok(()), |attention| self.attention_keys(index, attention))
+        let Some(attention) = &layer.attention else { return Ok(()) };
+        match &attention.latent {
+            Some(latent) => self.latent_keys(index, attention, latent),
+            None => self.attention_keys(index, attention),
+        }
     }
 
     /// Queries, keys and values, RoPE, KV write.
@@ -174,17 +178,23 @@ impl Builder<'_> {
             let key = HeadNormKernel { heads, kv_heads, head_dim, eps_bits, together };
             self.launches.push(gpu.head_norm(key, &rows.qkv, &norms.weights)?);
         }
-        let layout = match config.decoder.rope_layout {
-            ruvllm_kernels::rope::RopeLayout::Halves => RopeLayout::Halves,
-            ruvllm_kernels::rope::RopeLayout::Interleaved => RopeLayout::Interleaved,
-        };
-        let rope = RopeKernel { heads, head_dim, rotary_dim: angles.rotary_dim, layout };
+        let rope = RopeKernel { heads, head_dim, rotary_dim: angles.rotary_dim, layout: self.layout() };
         let tables =
             PositionTables { angles: angles.of(index, self.operands.long), factors: angles.factors(index) };
         let key = RopeKvKernel { rope, kv_heads, format: pool.format, scaled: false };
         let kv = pool.layer(index);
         self.launches.push(gpu.rope_kv(key, &rows.qkv, tables, &rows.kv, kv, &rows.queries)?);
         Ok(())
+    }
+
+    /// True for the second RoPE frequencies (`LongRoPE`).
+    pub(super) fn long(&self) -> bool {
+        self.operands.long
+    }
+
+    /// Memory for partial sums of attention.
+    pub(super) fn scratch(&self) -> &Buffer {
+        &self.operands.scratch
     }
 
     /// Continues with the last row only, in a prompt.
@@ -203,6 +213,9 @@ impl Builder<'_> {
             self.launches.push(gpu.copy_row(from, &rows.last, to)?);
         }
         self.rows = last;
+        if self.parts.config.decoder.latent.is_some() {
+            self.launches.push(self.rows.latent().sort(gpu)?);
+        }
         Ok(())
     }
 
@@ -236,7 +249,12 @@ impl Builder<'_> {
         let key = attention(config, index, self.phase == Phase::Prefill || is_alone);
         let scratch = &self.operands.scratch;
         let output = &layer.output;
-        let direct = config.head_dim.is_multiple_of(32) && rows.gates.is_none();
+        let has_latent = layer.latent.is_some();
+        let direct = config.head_dim.is_multiple_of(32) && rows.gates.is_none() && !has_latent;
+        if let Some(latent) = &layer.latent {
+            self.attend_latents(index, latent, &sequences, output.formats())?;
+            return self.behind_attention(index, output, direct);
+        }
         self.launches.extend(rows.attended.fill(gpu, output.formats(), direct, |out| {
             let kv = pool.layer(index);
             let queries = Queries { rows: &rows.queries, sinks: layer.sinks.as_ref() };
@@ -252,6 +270,12 @@ impl Builder<'_> {
             launches.push(gates.apply(gpu, config, rows.attended.values())?);
             Ok(launches)
         })?);
+        self.behind_attention(index, output, direct)
+    }
+
+    /// Output projection of attention; `direct`: as its rows were filled.
+    fn behind_attention(&mut self, index: usize, output: &Projection, direct: bool) -> Result<()> {
+        let rows = Arc::clone(&self.rows);
         self.project(output, |format| rows.attended.of(format), &rows.delta)?;
         self.adapt((index, Site::AttentionOutput), output, (&rows.attended, direct), &rows.delta)
     }
@@ -327,7 +351,7 @@ impl Builder<'_> {
 
     /// Adds the updates of adapters to the products of a projection. `direct`: as `input` was
     /// filled.
-    fn adapt(
+    pub(super) fn adapt(
         &mut self,
         at: Place,
         projection: &Projection,
@@ -344,7 +368,7 @@ impl Builder<'_> {
 
     /// Adds the pending output to the residual stream and normalizes it, if there are weights for
     /// that, for matrices of `formats`.
-    fn norm(&mut self, norm: Option<&Norm>, formats: impl Iterator<Item = Format>) -> Result<()> {
+    pub(super) fn norm(&mut self, norm: Option<&Norm>, formats: impl Iterator<Item = Format>) -> Result<()> {
         self.norm_as(norm, formats, true)
     }
 

@@ -48,8 +48,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// True if products of experts take their pairs sorted by expert.
-    fn sorts(&self) -> bool {
+    /// True if products of experts and of heads take their pairs sorted.
+    pub(super) fn sorts(&self) -> bool {
         self.phase == Phase::Prefill || self.parts.decode_gemm
     }
 

@@ -4,12 +4,13 @@
 //! ```text
 //! Model (GGUF file or folder) ──► DeviceWeights (weights, experts; uploads)   KvPool, Angles (pool)
 //!                                        └───────┬────────────────┘
-//! GpuSession, GpuBatch ──► Passes (executor) ──► Pass: prepared launches (launches, mixture) over Rows (rows)
+//! GpuSession, GpuBatch ──► Passes (executor) ──► Pass: prepared launches (launches, absorbed, mixture) over Rows (rows)
 //!        └── Leased: slots of LoRA factors (adapters) ──┘
 //! ```
 //!
 //! Passes of one size share prepared launches; positions, slots and block tables are in buffers.
 
+mod absorbed;
 mod adapters;
 mod batch;
 mod blocks;
@@ -19,6 +20,7 @@ mod free_blocks;
 mod gates;
 mod host_blocks;
 mod largest;
+mod latent;
 mod launches;
 mod mixture;
 mod pool;

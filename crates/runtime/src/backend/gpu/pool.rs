@@ -57,7 +57,10 @@ impl KvPool {
         let on_host = u32::try_from(host_bytes / block_bytes(config, format)).unwrap_or(u32::MAX);
         let (kv_heads, head_dim) = (config.n_kv_heads as u32, config.head_dim as u32);
         let layers = |memory, blocks| {
-            let new = || KvBlocks::new_in(gpu, memory, format, blocks, kv_heads, head_dim);
+            let new = || match config.decoder.latent {
+                Some(_) => KvBlocks::without_values(gpu, memory, format, blocks, kv_heads, head_dim),
+                None => KvBlocks::new_in(gpu, memory, format, blocks, kv_heads, head_dim),
+            };
             let layer = |layer| config.decoder.has_attention(layer).then(new).transpose();
             (0..config.n_layers).map(layer).collect::<Result<_>>()
         };
@@ -101,13 +104,12 @@ impl KvPool {
 
     /// Bytes of keys and values, and of states.
     pub(super) fn bytes(&self) -> u64 {
-        let layers = self.layers.iter().flatten();
-        let kv: u64 = layers.map(|layer| layer.keys().len() + layer.values().len()).sum();
+        let kv: u64 = self.layers.iter().flatten().map(KvBlocks::bytes).sum();
         kv + self.states.as_ref().map_or(0, StatePool::bytes)
     }
 
     pub(super) fn host_bytes(&self) -> u64 {
-        self.host.iter().flatten().map(|layer| layer.keys().len() + layer.values().len()).sum()
+        self.host.iter().flatten().map(KvBlocks::bytes).sum()
     }
 
     /// Copies blocks of all layers, pairs of the numbers of a source and a target.
@@ -135,7 +137,9 @@ impl KvPool {
 fn block_bytes(config: &ModelConfig, format: KvFormat) -> u64 {
     let layers = (0..config.n_layers).filter(|&layer| config.decoder.has_attention(layer)).count();
     let heads = (layers * config.n_kv_heads) as u64;
-    (2 * heads * format.plane_bytes(config.head_dim as u32)).max(1)
+    // Values of latent attention are a part of its keys.
+    let planes = if config.decoder.latent.is_some() { 1 } else { 2 };
+    (planes * heads * format.plane_bytes(config.head_dim as u32)).max(1)
 }
 
 /// RoPE tables, cosines and sines as `[positions, rotary_dim / 2, 2]`, with the values of the CPU,

@@ -2,7 +2,7 @@
 
 use ruvllm_gpu::{KvFormat, MAX_EXPERTS, MAX_USED_EXPERTS};
 use ruvllm_kv_cache::KvPolicy;
-use ruvllm_models::{Activation, Experts, ModelConfig, Window};
+use ruvllm_models::{Activation, Experts, LatentAttention, ModelConfig, Window};
 
 use super::pool::format_of;
 use super::states;
@@ -13,6 +13,9 @@ pub(super) const NAME: &str = "gpu";
 
 /// Largest head size of the attention kernels.
 const MAX_HEAD_DIM: usize = 512;
+
+/// Largest sizes of a key and of a latent in latent attention.
+const MAX_LATENT: (usize, usize) = (1024, 512);
 
 /// Reason to refuse a model.
 #[derive(Debug, thiserror::Error)]
@@ -118,6 +121,7 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
     rest.gated_attention = false;
     rest.residual_scale = 1.0;
     rest.input_norms = true;
+    rest.latent = None;
     rest.layer_norms = false;
     rest.row_norms = false;
     rest.unit_head_norms = false;
@@ -129,7 +133,9 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
         return unsupported(&feature);
     }
     let head_dim = config.head_dim;
-    if head_dim > MAX_HEAD_DIM || !head_dim.is_multiple_of(8) {
+    if let Some(latent) = &decoder.latent {
+        check_latent(config, latent)?;
+    } else if head_dim > MAX_HEAD_DIM || !head_dim.is_multiple_of(8) {
         return Err(Refusal::Unsupported(format!(
             "its heads have {head_dim} values and the GPU kernels take multiples of 8 up to {MAX_HEAD_DIM}"
         )));
@@ -148,6 +154,26 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+/// Checks the sizes of latent attention.
+fn check_latent(config: &ModelConfig, latent: &LatentAttention) -> Result<(), Refusal> {
+    let (head_dim, rotary) = (config.head_dim, latent.rotary_dim);
+    let (most, most_values) = MAX_LATENT;
+    let fits = head_dim <= most
+        && latent.rank <= most_values
+        && config.n_heads <= MAX_EXPERTS as usize
+        && config.n_kv_heads == 1
+        && [head_dim, rotary].iter().all(|size| size.is_multiple_of(8))
+        && (config.n_heads * latent.value_dim).is_multiple_of(4);
+    if fits {
+        return Ok(());
+    }
+    Err(Refusal::Unsupported(format!(
+        "its latent attention has {} heads, latents of {} and {rotary} rotated values, and the GPU kernels take \
+         up to {MAX_EXPERTS} heads, latents up to {most_values}, keys up to {most} and multiples of 8",
+        config.n_heads, latent.rank
+    )))
 }
 
 /// Form of a mixture that no kernel supports.

@@ -4,7 +4,13 @@
 use ruvllm_gpu::{
     Activations, Buffer, Choices, Dispatch, Format, Gpu, KvRows, Quantized, Result, RowOutput, SortedPairs,
 };
-use ruvllm_models::{Experts, ModelConfig};
+use ruvllm_models::{Experts, LatentAttention, ModelConfig};
+
+/// Most pairs of a row and a head of a pass of latent attention.
+pub(super) const MOST_PAIRS: u32 = 32_768;
+
+/// Latents of queries and unrotated parts are filled up to multiples of it, as F16 matrices are.
+pub(super) const PAD: usize = 8;
 
 use super::gates::GateRows;
 use super::states::StateRows;
@@ -42,6 +48,16 @@ impl Input {
                 Ok(launches)
             }
         }
+    }
+
+    /// As [`fill`](Self::fill) by launches that write f32 alone.
+    pub(super) fn fill_f32(
+        &self,
+        gpu: &Gpu,
+        formats: impl Iterator<Item = Format>,
+        make: impl FnOnce(&Buffer) -> Result<Vec<Dispatch>>,
+    ) -> Result<Vec<Dispatch>> {
+        self.fill(gpu, formats, false, |_| make(&self.f32))
     }
 
     /// Forms that [`fill`](Self::fill) writes: f32, and 8 bits.
@@ -104,6 +120,22 @@ pub(super) struct ExpertRows {
     pub(super) down: Buffer,
 }
 
+/// Activations within latent attention of `n` rows.
+#[derive(Debug)]
+pub(super) struct LatentRows {
+    /// Normed latents of queries, `[n, query_rank]`, filled up.
+    pub(super) query_latents: Option<Input>,
+    /// `[n, heads, still_dim + rotary_dim]`, where queries have a latent.
+    pub(super) queries: Option<Buffer>,
+    /// Unrotated parts of queries, `[n, heads, still_dim]`, filled up.
+    pub(super) still: Input,
+    /// Outputs of attention, `[n, heads, rank]`.
+    pub(super) attended: Input,
+    /// Every row with every head.
+    pub(super) pairs: Choices,
+    pub(super) sorted: SortedPairs,
+}
+
 impl NetworkRows {
     fn new(gpu: &Gpu, n: u32, width: usize) -> Result<Self> {
         let (gate_up, gated) = (zeroed(gpu, n, 2 * width)?, Input::new(gpu, n, width)?);
@@ -125,6 +157,36 @@ impl ExpertRows {
             down: zeroed(gpu, pairs, model_dim)?,
         })
     }
+}
+
+impl LatentRows {
+    fn new(gpu: &Gpu, config: &ModelConfig, latent: &LatentAttention, n: u32) -> Result<Self> {
+        let heads = config.n_heads as u32;
+        let pairs = Choices::new(gpu, n, heads)?;
+        let list: Vec<u32> = (0..n).flat_map(|_| 0..heads).collect();
+        gpu.write(pairs.experts(), &list)?;
+        let queries = (u64::from(n) * u64::from(heads) * 4).saturating_mul(latent.query_dim() as u64);
+        let rank = latent.query_rank.map(|rank| rank.next_multiple_of(PAD));
+        Ok(Self {
+            query_latents: rank.map(|rank| Input::new(gpu, n, rank)).transpose()?,
+            queries: rank.map(|_| gpu.zeroed(queries)).transpose()?,
+            still: Input::new(gpu, n * heads, latent.still_dim.next_multiple_of(PAD))?,
+            attended: Input::new(gpu, n * heads, latent.rank)?,
+            sorted: SortedPairs::new(gpu, &pairs, heads)?,
+            pairs,
+        })
+    }
+
+    /// The launch that sorts the pairs, once for all layers.
+    pub(super) fn sort(&self, gpu: &Gpu) -> Result<Dispatch> {
+        gpu.sort_pairs(&self.pairs, &self.sorted)
+    }
+}
+
+/// Width of the first projection: queries or their latent, then the latent of keys and values and
+/// the rotated key.
+fn input_width(config: &ModelConfig, latent: &LatentAttention) -> usize {
+    latent.query_rank.unwrap_or(config.n_heads * latent.query_dim()) + latent.rank + latent.rotary_dim
 }
 
 /// Activations of `n` rows, `[n, ...]` each.
@@ -153,12 +215,17 @@ pub(super) struct Rows {
     pub(super) gates: Option<GateRows>,
     /// In models whose layers keep a state.
     pub(super) states: Option<StateRows>,
+    /// In models of latent attention.
+    latent: Option<LatentRows>,
 }
 
 impl Rows {
     pub(super) fn new(gpu: &Gpu, config: &ModelConfig, n: u32) -> Result<Self> {
         let (dim, query, kv) = (config.model_dim, config.query_dim(), config.kv_dim());
         let indices = || gpu.zeroed(u64::from(n) * 4);
+        let latent = config.decoder.latent.as_ref();
+        let qkv = latent.map_or(query + 2 * kv, |latent| input_width(config, latent));
+        let attended = latent.map_or(query, |latent| config.n_heads * latent.value_dim);
         let post = if config.decoder.post_norms { dim } else { 0 };
         let (experts, recurrent) = (config.decoder.experts.as_ref(), config.decoder.recurrent.as_ref());
         let mut widths = match experts {
@@ -175,10 +242,10 @@ impl Rows {
             residual: zeroed(gpu, n, dim)?,
             delta: zeroed(gpu, n, dim)?,
             post: zeroed(gpu, n, post)?,
-            qkv: zeroed(gpu, n, query + 2 * kv)?,
+            qkv: zeroed(gpu, n, qkv)?,
             queries: zeroed(gpu, n, query)?,
             normed: Input::new(gpu, n, dim)?,
-            attended: Input::new(gpu, n, query)?,
+            attended: Input::new(gpu, n, attended)?,
             networks: widths
                 .into_iter()
                 .map(|width| NetworkRows::new(gpu, n, width))
@@ -186,6 +253,7 @@ impl Rows {
             experts: experts.map(|spec| ExpertRows::new(gpu, spec, dim, n)).transpose()?,
             gates: config.decoder.gated_attention.then(|| GateRows::new(gpu, config, n)).transpose()?,
             states: recurrent.map(|spec| StateRows::new(gpu, config, spec, n)).transpose()?,
+            latent: latent.map(|latent| LatentRows::new(gpu, config, latent, n)).transpose()?,
         })
     }
 
@@ -203,6 +271,11 @@ impl Rows {
     /// Activations of the experts of a mixture.
     pub(super) fn experts(&self) -> &ExpertRows {
         self.experts.as_ref().expect("the model is a mixture")
+    }
+
+    /// Activations within latent attention.
+    pub(super) fn latent(&self) -> &LatentRows {
+        self.latent.as_ref().expect("the model has latent attention")
     }
 }
 

@@ -97,11 +97,11 @@ impl Upload<'_> {
     fn write(&self, gpu: &Gpu) -> Result<(), Refusal> {
         let name = &self.name;
         let failed = |source| Refusal::Gpu { action: format!("upload {name}"), source };
-        let unit = self.matrix.format().row_unit();
+        let (unit, cols) = (self.matrix.format().row_unit(), self.matrix.cols() as usize);
         let (mut first, mut rows, mut owned) = (0, 0_u32, Vec::new());
         for (index, source) in self.sources.iter().enumerate() {
             let is_last = index + 1 == self.sources.len();
-            let is_stored = device_format(source.format()).is_some();
+            let is_stored = device_format(source.format()).is_some() && source.cols() == cols;
             let is_whole = is_last || source.rows().is_multiple_of(unit as usize);
             if is_stored && owned.is_empty() && is_whole {
                 self.matrix.write_rows(gpu, first, source.bytes()).map_err(failed)?;
@@ -111,7 +111,7 @@ impl Upload<'_> {
             rows += source.rows() as u32;
             match is_stored {
                 true => owned.extend_from_slice(source.bytes()),
-                false => to_f16(source, name, &mut owned)?,
+                false => to_f16(source, cols, name, &mut owned)?,
             }
             if is_last || rows.is_multiple_of(unit) && owned.len() >= PIECE {
                 self.matrix.write_rows(gpu, first, &owned).map_err(failed)?;
@@ -202,6 +202,10 @@ impl<'a, 'm> Uploader<'a, 'm> {
     /// memory of the host.
     pub(super) fn stored(&mut self, name: &str, sources: &[&'m PackedMatrix]) -> Result<Stored, Refusal> {
         let matrix = self.matrix(name, sources)?;
+        self.with_staging(name, matrix)
+    }
+
+    fn with_staging(&mut self, name: &str, matrix: Matrix) -> Result<Stored, Refusal> {
         let staged = match self.memory {
             Memory::Device => None,
             Memory::Host => {
@@ -221,9 +225,41 @@ impl<'a, 'm> Uploader<'a, 'm> {
         Ok(Stored { matrix, staged })
     }
 
+    /// Allocates a projection of an input that is filled up with zeros.
+    pub(super) fn padded_projection(
+        &mut self,
+        name: &str,
+        linear: &'m Linear,
+    ) -> Result<Projection, Refusal> {
+        let name = format!("{name}.weight");
+        let matrix = self.padded_matrix(&name, &[&linear.weights])?;
+        let (outputs, bias) = (matrix.rows(), self.optional(linear.bias.as_deref())?);
+        let matrix = self.with_staging(&name, matrix)?;
+        Ok(Projection { parts: vec![Part { matrix, first: 0 }], outputs, bias })
+    }
+
+    /// As [`matrix`](Self::matrix), in F16 with rows that are filled up with zeros to whole units.
+    pub(super) fn padded_matrix(
+        &mut self,
+        name: &str,
+        sources: &[&'m PackedMatrix],
+    ) -> Result<Matrix, Refusal> {
+        let (format, cols) = (stored_format(sources[0]), sources[0].cols());
+        let unit = if format == Format::F16 { format.column_unit() } else { 1 };
+        self.matrix_of(name, sources, cols.next_multiple_of(unit))
+    }
+
     /// Allocates a matrix for weights of one device format, concatenated by rows.
     pub(super) fn matrix(&mut self, name: &str, sources: &[&'m PackedMatrix]) -> Result<Matrix, Refusal> {
-        let cols = sources[0].cols();
+        self.matrix_of(name, sources, sources[0].cols())
+    }
+
+    fn matrix_of(
+        &mut self,
+        name: &str,
+        sources: &[&'m PackedMatrix],
+        cols: usize,
+    ) -> Result<Matrix, Refusal> {
         let rows: usize = sources.iter().map(|source| source.rows()).sum();
         let format = stored_format(sources[0]);
         let unit = format.column_unit();
@@ -258,11 +294,11 @@ pub(super) fn stored_format(matrix: &PackedMatrix) -> Format {
 /// Smallest magnitude that rounds to infinity in F16.
 const BEYOND_F16: f32 = 65_520.0;
 
-/// Appends the values of a matrix as F16.
-fn to_f16(matrix: &PackedMatrix, name: &str, bytes: &mut Vec<u8>) -> Result<(), Refusal> {
-    let mut row = vec![0.0; matrix.cols()];
+/// Appends the values of a matrix as F16, in rows of `cols` values filled up with zeros.
+fn to_f16(matrix: &PackedMatrix, cols: usize, name: &str, bytes: &mut Vec<u8>) -> Result<(), Refusal> {
+    let mut row = vec![0.0; cols];
     for index in 0..matrix.rows() {
-        matrix.dequantize_row(index, &mut row);
+        matrix.dequantize_row(index, &mut row[..matrix.cols()]);
         if let Some(&value) = row.iter().find(|value| value.is_nan() || value.abs() >= BEYOND_F16) {
             let format = matrix.format().name();
             return Err(Refusal::BeyondF16 { tensor: name.to_owned(), format, value });

@@ -1,9 +1,12 @@
 //! Weights of a decoder on the device: matrices in the formats of the kernels, vectors in f32.
 
 use ruvllm_gpu::{Buffer, Gpu, Matrix, Memory};
-use ruvllm_models::{AttentionWeights, FeedForward, LayerWeights, Linear, Mixer, Model, ModelConfig};
+use ruvllm_models::{
+    AttentionWeights, FeedForward, LatentWeights, LayerWeights, Linear, Mixer, Model, ModelConfig,
+};
 
 use super::experts::DeviceExperts;
+use super::latent::DeviceLatent;
 use super::refusal::Refusal;
 use super::states::DeviceState;
 use super::uploads::{Part, Projection, Stored, Uploader, Uploads, WeightBytes};
@@ -36,8 +39,11 @@ pub(super) struct Network {
 /// Attention over keys and values.
 #[derive(Debug)]
 pub(super) struct DeviceAttention {
-    /// Queries, keys and values; behind each head's query its gate if attention is gated.
+    /// Queries, keys and values, behind each head's query its gate if attention is gated; in latent
+    /// attention queries or their latent, and the latent of keys and values with the rotated key.
     pub(super) qkv: Projection,
+    /// Further weights of latent attention.
+    pub(super) latent: Option<DeviceLatent>,
     pub(super) head_norms: Option<HeadNorms>,
     /// Attention sinks of the query heads, `[heads]`.
     pub(super) sinks: Option<Buffer>,
@@ -165,16 +171,21 @@ impl DeviceLayer {
     ) -> Result<Self, Refusal> {
         let name = |part: &str| format!("blk.{index}.{part}");
         let missing = |what| Refusal::Unsupported(format!("its layer {index} has no {what}"));
-        let weights = match &layer.mixer {
-            Mixer::Parallel(both) => Some(&both.attention),
-            mixer => mixer.attention(),
+        let attention = match &layer.mixer {
+            Mixer::Latent(weights) => Some(DeviceAttention::latent(uploader, &name, weights)?),
+            mixer => {
+                let weights = match mixer {
+                    Mixer::Parallel(both) => Some(&both.attention),
+                    other => other.attention(),
+                };
+                weights
+                    .map(|weights| {
+                        let value = weights.value.as_ref().ok_or_else(|| missing("projection to values"))?;
+                        DeviceAttention::with_values(uploader, config, &name, (weights, value))
+                    })
+                    .transpose()?
+            }
         };
-        let attention = weights
-            .map(|weights| {
-                let value = weights.value.as_ref().ok_or_else(|| missing("projection to values"))?;
-                DeviceAttention::allocate(uploader, config, &name, (weights, value))
-            })
-            .transpose()?;
         let state = DeviceState::allocate(uploader, config, &name, &layer.mixer)?;
         if attention.is_none() && state.is_none() {
             return Err(missing("attention"));
@@ -209,7 +220,8 @@ impl DeviceLayer {
 }
 
 impl DeviceAttention {
-    fn allocate<'m>(
+    /// Attention with weights of values.
+    fn with_values<'m>(
         uploader: &mut Uploader<'_, 'm>,
         config: &ModelConfig,
         name: &dyn Fn(&str) -> String,
@@ -218,10 +230,21 @@ impl DeviceAttention {
         let [q, k, v, output] = ["attn_q", "attn_k", "attn_v", "attn_output"].map(name);
         Ok(Self {
             qkv: uploader.projection(&[(&q, &weights.query), (&k, &weights.key), (&v, value)])?,
+            latent: None,
             head_norms: head_norms(uploader, config, weights)?,
             sinks: uploader.optional(weights.sinks.as_deref())?,
             output: uploader.projection(&[(&output, &weights.output)])?,
         })
+    }
+
+    fn latent<'m>(
+        uploader: &mut Uploader<'_, 'm>,
+        name: &dyn Fn(&str) -> String,
+        weights: &'m LatentWeights,
+    ) -> Result<Self, Refusal> {
+        let (latent, qkv) = DeviceLatent::allocate(uploader, name, weights)?;
+        let output = uploader.projection(&[(&name("attn_output"), &weights.output)])?;
+        Ok(Self { qkv, latent: Some(latent), head_norms: None, sinks: None, output })
     }
 }
 

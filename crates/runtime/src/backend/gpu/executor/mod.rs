@@ -21,7 +21,7 @@ use super::host_blocks::{Direction, Transfers};
 use super::largest::Prepared;
 use super::launches::{Operands, Parts, Pass, Phase, attention};
 use super::pool::{Angles, KvPool};
-use super::rows::Rows;
+use super::rows::{MOST_PAIRS, Rows};
 use super::states::StateLease;
 use super::weights::DeviceWeights;
 
@@ -244,7 +244,12 @@ impl Passes {
     /// from position `start` on are left.
     pub(super) fn prefill_rows(&self, executor: &Executor, start: usize, tokens: usize) -> (u32, usize) {
         let mut rows = (tokens as u32).next_power_of_two().clamp(MIN_ROWS, MAX_ROWS);
-        while rows > MIN_ROWS && scratch_bytes(&executor.config, true, rows, start + tokens) > MAX_SCRATCH {
+        let has_latent = executor.config.decoder.latent.is_some();
+        let heads = if has_latent { executor.config.n_heads as u32 } else { 0 };
+        while rows > MIN_ROWS
+            && (scratch_bytes(&executor.config, true, rows, start + tokens) > MAX_SCRATCH
+                || rows * heads > MOST_PAIRS)
+        {
             rows /= 2;
         }
         (rows, tokens.min(rows as usize))

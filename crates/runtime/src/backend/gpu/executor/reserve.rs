@@ -3,7 +3,7 @@
 use ruvllm_gpu::{Buffer, Gpu, Result};
 use ruvllm_models::ModelConfig;
 
-use super::{BATCH_ROWS, MAX_ROWS, MAX_SCRATCH, Rows, scratch_bytes};
+use super::{BATCH_ROWS, MAX_ROWS, MAX_SCRATCH, MIN_ROWS, MOST_PAIRS, Rows, scratch_bytes};
 
 /// Buffers as large as those of the largest prefill pass and of the largest batch's logits.
 /// Dropping them makes room for the real ones.
@@ -20,14 +20,17 @@ impl Reserve {
     /// Too little memory for them.
     pub(in crate::backend::gpu) fn new(gpu: &Gpu, config: &ModelConfig, context: usize) -> Result<Self> {
         let [.., batch] = BATCH_ROWS.map(u64::from);
+        // Latent attention has a pair for each row and head.
+        let heads = if config.decoder.latent.is_some() { config.n_heads as u32 } else { 1 };
+        let rows = MAX_ROWS.min(MOST_PAIRS / heads.max(1)).max(MIN_ROWS);
         // Activations of products with cooperative matrices, as f16.
         let widest = config.ffn_dim.max(config.model_dim).max(config.query_dim()) as u64;
         Ok(Self {
-            _rows: Rows::new(gpu, config, MAX_ROWS)?,
+            _rows: Rows::new(gpu, config, rows)?,
             _others: [
-                gpu.zeroed(scratch_bytes(config, true, MAX_ROWS, context).min(MAX_SCRATCH))?,
+                gpu.zeroed(scratch_bytes(config, true, rows, context).min(MAX_SCRATCH))?,
                 gpu.zeroed(batch * config.vocab_size as u64 * 4)?,
-                gpu.zeroed((u64::from(MAX_ROWS) * widest * 2).next_power_of_two())?,
+                gpu.zeroed((u64::from(rows) * widest * 2).next_power_of_two())?,
             ],
         })
     }
