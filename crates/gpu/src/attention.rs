@@ -136,8 +136,8 @@ impl Gpu {
     /// tokens.
     ///
     /// `queries`: f32, `[sequences, heads, head_dim]`; `scratch`: at least
-    /// [`AttentionKernel::scratch_bytes`]; `out`: `[sequences, heads value_dim]`. The format of keys
-    /// and values is that of the blocks, which have no values with
+    /// [`AttentionKernel::scratch_bytes`]; `out`: `[sequences, heads value_dim]`. The format of
+    /// keys and values is that of the blocks, which have no values with
     /// [`AttentionKernel::values_from`].
     ///
     /// # Numerics

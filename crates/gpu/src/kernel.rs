@@ -7,6 +7,7 @@ use crate::kv_format::KvFormat;
 use crate::latent_key::{LatentKeysKernel, LatentQueriesKernel, PartNormKernel};
 use crate::low_rank_key::LowRankKernel;
 use crate::repack::Format;
+use crate::rope_layout::RopeLayout;
 use crate::state_keys::StateKernel;
 use crate::window::AttentionWindow;
 
@@ -235,15 +236,6 @@ pub struct RowKernel {
     pub cols: u32,
     /// Output in 8 bits instead of f32.
     pub quantize: bool,
-}
-
-/// Pairing of dimensions in RoPE.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RopeLayout {
-    /// `j` with `j + rotary_dim / 2`.
-    Halves,
-    /// `2 j` with `2 j + 1`.
-    Interleaved,
 }
 
 /// RoPE in place.

@@ -1,7 +1,7 @@
 //! Keys of the kernels of latent attention.
 
-use crate::kernel::RopeLayout;
 use crate::kv_format::KvFormat;
+use crate::rope_layout::RopeLayout;
 
 /// `RMSNorm` of the first values of each row, filled up with zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

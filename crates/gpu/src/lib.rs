@@ -61,6 +61,7 @@ mod memory;
 mod readback;
 mod reference;
 mod repack;
+mod rope_layout;
 mod rows;
 pub mod self_test;
 mod state_keys;
@@ -87,8 +88,8 @@ pub use gpu::Gpu;
 pub use kernel::{
     Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel,
     CooperativeTile, ExpandKernel, GatherKernel, GemmKernel, HeadNormKernel, Kernel, LARGEST_VALUES,
-    LargestKernel, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RopeLayout,
-    RowKernel, RowOp, Target, Tile, TiledAttentionKernel,
+    LargestKernel, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RowKernel,
+    RowOp, Target, Tile, TiledAttentionKernel,
 };
 pub use kv::{KvBlocks, KvRows, PositionTables};
 pub use kv_format::{KV_BLOCK_TOKENS, KvFormat};
@@ -99,6 +100,7 @@ pub use matrix::{Activations, Matrix};
 pub use memory::{Buffer, Memory};
 pub use readback::{Readback, Reading, Recording};
 pub use repack::Format;
+pub use rope_layout::RopeLayout;
 pub use rows::{Quantized, RowOutput};
 pub use state_keys::{
     ConvolutionForm, ConvolutionKernel, DeltaRuleKernel, GateKernel, GateNorm, MAX_TAPS, SelectiveScanKernel,

@@ -40,7 +40,7 @@ impl Spans {
     /// Allocates `n` spans without rows.
     ///
     /// # Errors
-    /// Those of [`Gpu::zeroed`].
+    /// As [`Gpu::zeroed`].
     pub fn new(gpu: &Gpu, n: u32) -> Result<Self> {
         Ok(Self { buffer: gpu.zeroed(u64::from(n) * 16)? })
     }

@@ -8,11 +8,12 @@ use super::{EPSILON, Report, output, poisoned, same_bits, worst};
 use crate::attention::{Queries, Sequences};
 use crate::error::Result;
 use crate::gpu::Gpu;
-use crate::kernel::{AttentionKernel, Kernel, RopeLayout, TiledAttentionKernel};
+use crate::kernel::{AttentionKernel, Kernel, TiledAttentionKernel};
 use crate::kv::KvBlocks;
 use crate::kv_format::KvFormat;
 use crate::memory::{Buffer, Memory};
 use crate::reference::Random;
+use crate::rope_layout::RopeLayout;
 use crate::rows::{Quantized, RowOutput};
 
 pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {

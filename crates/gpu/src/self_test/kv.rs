@@ -6,10 +6,11 @@ use super::rows::Turns;
 use super::{EPSILON, Report, output, poisoned, worst};
 use crate::error::Result;
 use crate::gpu::Gpu;
-use crate::kernel::{RopeKernel, RopeKvKernel, RopeLayout};
+use crate::kernel::{RopeKernel, RopeKvKernel};
 use crate::kv::{KvBlocks, KvRows, PositionTables};
 use crate::kv_format::{KV_BLOCK_TOKENS, KvFormat};
 use crate::reference::Random;
+use crate::rope_layout::RopeLayout;
 
 pub(super) const BLOCK: usize = KV_BLOCK_TOKENS as usize;
 /// Values of a scale in Q8.

@@ -7,12 +7,12 @@ use super::rows::{Turns, normalized};
 use super::{EPSILON, Report, output, poisoned, same_bits, worst};
 use crate::error::Result;
 use crate::gpu::Gpu;
-use crate::kernel::RopeLayout;
 use crate::kv::{KvBlocks, KvRows, PositionTables};
 use crate::kv_format::KvFormat;
 use crate::latent_key::{LatentKeysKernel, LatentQueriesKernel, PartNormKernel};
 use crate::memory::Memory;
 use crate::reference::Random;
+use crate::rope_layout::RopeLayout;
 
 const EPS: f32 = 1e-5;
 

@@ -4,9 +4,10 @@ use super::products::stored;
 use super::{EPSILON, Report, output, poisoned, same_bits, worst};
 use crate::error::Result;
 use crate::gpu::Gpu;
-use crate::kernel::{Activation, HeadNormKernel, LARGEST_VALUES, RopeKernel, RopeLayout};
+use crate::kernel::{Activation, HeadNormKernel, LARGEST_VALUES, RopeKernel};
 use crate::memory::Buffer;
 use crate::reference::Random;
+use crate::rope_layout::RopeLayout;
 use crate::rows::{Quantized, RowOutput};
 
 pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {

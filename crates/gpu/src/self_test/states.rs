@@ -126,6 +126,14 @@ impl Layout {
     }
 }
 
+fn convolution_name(form: ConvolutionForm) -> &'static str {
+    match form {
+        ConvolutionForm::Gated => "convolve, gated",
+        ConvolutionForm::Silu { biased: true } => "convolve, biased",
+        ConvolutionForm::Silu { biased: false } => "convolve",
+    }
+}
+
 fn convolution(gpu: &Gpu, random: &mut Random, report: &mut Report, form: ConvolutionForm) -> Result<()> {
     let (channels, taps) = (4 * random.range(1, 90), random.range(2, 8));
     let parts = if form == ConvolutionForm::Gated { 3 } else { 1 };
@@ -176,11 +184,7 @@ fn convolution(gpu: &Gpu, random: &mut Random, report: &mut Report, form: Convol
         }
         (exact, bounds)
     };
-    let name = match form {
-        ConvolutionForm::Gated => "convolve, gated",
-        ConvolutionForm::Silu { biased: true } => "convolve, biased",
-        ConvolutionForm::Silu { biased: false } => "convolve",
-    };
+    let name = convolution_name(form);
     let text = format!("{channels} channels by {taps}");
     let [out, states] = layout.check(gpu, (name, &text), report, &launch(false), exact)?;
     for index in 0..layout.lens.len() {

@@ -2,7 +2,8 @@
 
 use super::Code;
 use super::product::GRID_X;
-use crate::kernel::{AddKernel, ArgmaxKernel, RopeKernel, RopeLayout};
+use crate::kernel::{AddKernel, ArgmaxKernel, RopeKernel};
+use crate::rope_layout::RopeLayout;
 
 /// Threads of a workgroup of [`rope`]; a thread per pair of values.
 pub(crate) const ROPE_THREADS: u32 = 64;

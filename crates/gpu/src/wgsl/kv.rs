@@ -2,8 +2,9 @@
 
 use super::Code;
 use super::output::entry;
-use crate::kernel::{RopeKvKernel, RopeLayout};
+use crate::kernel::RopeKvKernel;
 use crate::kv_format::{KV_BLOCK_TOKENS, KvFormat};
+use crate::rope_layout::RopeLayout;
 
 /// Threads of a workgroup; a thread per 8 values of a row.
 const THREADS: u32 = 64;

@@ -33,6 +33,13 @@ pub(super) fn emit(code: &mut Code, k: &DeltaRuleKernel) {
     code.line(SIGMOID);
     entry(code, tile.threads(), None, "");
     tile.load(code);
+    row(code, k, &tile);
+    tile.store(code);
+    code.line("}");
+}
+
+/// The loop over rows.
+fn row(code: &mut Code, k: &DeltaRuleKernel, tile: &MatrixTile) {
     let per_key = k.value_heads / k.key_heads;
     let key_head = match k.grouped {
         true => format!("head / {per_key}u"),
@@ -98,6 +105,4 @@ pub(super) fn emit(code: &mut Code, k: &DeltaRuleKernel) {
         }
         }",
     );
-    tile.store(code);
-    code.line("}");
 }

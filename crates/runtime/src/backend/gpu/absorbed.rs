@@ -95,7 +95,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Attention over latents, and the values of each head; fills the rows of the output projection.
+    /// Attention over latents, and the values of each head; fills the rows of the output
+    /// projection.
     pub(super) fn attend_latents(
         &mut self,
         index: usize,

@@ -1,12 +1,9 @@
 //! Attention whose output is multiplied by the sigmoid of a gate per query head.
 
-use std::sync::Arc;
-
-use ruvllm_gpu::{Buffer, Dispatch, GateKernel, GateNorm, Gpu, Result, SplitGatesKernel};
+use ruvllm_gpu::{Buffer, Dispatch, GateKernel, GateNorm, Gpu, Result};
 use ruvllm_models::ModelConfig;
 
-use super::launches::Builder;
-use super::rows::zeroed;
+use super::inputs::zeroed;
 
 /// Activations of gated attention.
 #[derive(Debug)]
@@ -36,20 +33,5 @@ impl GateRows {
             norm: GateNorm::None,
         };
         gpu.gate(key, (&self.attended, &self.projected), None, out)
-    }
-}
-
-impl Builder<'_> {
-    /// Copies queries, keys and values from the projection with gates.
-    pub(super) fn split_gates(&mut self, gates: &GateRows) -> Result<()> {
-        let config = self.parts.config;
-        let key = SplitGatesKernel {
-            heads: config.n_heads as u32,
-            kv_heads: config.n_kv_heads as u32,
-            head_dim: config.head_dim as u32,
-        };
-        let rows = Arc::clone(&self.rows);
-        self.launches.push(self.parts.gpu.split_gates(key, &gates.projected, &rows.qkv)?);
-        Ok(())
     }
 }

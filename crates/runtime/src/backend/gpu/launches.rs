@@ -10,8 +10,9 @@ use ruvllm_gpu::{
 use ruvllm_models::ModelConfig;
 
 use super::adapters::{Adapted, Place};
+use super::inputs::Input;
 use super::pool::{Angles, KvPool};
-use super::rows::{Input, Rows};
+use super::rows::Rows;
 use super::states::DeviceState;
 use super::uploads::{Projection, Stored};
 use super::weights::{DeviceAttention, DeviceLayer, DeviceWeights, Network, Norm};

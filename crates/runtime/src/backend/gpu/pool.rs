@@ -1,31 +1,18 @@
 //! Keys and values of all sequences, and RoPE tables.
 
 use ruvllm_gpu::{Buffer, Gpu, KV_BLOCK_TOKENS, KvBlocks, KvFormat, Memory, Result};
-use ruvllm_kernels::attention;
 use ruvllm_kernels::rope::{RopeFrequencies, RopeTable};
 use ruvllm_kv_cache::{KvPolicy, KvRopes};
 use ruvllm_models::ModelConfig;
 
 use super::blocks::BlockPool;
 use super::host_blocks::Direction;
+use super::kv_policy::policy_of;
 use super::states::StatePool;
 use super::temperature::Temperature;
 
 /// Tokens of a KV block.
 const BLOCK: usize = KV_BLOCK_TOKENS as usize;
-
-/// Policy that a format of the device implements.
-fn policy_of(format: KvFormat) -> KvPolicy {
-    match format {
-        KvFormat::F16 => attention::KvFormat::F16.into(),
-        KvFormat::Q8 => attention::KvFormat::Q8.into(),
-    }
-}
-
-/// Format of a policy on the device, if it has one.
-pub(super) fn format_of(policy: KvPolicy) -> Option<KvFormat> {
-    KvFormat::ALL.into_iter().find(|&format| policy_of(format) == policy)
-}
 
 /// KV blocks of all layers with attention; a block has the same index in every layer. Beside them
 /// the states of the layers that keep one.

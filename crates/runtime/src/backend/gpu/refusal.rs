@@ -2,10 +2,9 @@
 
 use ruvllm_gpu::{KvFormat, MAX_EXPERTS, MAX_USED_EXPERTS};
 use ruvllm_kv_cache::KvPolicy;
-use ruvllm_models::{Activation, Experts, LatentAttention, ModelConfig, Window};
+use ruvllm_models::{Activation, Experts, LatentAttention, ModelConfig, Recurrent, RecurrentMixer, Window};
 
-use super::pool::format_of;
-use super::states;
+use super::kv_policy::format_of;
 use crate::error::Error;
 
 /// Name of the backend.
@@ -105,7 +104,7 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
     if let Some(feature) = decoder.experts.as_ref().and_then(unsupported_experts) {
         return unsupported(&feature);
     }
-    if let Some(feature) = decoder.recurrent.as_ref().and_then(states::unsupported) {
+    if let Some(feature) = decoder.recurrent.as_ref().and_then(unsupported_states) {
         return unsupported(&feature);
     }
     if decoder.residual_scale != 1.0 && !decoder.input_norms && !decoder.post_norms {
@@ -187,6 +186,24 @@ fn unsupported_experts(experts: &Experts) -> Option<String> {
     }
     (count > MAX_EXPERTS as usize || used > MAX_USED_EXPERTS as usize)
         .then(|| format!("{used} of {count} experts, more than {MAX_USED_EXPERTS} of {MAX_EXPERTS}"))
+}
+
+/// The first size of a mixer that the kernels do not take.
+fn unsupported_states(recurrent: &Recurrent) -> Option<String> {
+    let sizes: &[(&str, usize)] = match &recurrent.mixer {
+        RecurrentMixer::DeltaNet(net) => {
+            &[("keys of layers with a state", net.key_dim), ("values of layers with a state", net.value_dim)]
+        }
+        RecurrentMixer::Mamba2(mamba) => &[
+            ("heads of layers with a state", mamba.head_dim),
+            ("groups of layers with a state", mamba.inner_dim() / mamba.groups),
+            ("states", mamba.state_dim),
+        ],
+        RecurrentMixer::ShortConvolution(convolution) => &[("convolutions", convolution.channels)],
+        other => return Some(format!("layers with a state {other:?}")),
+    };
+    let odd = sizes.iter().find(|(_, size)| !size.is_multiple_of(4));
+    odd.map(|(name, size)| format!("{name} of width {size}, which is no multiple of 4"))
 }
 
 /// Context length: `wanted`, or at most `usual`.

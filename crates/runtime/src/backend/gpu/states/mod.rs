@@ -119,24 +119,6 @@ fn state_values(recurrent: &Recurrent) -> (usize, usize) {
     }
 }
 
-/// The first size of a mixer that the kernels do not take.
-pub(super) fn unsupported(recurrent: &Recurrent) -> Option<String> {
-    let sizes: &[(&str, usize)] = match &recurrent.mixer {
-        RecurrentMixer::DeltaNet(net) => {
-            &[("keys of layers with a state", net.key_dim), ("values of layers with a state", net.value_dim)]
-        }
-        RecurrentMixer::Mamba2(mamba) => &[
-            ("heads of layers with a state", mamba.head_dim),
-            ("groups of layers with a state", mamba.inner_dim() / mamba.groups),
-            ("states", mamba.state_dim),
-        ],
-        RecurrentMixer::ShortConvolution(convolution) => &[("convolutions", convolution.channels)],
-        other => return Some(format!("layers with a state {other:?}")),
-    };
-    let odd = sizes.iter().find(|(_, size)| !size.is_multiple_of(4));
-    odd.map(|(name, size)| format!("{name} of width {size}, which is no multiple of 4"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,7 +130,7 @@ mod tests {
         assert_eq!((prompt.from, prompt.to, prompt.rows), (None, 7, 5));
         let [token, next] = [5, 6].map(|at| lease.span(at..at + 1, 2));
         assert_eq!((token.from, token.to, token.first), (Some(7), 6, 2));
-        // What comes behind a token writes over the state before it, not over its own.
+        // The next token writes over the state before it, not over its own.
         assert_eq!((next.from, next.to), (Some(6), 7));
         drop(lease);
     }

@@ -3,7 +3,7 @@
 use ruvllm_gpu::{Buffer, Gpu, Result, Spans};
 use ruvllm_models::{ModelConfig, Recurrent, RecurrentMixer};
 
-use crate::backend::gpu::rows::{Input, zeroed};
+use crate::backend::gpu::inputs::{Input, zeroed};
 
 /// Activations of `n` rows in layers with a state, `[n, ...]` each.
 #[derive(Debug)]

@@ -33,7 +33,7 @@ pub(super) struct StateHeads {
     pub(super) norm: Option<Buffer>,
 }
 
-/// What a layer computes with a state.
+/// Weights of what a layer computes with a state.
 #[derive(Debug)]
 pub(in crate::backend::gpu) struct DeviceState {
     /// Inputs of the convolution, and the gates of the output behind them.
