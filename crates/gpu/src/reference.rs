@@ -64,16 +64,29 @@ fn half_at(bytes: &[u8], at: usize) -> f64 {
 
 /// SplitMix64.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random {
+    state: u64,
+    is_small: bool,
+}
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+    pub(crate) fn new(state: u64) -> Self {
+        Self { state, is_small: false }
+    }
+
+    /// Generator of small shapes.
+    pub(crate) fn small(state: u64) -> Self {
+        Self { state, is_small: true }
+    }
+
+    /// Limit of a dimension: `usual`, or `small` for small shapes.
+    pub(crate) fn limit<T>(&self, usual: T, small: T) -> T {
+        if self.is_small { small } else { usual }
     }
 
     pub(crate) fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)

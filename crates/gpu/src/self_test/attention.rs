@@ -19,7 +19,8 @@ use crate::rows::{Quantized, RowOutput};
 pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     for format in KvFormat::ALL {
         // One, two and many splits.
-        let mut blocks = || [8, 16, 4 * random.range(5, 12) as usize][random.range(0, 2) as usize];
+        let most = random.limit(12, 6);
+        let mut blocks = || [8, 16, 4 * random.range(5, most) as usize][random.range(0, 2) as usize];
         let (room, latent_room) = (blocks(), blocks());
         let case = Case::with_values_of_keys(random, format, latent_room);
         attention(gpu, random, report, &case)?;
@@ -268,6 +269,7 @@ impl Case {
 }
 
 fn attention(gpu: &Gpu, random: &mut Random, report: &mut Report, case: &Case) -> Result<()> {
+    report.begin_shape();
     let AttentionKernel { heads, kv_heads, head_dim, window, format, .. } = case.key;
     let width = case.width();
     let text = format!(
@@ -343,6 +345,7 @@ fn tiled(gpu: &Gpu, random: &mut Random, report: &mut Report, case: Case) -> Res
     if tiles.is_empty() {
         return Ok(());
     }
+    report.begin_shape();
     // Consecutive positions up to the last one, and an earlier one as of a row that fills up.
     let last = case.positions[0];
     let rows = random.range(1, 40).min(last + 1);

@@ -25,6 +25,7 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
 }
 
 fn logits(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    report.begin_shape();
     let (rows, outputs, cols) = (random.range(2, 11), random.range(1, 90), 4 * random.range(1, 300));
     let (w, x) = (random.values((outputs * cols) as usize), random.values((rows * cols) as usize));
     let bias = random.values(outputs as usize);
@@ -61,6 +62,7 @@ fn logits(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
 }
 
 fn route(gpu: &Gpu, random: &mut Random, report: &mut Report, scoring: RouterScoring) -> Result<()> {
+    report.begin_shape();
     // One of four has more experts than a workgroup has threads.
     let most = if random.range(0, 3) == 0 { 120 } else { 16 };
     let (count, len) = (random.range(1, 8), random.range(1, most));
@@ -173,6 +175,7 @@ fn random_choices(gpu: &Gpu, random: &mut Random, rows: u32, experts: u32) -> Re
 }
 
 fn sort(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    report.begin_shape();
     let (rows, experts) = (random.range(1, 400), random.range(1, 40));
     let (choices, list) = random_choices(gpu, random, rows, experts)?;
     let tile = 16 << random.range(0, 2);
@@ -221,7 +224,7 @@ impl Case {
         let (format, is_shared) = kind;
         let unit = format.column_unit() as u32;
         let (experts, rows) = (random.range(2, 9), format.row_unit() * random.range(1, 20));
-        let cols = unit * random.range(1, 768 / unit);
+        let cols = unit * random.range(1, random.limit(768, 512) / unit);
         let n = random.range(1, 40);
         let (choices, list) = random_choices(gpu, random, n, experts)?;
         let weights = random.weights(format, (experts * rows * cols) as usize);
@@ -277,6 +280,7 @@ impl Case {
 
 /// Products of pairs: the bound of a product, the bits of each pair by itself, parts of rows.
 fn products(gpu: &Gpu, random: &mut Random, report: &mut Report, kind: (Format, bool)) -> Result<()> {
+    report.begin_shape();
     let case = Case::new(gpu, random, report, kind)?;
     let Case { shape, choices, stack, given, text, .. } = &case;
     let (rows, pairs, name) = (shape.rows, choices.pairs(), case.name());
@@ -326,6 +330,7 @@ fn products(gpu: &Gpu, random: &mut Random, report: &mut Report, kind: (Format, 
 }
 
 fn affine(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    report.begin_shape();
     let (rows, experts, cols) = (random.range(1, 12), random.range(1, 9), 4 * random.range(1, 600));
     let (choices, list) = random_choices(gpu, random, rows, experts)?;
     let pairs = choices.pairs() as usize;
@@ -350,6 +355,7 @@ fn affine(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
 }
 
 fn sum(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    report.begin_shape();
     let (rows, experts, cols) = (random.range(1, 12), random.range(1, 9), 4 * random.range(1, 600));
     let (choices, _) = random_choices(gpu, random, rows, experts)?;
     let used = choices.used() as usize;

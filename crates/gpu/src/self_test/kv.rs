@@ -242,6 +242,7 @@ pub(super) fn rope_kv(
     layout: RopeLayout,
     format: KvFormat,
 ) -> Result<()> {
+    report.begin_shape();
     let write = Write::new(random, layout, format);
     let Write { rope, places, turns, factors, slots, qkv } = &write;
     let (rows, kv_heads) = (slots.len(), places.kv_heads as u32);

@@ -32,6 +32,7 @@ fn norm_bound(cols: u32) -> f64 {
 }
 
 fn part_norm(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    report.begin_shape();
     let (rows, cols) = (random.range(1, 5), random.range(1, 1600));
     let (width, padded) = (cols + random.range(0, 40), cols + random.range(0, 8));
     let key = PartNormKernel { cols, width, padded, eps_bits: EPS.to_bits() };
@@ -57,6 +58,7 @@ fn part_norm(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> 
 }
 
 fn queries(gpu: &Gpu, random: &mut Random, report: &mut Report, layout: RopeLayout) -> Result<()> {
+    report.begin_shape();
     let (heads, still) = (random.range(1, 6), random.range(1, 40));
     let (rotary, rank) = (2 * random.range(1, 16), random.range(1, 40));
     let (padded, rows) = (still.next_multiple_of(8), random.range(1, 5) as usize);
@@ -111,6 +113,7 @@ fn keys(
     report: &mut Report,
     (layout, format): (RopeLayout, KvFormat),
 ) -> Result<()> {
+    report.begin_shape();
     let unit = format.head_dim_multiple();
     let head_dim = unit * random.range(1, 640 / unit);
     let rotary = 2 * random.range(1, head_dim / 2 - 1);

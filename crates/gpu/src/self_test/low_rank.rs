@@ -53,7 +53,7 @@ type List = Vec<(usize, f32)>;
 impl Case {
     fn new(gpu: &Gpu, random: &mut Random, f16: bool, quantized: bool) -> Result<Self> {
         // One of four is a long row.
-        let longest = if random.range(0, 3) == 0 { 170 } else { 40 };
+        let longest = if random.range(0, 3) == 0 { random.limit(170, 80) } else { random.limit(40, 20) };
         let cols = 32 * random.range(1, longest) as usize;
         let width = random.range(1, 700) as usize;
         let rows = random.range(1, 21) as usize;
@@ -83,6 +83,7 @@ impl Case {
     }
 
     fn check(&self, gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+        report.begin_shape();
         let terms = random.range(1, MAX_TERMS) as usize;
         let mut list = |most: usize| -> List {
             let len = random.range(0, most as u32);

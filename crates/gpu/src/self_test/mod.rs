@@ -52,13 +52,83 @@ impl fmt::Display for Check {
     }
 }
 
+/// Kernels that are checked together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Products of matrices and rows of matrices.
+    Products,
+    /// Operations on rows.
+    Rows,
+    /// Attention, and writes of keys and values.
+    Attention,
+    /// Latent attention.
+    Latent,
+    /// Mixtures of experts.
+    Experts,
+    /// Low-rank updates.
+    LowRank,
+    /// Layers with a state.
+    States,
+}
+
+impl Part {
+    /// All parts, in the order of [`run`].
+    pub const ALL: [Self; 7] = [
+        Self::Products,
+        Self::Rows,
+        Self::Attention,
+        Self::Latent,
+        Self::Experts,
+        Self::LowRank,
+        Self::States,
+    ];
+
+    /// Percentage of [`shapes`] that are of this part.
+    const fn percentage(self) -> usize {
+        match self {
+            Self::Products | Self::Rows => 20,
+            Self::Attention | Self::Experts => 15,
+            Self::Latent | Self::LowRank | Self::States => 10,
+        }
+    }
+
+    /// Checks every operation of the part at least once.
+    fn check(self, gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+        match self {
+            Self::Products => products::check(gpu, random, report),
+            Self::Rows => rows::check(gpu, random, report),
+            Self::Attention => attention::check(gpu, random, report),
+            Self::Latent => latent::check(gpu, random, report),
+            Self::Experts => experts::check(gpu, random, report),
+            Self::LowRank => low_rank::check(gpu, random, report),
+            Self::States => states::check(gpu, random, report),
+        }
+    }
+}
+
+/// Results on many small shapes.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ShapeChecks {
+    /// Worst case of each property.
+    pub checks: Vec<Check>,
+    /// Number of shapes.
+    pub shapes: usize,
+}
+
 /// Results by name, in the order of their first appearance.
 #[derive(Debug, Default)]
 struct Report {
     checks: Vec<Check>,
+    /// Operations with a shape of their own.
+    shapes: usize,
 }
 
 impl Report {
+    /// Counts a shape.
+    fn begin_shape(&mut self) {
+        self.shapes += 1;
+    }
+
     fn add(&mut self, name: String, shape: &str, error: f64) {
         let error = if error.is_nan() { f64::INFINITY } else { error };
         let Some(check) = self.checks.iter_mut().find(|c| c.name == name) else {
@@ -84,16 +154,53 @@ impl Report {
 pub fn run(gpu: &Gpu, seed: u64, rounds: usize) -> Result<Vec<Check>> {
     let mut report = Report::default();
     for round in 0..rounds as u64 {
-        let mut random = Random::new(seed.wrapping_mul(1_000_003).wrapping_add(round));
-        products::check(gpu, &mut random, &mut report)?;
-        rows::check(gpu, &mut random, &mut report)?;
-        attention::check(gpu, &mut random, &mut report)?;
-        latent::check(gpu, &mut random, &mut report)?;
-        experts::check(gpu, &mut random, &mut report)?;
-        low_rank::check(gpu, &mut random, &mut report)?;
-        states::check(gpu, &mut random, &mut report)?;
+        let mut random = Random::new(mixed(seed, round));
+        for part in Part::ALL {
+            part.check(gpu, &mut random, &mut report)?;
+        }
     }
     Ok(report.checks)
+}
+
+/// Runs the checks of one part as [`run`] does.
+///
+/// # Errors
+/// As [`run`].
+pub fn part(gpu: &Gpu, part: Part, seed: u64, rounds: usize) -> Result<Vec<Check>> {
+    let mut report = Report::default();
+    for round in 0..rounds as u64 {
+        part.check(gpu, &mut Random::new(mixed(seed, round)), &mut report)?;
+    }
+    Ok(report.checks)
+}
+
+/// Runs the checks of [`run`] on `count` small shapes or a few more, generated from `seed`: a share
+/// for each part, whole rounds of it. `only`: the share of one part.
+///
+/// Small shapes have the same tails, offsets and formats as large ones, and cost little on software
+/// adapters.
+///
+/// # Errors
+/// Errors of the device; a wrong result is a [`Check`] that did not pass.
+pub fn shapes(gpu: &Gpu, seed: u64, count: usize, only: Option<Part>) -> Result<ShapeChecks> {
+    let mut all = ShapeChecks::default();
+    for part in Part::ALL.into_iter().filter(|part| only.is_none_or(|only| only == *part)) {
+        let (share, mut report) = ((count * part.percentage()).div_ceil(100), Report::default());
+        for round in 0.. {
+            if report.shapes >= share {
+                break;
+            }
+            part.check(gpu, &mut Random::small(mixed(seed, round)), &mut report)?;
+        }
+        all.shapes += report.shapes;
+        all.checks.extend(report.checks);
+    }
+    Ok(all)
+}
+
+/// Seed of a round.
+fn mixed(seed: u64, round: u64) -> u64 {
+    seed.wrapping_mul(1_000_003).wrapping_add(round)
 }
 
 /// Runs the checks of one product with the given shape, for a batch of 2 to 8.

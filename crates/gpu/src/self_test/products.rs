@@ -15,7 +15,8 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
     for format in Format::ALL {
         let unit = format.column_unit() as u32;
         // One of eight is a long row.
-        let longest = if random.range(0, 7) == 0 { 14_336 } else { 2048 };
+        let longest =
+            if random.range(0, 7) == 0 { random.limit(14_336, 2816) } else { random.limit(2048, 768) };
         let shape = Shape {
             format,
             rows: random.range(1, 70),
@@ -26,7 +27,7 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
     }
     let format = Format::ALL[random.range(0, Format::ALL.len() as u32 - 1) as usize];
     let unit = format.column_unit() as u32;
-    let cols = unit * random.range(1, 1024 / unit);
+    let cols = unit * random.range(1, random.limit(1024, 512) / unit);
     let shape = Shape { format, rows: random.range(1, 150), cols, batch: random.range(1, 100) };
     gemm(gpu, random, report, shape, Path::Chosen)?;
     if gpu.target().cooperative.is_some() {
@@ -55,6 +56,7 @@ pub(super) struct Input {
 }
 
 pub(super) fn product(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape) -> Result<()> {
+    report.begin_shape();
     let Shape { format, rows, cols, batch } = shape;
     let weights = random.weights(format, (rows * cols) as usize);
     let matrix = Matrix::upload(gpu, format, rows, cols, &weights)?;
@@ -143,6 +145,7 @@ impl Path {
 }
 
 fn gemm(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape, path: Path) -> Result<()> {
+    report.begin_shape();
     let Shape { format, rows, cols, batch } = shape;
     let weights = random.weights(format, (rows * cols) as usize);
     let matrix = Matrix::upload(gpu, format, rows, cols, &weights)?;
@@ -192,6 +195,7 @@ fn gather(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape) -> 
     let Shape { format, rows, cols, batch } = shape;
     let weights = random.weights(format, (rows * cols) as usize);
     let matrix = Matrix::upload(gpu, format, rows, cols, &weights)?;
+    report.begin_shape();
     let tokens: Vec<u32> = (0..batch).map(|_| random.range(0, rows - 1)).collect();
     let out = poisoned(gpu, (batch * cols) as usize)?;
     let found = output(gpu, &[&matrix.gather(gpu, &gpu.upload(&tokens)?, &out)?], &out)?;

@@ -135,6 +135,7 @@ fn convolution_name(form: ConvolutionForm) -> &'static str {
 }
 
 fn convolution(gpu: &Gpu, random: &mut Random, report: &mut Report, form: ConvolutionForm) -> Result<()> {
+    report.begin_shape();
     let (channels, taps) = (4 * random.range(1, 90), random.range(2, 8));
     let parts = if form == ConvolutionForm::Gated { 3 } else { 1 };
     let width = parts * channels + 4 * random.range(0, 9);
@@ -225,6 +226,7 @@ fn matrix(state: &[f32], (rows, width, head): (usize, usize, usize)) -> Vec<f64>
 }
 
 fn delta_rule(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    report.begin_shape();
     let key_heads = random.range(1, 3);
     let key = DeltaRuleKernel {
         key_heads,
@@ -296,6 +298,7 @@ fn delta_rule(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()>
 }
 
 fn selective_scan(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    report.begin_shape();
     let groups = random.range(1, 3);
     let key = SelectiveScanKernel {
         heads: groups * random.range(1, 3),
@@ -357,6 +360,7 @@ fn selective_scan(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result
 }
 
 fn gate(gpu: &Gpu, random: &mut Random, report: &mut Report, norm: GateNorm) -> Result<()> {
+    report.begin_shape();
     let (rows, groups, dim) = (random.range(1, 5), random.range(1, 5), 4 * random.range(1, 100));
     let (first, step) = (4 * random.range(0, 9), dim + 4 * random.range(0, 2));
     let width = first + step * groups + 4 * random.range(0, 3);
@@ -409,6 +413,7 @@ fn gate(gpu: &Gpu, random: &mut Random, report: &mut Report, norm: GateNorm) -> 
 }
 
 fn split_gates(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    report.begin_shape();
     let (heads, kv_heads, head_dim) = (random.range(1, 9), random.range(1, 4), 4 * random.range(1, 70));
     let key = SplitGatesKernel { heads, kv_heads, head_dim };
     let (n, dim, rows) = (heads as usize, head_dim as usize, random.range(1, 5) as usize);
