@@ -31,8 +31,9 @@ context take, slack_bytes what is added for pages that are not full, state_bytes
 beside them for layers that keep a state instead of keys and values.
 
 --gpu (a build with the feature `gpu`) reports on the GPUs instead; --device gpu:N chooses one of them for --self-test,
---tune and --dump-kernels. --tune measures how the work of the model's matrix products is best divided on this GPU, takes
-seconds to minutes, and writes a file beside the compiled kernels that every later use of the GPU reads. JSON: {version, platform, adapters: [{index, name, backend, kind, driver, f16, subgroup, timestamps,
+--tune and --dump-kernels. --shapes N adds N small random shapes to the self-test, whose names end in `, small`. --tune
+measures how the work of the model's matrix products is best divided on this GPU, takes seconds to minutes, and writes a
+file beside the compiled kernels that every later use of the GPU reads. JSON: {version, platform, adapters: [{index, name, backend, kind, driver, f16, subgroup, timestamps,
 cooperative, max_buffer_bytes, workgroup_bytes, max_threads}], used, reason, self_test: {adapter, passed, kernels,
 seconds, checks: [{name, passed, worst, shape, shapes}]}, tuned: {file, products: [{format, rows, cols, batch,
 matrix_instructions, usual_us, fastest_us, tiles, changed}]}, dumped: {folder, kernels}}. The interface does not tell how

@@ -19,6 +19,10 @@ pub(crate) struct GpuReportArgs {
     #[arg(long, requires = "gpu")]
     self_test: bool,
 
+    /// Check so many small random shapes too
+    #[arg(long, value_name = "N", requires = "self_test", default_value_t = 0)]
+    shapes: usize,
+
     /// Measure tiles of the model's products on the GPU, for its later uses; no result changes
     #[arg(long, requires = "gpu")]
     tune: bool,
@@ -86,8 +90,14 @@ mod with_gpu {
     use crate::output;
     use crate::progress::Progress;
 
-    /// Rounds of the self-test: under a minute on software adapters.
-    const ROUNDS: usize = 6;
+    /// Rounds of the self-test. Software adapters take a second to compile a kernel, and each round
+    /// has some 120.
+    fn rounds(adapter: Option<&GpuAdapter>) -> usize {
+        match adapter.map(|adapter| adapter.kind) {
+            Some(GpuAdapterKind::Software) => 1,
+            _ => 6,
+        }
+    }
 
     /// The JSON document, and the data of the text form.
     #[derive(Serialize)]
@@ -258,7 +268,11 @@ mod with_gpu {
         let adapters = gpu_adapters();
         let (used, reason) = choice(&adapters, index);
         let test = match args.self_test {
-            true => Some(gpu_self_test(&gpu_options(index), ROUNDS).map_err(|error| explain(error, index))?),
+            true => {
+                let rounds = rounds(used.and_then(|used| adapters.get(used)));
+                let test = gpu_self_test(&gpu_options(index), rounds, args.shapes);
+                Some(test.map_err(|error| explain(error, index))?)
+            }
             false => None,
         };
         let options = EngineOptions::default().with_context(context);

@@ -8,6 +8,7 @@ fn unknown_devices_are_usage_errors() {
         run(&["generate", "--device", device, "x"]).fails_with(2, &["--device", "gpu:N"]);
     }
     run(&["doctor", "--self-test"]).fails_with(2, &["--gpu"]);
+    run(&["doctor", "--gpu", "--shapes", "3"]).fails_with(2, &["--self-test"]);
 }
 
 #[test]

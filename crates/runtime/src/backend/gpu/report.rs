@@ -62,17 +62,26 @@ pub fn gpu_choose(all: &[GpuAdapter], options: &GpuOptions) -> Result<usize> {
     })
 }
 
-/// Runs every kernel on random shapes, `rounds` times, and compares with a float64 reference.
+/// Runs every kernel on random shapes, `rounds` times, and compares with a float64 reference; then
+/// kernels of all kinds on `shapes` small random shapes or a few more, in checks of their own.
 ///
 /// # Errors
 /// [`Error::Backend`] without an adapter and if the device fails; a wrong result is a failed check,
 /// not an error.
-pub fn gpu_self_test(options: &GpuOptions, rounds: usize) -> Result<GpuSelfTest> {
+pub fn gpu_self_test(options: &GpuOptions, rounds: usize, shapes: usize) -> Result<GpuSelfTest> {
     let failed = |refusal: Refusal| refusal.into_error("the self-test");
     let gpu = open(options).map_err(failed)?;
     let start = Instant::now();
-    let checks = self_test::run(&gpu, SEED, rounds)
-        .map_err(|source| failed(Refusal::Gpu { action: "run the self-test".to_owned(), source }))?;
+    let run = || -> std::result::Result<_, ruvllm_gpu::Error> {
+        let mut checks = self_test::run(&gpu, SEED, rounds)?;
+        for mut check in self_test::shapes(&gpu, SEED, shapes, None)?.checks {
+            check.name.push_str(", small");
+            checks.push(check);
+        }
+        Ok(checks)
+    };
+    let checks =
+        run().map_err(|source| failed(Refusal::Gpu { action: "run the self-test".to_owned(), source }))?;
     let (adapter, kernels) = (gpu.info().clone(), gpu.kernels().len());
     Ok(GpuSelfTest { adapter, checks, kernels, time: start.elapsed() })
 }
