@@ -111,6 +111,11 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Checks each GPU kernel against float64 and a tiny model end to end, on any adapter
+    ///
+    /// Software Vulkan is enough; skipped without a Vulkan loader. Not part of `ci`, but of `ci
+    /// --full`, with a thousand random shapes and all tests of backend and program.
+    Gpu,
     /// Packs programs and a script that measure a server on a GPU of another machine
     ///
     /// Builds the program with GPU support, the load generator and the model generator for release;
@@ -273,6 +278,7 @@ pub fn run() -> Result<()> {
             Ok(())
         }
         Command::Grpc { update } => grpc::grpc(&workspace, update),
+        Command::Gpu => ci::gpu(&workspace),
         Command::GpuBundle { folder } => gpu_bundle::gpu_bundle(&workspace, &folder),
         Command::ObjectStore => object_store::object_store(&workspace),
         Command::KernelSandbox => kernel_sandbox::kernel_sandbox(&workspace),
@@ -390,6 +396,7 @@ mod tests {
             "bench --peer llama-bench=x --model a.gguf -p 512",
             "embedding-speed --model a --python b",
             "plots",
+            "gpu",
             "gpu-bundle target/bundle",
             "gen-model --help",
         ] {

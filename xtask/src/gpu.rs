@@ -6,11 +6,19 @@
 
 use std::path::Path;
 
+use crate::extent::Extent;
 use crate::process::CommandLine;
 use crate::{Result, Workspace};
 
 /// Folders of Vulkan driver manifests (ICD files).
 const DRIVERS: [&str; 3] = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"];
+
+/// Has Mesa's software Vulkan compile kernels without optimization passes. Most of the time of the
+/// tests is compilation, and kernels run for a few milliseconds each. Other drivers ignore it.
+const UNOPTIMIZED: (&str, &str) = ("GALLIVM_PERF", "nopt");
+
+/// Tests of the backend that [`quick`] runs: logits and greedy tokens of a tiny model, end to end.
+const END_TO_END: [&str; 1] = ["families::llama"];
 
 /// Environment variables that name driver manifests instead.
 const NAMED: [&str; 2] = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"];
@@ -43,10 +51,25 @@ fn lacking(libraries: &str, has_driver: bool) -> Option<String> {
 }
 
 /// Tests of the kernels. They fail without an adapter.
-pub(crate) fn kernels(workspace: &Workspace) -> CommandLine {
-    CommandLine::cargo(workspace)
-        .args(["test", "--locked", "--manifest-path", "crates/gpu/Cargo.toml"])
-        .env("RUVLLM_GPU_REQUIRED", "1")
+pub(crate) fn kernels(workspace: &Workspace, extent: Extent) -> CommandLine {
+    extent.apply(adapted(kernel_tests(workspace)))
+}
+
+fn kernel_tests(workspace: &Workspace) -> CommandLine {
+    CommandLine::cargo(workspace).args(["test", "--locked", "--manifest-path", "crates/gpu/Cargo.toml"])
+}
+
+/// Each kernel, and a tiny model end to end: the tests whose time on software Vulkan has a goal.
+pub(crate) fn quick(workspace: &Workspace) -> [CommandLine; 2] {
+    let kernels = kernel_tests(workspace).args(["--test", "it"]);
+    let model = tests(workspace, "ruvllm").args(["--", "--exact"]).args(END_TO_END);
+    [kernels, model].map(adapted)
+}
+
+/// Builds of the tests of [`quick`].
+pub(crate) fn builds(workspace: &Workspace) -> [CommandLine; 2] {
+    let kernels = kernel_tests(workspace).args(["--test", "it"]);
+    [kernels, tests(workspace, "ruvllm")].map(|tests| tests.args(["--no-run"]))
 }
 
 /// Lints the kernels, and backend and program with the feature.
@@ -62,18 +85,22 @@ pub(crate) fn lint(workspace: &Workspace) -> Result<()> {
 
 /// Tests of the backend. They fail without an adapter.
 pub(crate) fn backend(workspace: &Workspace) -> CommandLine {
-    tests(workspace, "ruvllm")
+    adapted(tests(workspace, "ruvllm"))
 }
 
 /// Tests of `--device` and `doctor --gpu`. They fail without an adapter.
 pub(crate) fn program(workspace: &Workspace) -> CommandLine {
-    tests(workspace, "ruvllm-cli")
+    adapted(tests(workspace, "ruvllm-cli"))
 }
 
 fn tests(workspace: &Workspace, package: &str) -> CommandLine {
-    with_feature(workspace, "test", package)
-        .args(["--locked", "--test", "gpu"])
-        .env("RUVLLM_GPU_REQUIRED", "1")
+    with_feature(workspace, "test", package).args(["--locked", "--test", "gpu"])
+}
+
+/// Environment of tests: an adapter is required, software Vulkan compiles fast.
+fn adapted(tests: CommandLine) -> CommandLine {
+    let (name, value) = UNOPTIMIZED;
+    tests.env("RUVLLM_GPU_REQUIRED", "1").env(name, value)
 }
 
 fn with_feature(workspace: &Workspace, command: &str, package: &str) -> CommandLine {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::gpu::gpu_steps;
 use super::{CLIPPY_REST, Steps, adr_step, clippy, counted, cross_test_step, docs, form_steps, test_steps};
 use crate::deployment::DeploymentArgs;
 use crate::example::CANDLE;
@@ -11,7 +12,7 @@ use crate::platforms::Platform;
 use crate::process::CommandLine;
 use crate::sanitize::{Bound, Sanitizer};
 use crate::{
-    Error, Result, Workspace, adr, core_pack, deployment, fuzz, gpu, grpc, kernel_sandbox, object_store,
+    Error, Result, Workspace, adr, core_pack, deployment, fuzz, grpc, kernel_sandbox, object_store,
     rust_version, sanitize, second_opinion,
 };
 
@@ -106,24 +107,6 @@ fn feature_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
             Ok(())
         }
     }
-}
-
-/// GPU kernels, backend and the program's device option, if there is an adapter.
-fn gpu_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
-    if let Some(missing) = gpu::missing(workspace) {
-        steps.skip("gpu", missing);
-        return Ok(());
-    }
-    let lints = "cargo clippy --package ruvllm --package ruvllm-cli --features gpu";
-    steps.run("gpu lints", lints, || gpu::lint(workspace).map(|()| "ok".to_owned()))?;
-    for (name, command) in [
-        ("gpu kernels", gpu::kernels(workspace)),
-        ("gpu backend", gpu::backend(workspace)),
-        ("gpu program", gpu::program(workspace)),
-    ] {
-        steps.run(name, &command.display(), || counted(&command))?;
-    }
-    Ok(())
 }
 
 /// The server's feature `grpc`.

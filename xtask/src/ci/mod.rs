@@ -1,6 +1,7 @@
 //! `cargo xtask ci` and `cargo xtask test`: the steps of each tier and their order.
 
 mod full;
+mod gpu;
 mod quick;
 mod steps;
 
@@ -16,6 +17,7 @@ use crate::{
 };
 
 pub(crate) use full::{Full, full};
+pub(crate) use gpu::gpu;
 pub(crate) use quick::quick;
 use steps::Steps;
 
@@ -96,11 +98,18 @@ fn test_steps(workspace: &Workspace, steps: &mut Steps, extent: Extent) -> Resul
 
 /// Runs a test command, prints its output, and counts the tests.
 fn counted(command: &CommandLine) -> Result<String> {
+    counted_all(std::slice::from_ref(command))
+}
+
+/// Runs test commands as [`counted`] does, with one sum; stops at the first failure.
+fn counted_all(commands: &[CommandLine]) -> Result<String> {
     let mut tally = Tally::default();
-    command.run_lines(|line| {
-        println!("{line}");
-        tally.add(line);
-    })?;
+    for command in commands {
+        command.run_lines(|line| {
+            println!("{line}");
+            tally.add(line);
+        })?;
+    }
     Ok(tally.summary())
 }
 
