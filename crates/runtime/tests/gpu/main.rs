@@ -7,6 +7,7 @@ mod adapter_sites;
 mod adapters;
 mod ahead;
 mod batches;
+mod combined;
 mod drafts;
 mod families;
 mod kv;
