@@ -204,9 +204,10 @@ impl Gpu {
 
     /// Releases the device; every later call fails with [`Error::DeviceLost`].
     pub fn destroy(&self) {
+        // First, so that what other threads submit meanwhile fails with this error.
+        self.faults.set_lost("destroyed");
         self.device.destroy();
         let _ = self.device.poll(wgpu::PollType::Poll);
-        self.faults.set_lost("destroyed");
     }
 
     /// Allocates a zeroed buffer of `len` bytes.
@@ -359,7 +360,8 @@ impl Gpu {
         if let Some(buffer) = scratch.as_ref().filter(|buffer| buffer.len() >= len) {
             return Ok(buffer.clone());
         }
-        // Dispatches that were prepared with the former one keep it.
+        // Dispatches that were prepared with the former one keep it; without any its room is free.
+        scratch.take();
         let buffer = self.zeroed(len.next_power_of_two())?;
         *scratch = Some(buffer.clone());
         Ok(buffer)

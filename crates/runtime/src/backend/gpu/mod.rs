@@ -504,9 +504,10 @@ fn upload(
         .map_err(failed("allocate the states of sequences; lower GpuOptions::sequences"))?;
     let angles =
         Angles::new(&gpu, config, &model.kv_ropes(), context).map_err(failed("upload RoPE tables"))?;
-    // Without room for it only passes of smaller sizes will run.
     let reserve = options.layers.is_none().then(|| Reserve::new(&gpu, config, context));
-    let (weights, uploads) = DeviceWeights::allocate(&gpu, model, options.layers)?;
+    // Without room for the largest passes no layer takes any from smaller ones.
+    let layers = if let Some(Err(_)) = reserve { Some(0) } else { options.layers };
+    let (weights, uploads) = DeviceWeights::allocate(&gpu, model, layers)?;
     drop(reserve);
     let decode_gemm = options.sequences > GEMV_SEQUENCES;
     let f16 = options.adapter_format == FactorFormat::F16;

@@ -5,12 +5,15 @@ use ruvllm_models::ModelConfig;
 
 use super::{BATCH_ROWS, MAX_ROWS, MAX_SCRATCH, MIN_ROWS, MOST_PAIRS, Rows, scratch_bytes};
 
+/// Products of a layer that scale their activation rows.
+const FACTORS: u64 = 8;
+
 /// Buffers as large as those of the largest prefill pass and of the largest batch's logits.
 /// Dropping them makes room for the real ones.
 #[derive(Debug)]
 pub(in crate::backend::gpu) struct Reserve {
     _rows: Rows,
-    _others: [Buffer; 3],
+    _others: [Buffer; 4],
 }
 
 impl Reserve {
@@ -28,9 +31,10 @@ impl Reserve {
         Ok(Self {
             _rows: Rows::new(gpu, config, rows)?,
             _others: [
-                gpu.zeroed(scratch_bytes(config, true, rows, context).min(MAX_SCRATCH))?,
+                gpu.zeroed(scratch_bytes(config, true, rows, context).min(MAX_SCRATCH).next_power_of_two())?,
                 gpu.zeroed(batch * config.vocab_size as u64 * 4)?,
-                gpu.zeroed((u64::from(rows) * widest * 2).next_power_of_two())?,
+                gpu.zeroed((u64::from(rows) * widest.next_multiple_of(64) * 2).next_power_of_two())?,
+                gpu.zeroed(u64::from(rows) * FACTORS * config.n_layers as u64 * 4)?,
             ],
         })
     }
