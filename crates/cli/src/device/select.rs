@@ -177,8 +177,14 @@ fn refused(options: &EngineOptions, has_gate: bool) -> Result<()> {
             options.pressure != PressurePolicy::default(),
             Refused { flag: "--pressure", reason: "its keys and values have room for one context" },
         ),
-        (options.prefixes.has_files(), Refused { flag: "--prefix-cache", reason: "it has no prefix cache" }),
-        (options.prefix_transfers, Refused { flag: "--grpc-transfers", reason: "it has no prefix cache" }),
+        (
+            options.prefixes.has_files(),
+            Refused { flag: "--prefix-cache", reason: "its stored prefixes are in no files" },
+        ),
+        (
+            options.prefix_transfers,
+            Refused { flag: "--grpc-transfers", reason: "its stored prefixes are not exchanged" },
+        ),
         (
             options.quantize.is_some(),
             Refused { flag: "--quantize", reason: "it takes weights as stored: use `ruvllm quantize`" },
