@@ -97,8 +97,8 @@ impl Matrix {
     /// give unspecified values. The tile changes no bit.
     ///
     /// # Errors
-    /// See [`Matrix::product`]; [`Error::MissingFeature`] without f16; [`Error::Shape`] for a tile
-    /// that the device cannot run.
+    /// See [`Matrix::product`]; [`Error::MissingFeature`](crate::Error::MissingFeature) without
+    /// f16; [`Error::Shape`](crate::Error::Shape) for a tile that the device cannot run.
     pub fn gemm_cooperative(
         &self,
         gpu: &Gpu,
