@@ -23,10 +23,7 @@ pub(crate) fn rope_kv_groups(k: &RopeKvKernel) -> u32 {
 }
 
 pub(super) fn rope_kv(code: &mut Code, k: &RopeKvKernel) {
-    let word = match k.format {
-        KvFormat::F16 => "vec4<u32>",
-        KvFormat::Q8 => "u32",
-    };
+    let word = word_type(k.format);
     code.binding(0, "read", "qkv", "f32");
     code.binding(1, "read", "angles", "vec2<f32>");
     code.binding(2, "read", "positions", "u32");
@@ -41,6 +38,14 @@ pub(super) fn rope_kv(code: &mut Code, k: &RopeKvKernel) {
     match k.format {
         KvFormat::F16 => f16(code, k),
         KvFormat::Q8 => q8(code, k),
+    }
+}
+
+/// WGSL type of the words of keys and values.
+pub(super) fn word_type(format: KvFormat) -> &'static str {
+    match format {
+        KvFormat::F16 => "vec4<u32>",
+        KvFormat::Q8 => "u32",
     }
 }
 

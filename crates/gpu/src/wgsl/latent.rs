@@ -4,7 +4,7 @@
 //! squares; the threads' sums are added by a binary tree.
 
 use super::Code;
-use super::kv::{quantization, rotation};
+use super::kv::{quantization, rotation, word_type};
 use super::output::entry;
 use super::rows::sum_tree;
 use crate::kv_format::{KV_BLOCK_TOKENS, KvFormat};
@@ -100,16 +100,12 @@ pub(super) fn queries(code: &mut Code, k: &LatentQueriesKernel) {
 
 pub(super) fn keys(code: &mut Code, k: &LatentKeysKernel) {
     let LatentKeysKernel { rotary, rank, width, first, .. } = *k;
-    let word = match k.format {
-        KvFormat::F16 => "vec4<u32>",
-        KvFormat::Q8 => "u32",
-    };
     code.binding(0, "read", "x", "f32");
     code.binding(1, "read", "angles", "vec2<f32>");
     code.binding(2, "read", "positions", "u32");
     code.binding(3, "read", "slots", "u32");
     code.binding(4, "read", "weights", "f32");
-    code.binding(5, "read_write", "keys", word);
+    code.binding(5, "read_write", "keys", word_type(k.format));
     code.line(format!(
         "var<workgroup> squares: array<f32, {THREADS}>;
         var<workgroup> key: array<f32, {}>;",
