@@ -223,6 +223,7 @@ mod tests {
     use super::*;
     use crate::kernel::{AttentionKernel, CooperativeKernel, Kernel, Target, TiledAttentionKernel};
     use crate::repack::Format;
+    use crate::split_key::ColumnSplits;
 
     fn adapter(index: usize, name: &str, kind: AdapterKind) -> AdapterInfo {
         AdapterInfo {
@@ -316,7 +317,15 @@ mod tests {
             for rows in [1, 100, 512, 2048, 4096, 14_336, 128_256] {
                 for batch in [1, 16, 17, 32, 33, 64, 65, 128, 129, 256, 512, 2048, 65_536] {
                     let tile = CooperativeTile::choose(rows, batch, target).expect("squares of 16");
-                    let kernel = CooperativeKernel { format, rows, cols, width: rows, first, tile };
+                    let kernel = CooperativeKernel {
+                        format,
+                        rows,
+                        cols,
+                        width: rows,
+                        first,
+                        tile,
+                        splits: ColumnSplits::Whole,
+                    };
                     let checked = Kernel::Cooperative(kernel).check(&info);
                     checked.unwrap_or_else(|e| panic!("{format:?}, {rows} rows, batch {batch}: {e}"));
                     tiles.insert(tile);

@@ -14,7 +14,7 @@ impl Gpu {
     /// [`Error::Shape`](crate::Error::Shape) for another size.
     pub fn copy(&self, from: &Buffer, to: &Buffer) -> Result<Dispatch> {
         expect_size("bytes to copy", from.len(), to.len())?;
-        Ok(Dispatch { work: Work::Copy { from: from.clone(), to: to.clone() }, before: None })
+        Ok(Dispatch { work: Work::Copy { from: from.clone(), to: to.clone() }, before: Vec::new() })
     }
 
     /// Copies keys and values of blocks in each layer, pairs of a source and a target, such as

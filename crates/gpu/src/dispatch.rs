@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use crate::compiler::Slot;
 use crate::memory::Buffer;
 
-/// Prepared launch: a kernel with its operands and grid, at times with another before it; or a copy
-/// of a buffer.
+/// Prepared launch: a kernel with its operands and grid, at times with others before it; or a
+/// copy of a buffer.
 ///
 /// Prepared once, run any number of times with [`Gpu::run`](crate::Gpu::run).
 ///
@@ -14,8 +14,8 @@ use crate::memory::Buffer;
 #[derive(Debug)]
 pub struct Dispatch {
     pub(crate) work: Work,
-    /// Runs first; its results are operands.
-    pub(crate) before: Option<Box<Dispatch>>,
+    /// Runs first, in order; its results are operands.
+    pub(crate) before: Vec<Work>,
 }
 
 /// Work of a launch.
@@ -38,7 +38,7 @@ pub(crate) struct Launch {
 impl Dispatch {
     /// The work in order.
     pub(crate) fn works(&self) -> impl Iterator<Item = &Work> {
-        self.before.as_deref().map(|before| &before.work).into_iter().chain([&self.work])
+        self.before.iter().chain([&self.work])
     }
 }
 

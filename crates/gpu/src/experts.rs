@@ -8,8 +8,9 @@ use crate::expert_keys::{
 use crate::gpu::Gpu;
 use crate::kernel::{CooperativeKernel, CooperativeTile, ExpandKernel, GemmKernel, Kernel, Product, Tile};
 use crate::matrix::{Activations, Matrix};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Scratch};
 use crate::rows::check_groups;
+use crate::split_key::ColumnSplits;
 use crate::wgsl;
 
 /// Rows of expanded activations come in this unit, so that their number is exact.
@@ -181,7 +182,8 @@ impl ExpertMatrix {
     /// of its pairs, with cooperative matrices where [`Matrix::gemm`] has them.
     ///
     /// # Numerics
-    /// Bits of [`Matrix::gemm`] of the row and the expert's matrix.
+    /// Bits of [`Matrix::gemm_split`] of the row and the expert's matrix without splits, or of
+    /// [`Matrix::gemm_tiled`].
     ///
     /// # Errors
     /// See [`ExpertMatrix::product`].
@@ -234,7 +236,7 @@ impl ExpertMatrix {
     /// activation rows as those of `sorted` have pairs.
     ///
     /// # Numerics
-    /// Bits of [`Matrix::gemm_cooperative`] of the row and the expert's matrix.
+    /// Bits of [`Matrix::gemm_split`] of the row and the expert's matrix without splits.
     ///
     /// # Errors
     /// See [`ExpertMatrix::product`] and [`Matrix::gemm_cooperative`].
@@ -249,7 +251,7 @@ impl ExpertMatrix {
     ) -> Result<Dispatch> {
         let (format, rows, cols) = (self.matrix.format(), self.rows, self.matrix.cols());
         expect_size("activation rows of a tile", sorted.key.tile.into(), tile.batch.into())?;
-        let key = CooperativeKernel { format, rows, cols, width, first, tile };
+        let key = CooperativeKernel { format, rows, cols, width, first, tile, splits: ColumnSplits::Whole };
         let stack = self.stack(x, choices);
         let kernel = Kernel::ExpertCooperative(key, stack);
         kernel.check(gpu.info())?;
@@ -262,7 +264,7 @@ impl ExpertMatrix {
         check_groups("activation rows", filled.into())?;
         let (_, values) = wgsl::expanded(&key, filled);
         let mut operands = self.matrix.operands(x, inputs)?.split_off(self.matrix.planes.len());
-        let expanded = gpu.scratch(2 * values)?;
+        let expanded = gpu.scratch(Scratch::Activations, 2 * values)?;
         let factors = gpu.zeroed(u64::from(filled) * 4)?;
         operands.extend([expanded.clone(), factors.clone()]);
         let expand = Kernel::Expand(ExpandKernel { cols, quantized: format.takes_quantized() });
@@ -271,7 +273,7 @@ impl ExpertMatrix {
         let mut buffers = self.matrix.planes.clone();
         buffers.extend([expanded, factors, sorted.sorted.clone(), sorted.tiles.clone(), y.clone()]);
         let mut dispatch = gpu.prepare(&kernel, buffers, grid)?;
-        dispatch.before = Some(Box::new(before));
+        dispatch.before.push(before.work);
         Ok(dispatch)
     }
 

@@ -5,8 +5,9 @@ use crate::error::{Result, expect_size};
 use crate::gpu::Gpu;
 use crate::kernel::{CooperativeKernel, CooperativeTile, ExpandKernel, GemmKernel, Kernel};
 use crate::matrix::{Activations, Matrix};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Scratch};
 use crate::rows::check_groups;
+use crate::split_key::{ColumnSplits, SumSplitsKernel};
 use crate::tuning::ProductShape;
 use crate::wgsl;
 
@@ -14,7 +15,10 @@ impl Matrix {
     /// Prepares [`Matrix::product`] of any number of rows, for prefill.
     ///
     /// With cooperative matrices if [`CooperativeTile::choose`] gives a tile, which one that
-    /// [`Gpu::tune`] has found replaces; else as [`Matrix::gemm_tiled`].
+    /// [`Gpu::tune`] has found replaces; else as [`Matrix::gemm_tiled`]. The columns of a matrix
+    /// with few rows are split by its shape ([`ColumnSplits`]); with few activation rows the splits
+    /// are apart, and their sums take up to [`MAX_SPLIT_BYTES`](crate::MAX_SPLIT_BYTES) that all
+    /// dispatches of the device share.
     ///
     /// # Numerics
     /// Bounds are those of [`Matrix::gemm_tiled`] or [`Matrix::gemm_cooperative`]. A row's bits are
@@ -42,8 +46,12 @@ impl Matrix {
         width: u32,
     ) -> Result<Dispatch> {
         let (format, rows, cols) = (self.format(), self.rows(), self.cols());
-        match gpu.tiles.gemm(ProductShape { format, rows, cols, batch }) {
-            Some(tile) => self.launch_cooperative(gpu, x, y, batch, (first, width), tile),
+        let shape = ProductShape { format, rows, cols, batch };
+        match gpu.tiles.gemm(shape) {
+            Some(tile) => {
+                let key = CooperativeKernel { width, first, ..shape.cooperative(tile) };
+                self.launch_cooperative(gpu, x, y, batch, key)
+            }
             None => self.launch_tiled(gpu, x, y, batch, (first, width)),
         }
     }
@@ -107,7 +115,29 @@ impl Matrix {
         batch: u32,
         tile: CooperativeTile,
     ) -> Result<Dispatch> {
-        self.launch_cooperative(gpu, x, y, batch, (0, self.rows()), tile)
+        let shape = ProductShape { format: self.format(), rows: self.rows(), cols: self.cols(), batch };
+        self.launch_cooperative(gpu, x, y, batch, shape.cooperative(tile))
+    }
+
+    /// Prepares [`Matrix::gemm_cooperative`] with explicit splits of the columns (split-K).
+    ///
+    /// # Numerics
+    /// As [`Matrix::gemm_cooperative`], whose bits it has with the same columns in a split.
+    ///
+    /// # Errors
+    /// See [`Matrix::gemm_cooperative`].
+    pub fn gemm_split(
+        &self,
+        gpu: &Gpu,
+        x: &Activations,
+        y: &Buffer,
+        batch: u32,
+        tile: CooperativeTile,
+        splits: ColumnSplits,
+    ) -> Result<Dispatch> {
+        let (format, rows, cols) = (self.format(), self.rows(), self.cols());
+        let key = CooperativeKernel { format, rows, cols, width: rows, first: 0, tile, splits };
+        self.launch_cooperative(gpu, x, y, batch, key)
     }
 
     fn launch_cooperative(
@@ -116,11 +146,9 @@ impl Matrix {
         x: &Activations,
         y: &Buffer,
         batch: u32,
-        (first, width): (u32, u32),
-        tile: CooperativeTile,
+        key: CooperativeKernel,
     ) -> Result<Dispatch> {
-        let (format, rows, cols) = (self.format(), self.rows(), self.cols());
-        let key = CooperativeKernel { format, rows, cols, width, first, tile };
+        let CooperativeKernel { format, rows, cols, width, first, .. } = key;
         let kernel = Kernel::Cooperative(key);
         kernel.check(gpu.info())?;
         expect_size("bytes of the output", u64::from(batch) * u64::from(width) * 4, y.len())?;
@@ -131,16 +159,31 @@ impl Matrix {
         let (filled, values) = wgsl::expanded(&key, batch);
         check_groups("activation rows", filled.into())?;
         let mut inputs = self.operands(x, batch)?.split_off(self.planes.len());
-        let expanded = gpu.scratch(2 * values)?;
+        let expanded = gpu.scratch(Scratch::Activations, 2 * values)?;
         let factors = gpu.zeroed(u64::from(filled) * 4)?;
         inputs.extend([expanded.clone(), factors.clone()]);
         let expand = Kernel::Expand(ExpandKernel { cols, quantized: format.takes_quantized() });
         let before = gpu.prepare(&expand, inputs, (filled, 1))?;
 
         let mut buffers = self.planes.clone();
-        buffers.extend([expanded, factors, y.clone()]);
-        let mut dispatch = gpu.prepare(&kernel, buffers, grid)?;
-        dispatch.before = Some(Box::new(before));
+        buffers.push(expanded);
+        let splits = key.splits.apart(cols);
+        if !matches!(key.splits, ColumnSplits::Apart(_)) {
+            buffers.extend([factors, y.clone()]);
+            let mut dispatch = gpu.prepare(&kernel, buffers, grid)?;
+            dispatch.before.push(before.work);
+            return Ok(dispatch);
+        }
+        let sums = u64::from(splits) * u64::from(filled) * u64::from(rows);
+        let partial = gpu.scratch(Scratch::Splits, 4 * sums)?;
+        buffers.push(partial.clone());
+        let product = gpu.prepare(&kernel, buffers, grid)?;
+        let sum = Kernel::SumSplits(SumSplitsKernel { rows, splits, width, first });
+        sum.check(gpu.info())?;
+        let grid = (rows.div_ceil(wgsl::SUM_THREADS), batch);
+        check_groups("activation rows", grid.1.into())?;
+        let mut dispatch = gpu.prepare(&sum, vec![partial, factors, y.clone()], grid)?;
+        dispatch.before.extend([before.work, product.work]);
         Ok(dispatch)
     }
 }

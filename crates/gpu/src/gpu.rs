@@ -12,7 +12,7 @@ use crate::experimental;
 use crate::faults::Faults;
 use crate::future::block_on;
 use crate::kernel::{Kernel, Target};
-use crate::memory::{Buffer, Ledger, Memory};
+use crate::memory::{Buffer, Ledger, Memory, Scratch};
 use crate::tiles::Tiles;
 use crate::timer::Timer;
 
@@ -58,7 +58,7 @@ pub struct Gpu {
     faults: Arc<Faults>,
     timer: Option<Timer>,
     pub(crate) tiles: Tiles,
-    scratch: Mutex<Option<Buffer>>,
+    scratch: Mutex<[Option<Buffer>; 2]>,
 }
 
 impl Gpu {
@@ -355,8 +355,9 @@ impl Gpu {
 
     /// Memory of at least `len` bytes that all dispatches share: valid from a launch to the next
     /// one of the same dispatch.
-    pub(crate) fn scratch(&self, len: u64) -> Result<Buffer> {
+    pub(crate) fn scratch(&self, of: Scratch, len: u64) -> Result<Buffer> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let scratch = &mut scratch[of as usize];
         if let Some(buffer) = scratch.as_ref().filter(|buffer| buffer.len() >= len) {
             return Ok(buffer.clone());
         }
@@ -482,7 +483,7 @@ impl Gpu {
         kernel.check(&self.info)?;
         let slot = self.compiler.request(kernel);
         let launch = Launch { slot, bindings: OnceLock::new(), groups, buffers };
-        Ok(Dispatch { work: Work::Kernel(launch), before: None })
+        Ok(Dispatch { work: Work::Kernel(launch), before: Vec::new() })
     }
 
     /// Pipeline and bindings of a launch; compiles and binds it at its first use.

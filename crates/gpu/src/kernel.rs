@@ -8,6 +8,7 @@ use crate::latent_key::{LatentKeysKernel, LatentQueriesKernel, PartNormKernel};
 use crate::low_rank_key::LowRankKernel;
 use crate::repack::Format;
 use crate::rope_layout::RopeLayout;
+use crate::split_key::{ColumnSplits, SumSplitsKernel};
 use crate::state_keys::StateKernel;
 use crate::window::AttentionWindow;
 
@@ -113,6 +114,8 @@ pub struct CooperativeKernel {
     pub first: u32,
     /// Division over subgroups.
     pub tile: CooperativeTile,
+    /// Splits of the columns. Of those that are apart the output are the sums of each.
+    pub splits: ColumnSplits,
 }
 
 /// Activations in f16, each row times a power of two, for [`CooperativeKernel`].
@@ -346,6 +349,8 @@ pub enum Kernel {
     Gemm(GemmKernel),
     /// Matrix product of many activation rows with cooperative matrices.
     Cooperative(CooperativeKernel),
+    /// Sum of its splits.
+    SumSplits(SumSplitsKernel),
     /// Activations in f16.
     Expand(ExpandKernel),
     /// Matrix product of pairs of a row and an expert with the experts' matrices: a key of one row.
@@ -452,8 +457,8 @@ impl CooperativeKernel {
         let Self { rows, cols, tile, .. } = self;
         let CooperativeTile { batch, rows: own, depth, across, down, stages } = tile;
         let tile = format!("b{batch}r{own}d{depth}_{across}x{down}s{stages}");
-        let part = part_name(*rows, self.first, self.width);
-        format!("cooperative_{}_{rows}x{cols}_{tile}{part}", self.format.name().to_lowercase())
+        let (splits, part) = (self.splits.name(), part_name(*rows, self.first, self.width));
+        format!("cooperative_{}_{rows}x{cols}_{tile}{splits}{part}", self.format.name().to_lowercase())
     }
 }
 
@@ -519,6 +524,7 @@ impl Kernel {
             Self::Product(p) => p.name(),
             Self::Gemm(g) => g.name(),
             Self::Cooperative(g) => g.name(),
+            Self::SumSplits(s) => s.name(),
             Self::ExpertProduct(p, stack) => format!("{}{}", p.name(), stack.name()),
             Self::ExpertGemm(g, stack) => format!("{}{}", g.name(), stack.name()),
             Self::ExpertCooperative(g, stack) => format!("{}{}", g.name(), stack.name()),

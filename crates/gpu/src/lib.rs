@@ -64,6 +64,7 @@ mod repack;
 mod rope_layout;
 mod rows;
 pub mod self_test;
+mod split_key;
 mod state_keys;
 mod states;
 mod tiles;
@@ -102,6 +103,7 @@ pub use readback::{Readback, Reading, Recording};
 pub use repack::Format;
 pub use rope_layout::RopeLayout;
 pub use rows::{Quantized, RowOutput};
+pub use split_key::{ColumnSplits, MAX_SPLIT_BYTES, SumSplitsKernel};
 pub use state_keys::{
     ConvolutionForm, ConvolutionKernel, DeltaRuleKernel, GateKernel, GateNorm, MAX_TAPS, SelectiveScanKernel,
     SplitGatesKernel, StateKernel,

@@ -13,6 +13,7 @@ use crate::kernel::{
 use crate::latent_key::{LatentKeysKernel, LatentQueriesKernel};
 use crate::low_rank_key::{LowRankKernel, LowRankStep, check_room, check_terms};
 use crate::repack::Format;
+use crate::split_key::SPLIT_UNIT;
 use crate::wgsl;
 use crate::window::AttentionWindow;
 
@@ -23,6 +24,10 @@ impl Kernel {
             Self::Product(p) => check_product(p, info),
             Self::Gemm(g) => check_gemm(g),
             Self::Cooperative(g) => check_cooperative(g, info),
+            Self::SumSplits(s) => {
+                expect_multiple("splits", 1, s.splits.into())?;
+                check_part(s.rows, s.first, s.width)
+            }
             Self::ExpertProduct(p, stack) => {
                 check_product(p, info)?;
                 expect_size("activation rows of a pair", 1, p.batch.into())?;
@@ -296,6 +301,9 @@ fn check_cooperative(g: &CooperativeKernel, info: &AdapterInfo) -> Result<()> {
     need_f16(info)?;
     check_shape(g.format, g.rows, g.cols)?;
     check_part(g.rows, g.first, g.width)?;
+    if let Some(split) = g.splits.cols() {
+        expect_multiple("columns of a split", SPLIT_UNIT.into(), split.into())?;
+    }
     let target = Target { subgroup: info.fixed_subgroup(), f16: info.f16, cooperative: info.matrix_side() };
     let (side, subgroup) = wgsl::square(target);
     let tile = g.tile;

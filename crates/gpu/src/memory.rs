@@ -19,6 +19,15 @@ pub enum Memory {
     Host,
 }
 
+/// Content of memory that all dispatches share.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scratch {
+    /// Activations of a product in f16.
+    Activations,
+    /// Sums of the splits of a product.
+    Splits,
+}
+
 /// Bytes in use of a budget.
 #[derive(Debug)]
 pub(crate) struct Ledger {

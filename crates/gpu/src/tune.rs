@@ -149,7 +149,7 @@ impl Gpu {
     /// Tiles that the device can run, first that of the table.
     fn candidates(&self, shape: ProductShape, is_gemm: bool) -> Vec<AnyTile> {
         if is_gemm {
-            let usual = CooperativeTile::choose(shape.rows, shape.batch, self.target());
+            let usual = shape.usual_gemm_tile(self.target());
             let others = CooperativeTile::MEASURED.into_iter().filter(|&tile| Some(tile) != usual);
             return usual.into_iter().chain(others).map(AnyTile::Many).collect();
         }

@@ -6,9 +6,12 @@ use std::fmt::Write;
 use crate::adapter::AdapterInfo;
 use crate::kernel::{CooperativeKernel, CooperativeTile, Kernel, Product, Target, Tile};
 use crate::repack::Format;
+use crate::split_key::ColumnSplits;
 
 /// First line of the text.
-const TITLE: &str = "ruvllm-gpu tiles, version 1";
+const TITLE: &str = "ruvllm-gpu tiles, version 2";
+/// Activation rows of the largest tile whose splits are in turn.
+const MOST_IN_TURN: u32 = 512;
 
 /// Product of a weight matrix and a number of activation rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,14 +42,33 @@ impl ProductShape {
         Product { format, rows, cols, batch, width: rows, first: 0, tile }
     }
 
-    fn cooperative(self, tile: CooperativeTile) -> CooperativeKernel {
+    /// Key of the kernel of many rows with a tile.
+    pub(crate) fn cooperative(self, tile: CooperativeTile) -> CooperativeKernel {
         let Self { format, rows, cols, .. } = self;
-        CooperativeKernel { format, rows, cols, width: rows, first: 0, tile }
+        CooperativeKernel { format, rows, cols, width: rows, first: 0, tile, splits: self.splits() }
+    }
+
+    /// Splits of the columns of a product of many rows.
+    pub(crate) fn splits(self) -> ColumnSplits {
+        ColumnSplits::choose(self.rows, self.cols, self.batch)
     }
 
     /// The tile of the table for a product of few rows.
     pub(crate) fn usual_tile(self, target: Target) -> Tile {
         Tile::choose(self.format, self.cols, self.batch, target)
+    }
+
+    /// The tile of the table for a product of many rows; `None` without cooperative matrices.
+    pub(crate) fn usual_gemm_tile(self, target: Target) -> Option<CooperativeTile> {
+        let Self { rows, cols, batch, .. } = self;
+        match self.splits() {
+            ColumnSplits::Whole => CooperativeTile::choose(rows, batch, target),
+            // Two sums per output: the tile of most outputs per thread has no registers for them.
+            ColumnSplits::InTurn(_) => CooperativeTile::choose(rows, batch.min(MOST_IN_TURN), target),
+            splits @ ColumnSplits::Apart(_) => {
+                CooperativeTile::choose(rows * splits.apart(cols), batch, target)
+            }
+        }
     }
 }
 
@@ -60,7 +82,7 @@ impl Tuning {
     /// Tile for a product of many rows; `None` without cooperative matrices. Numbers of rows
     /// between two measured ones have that of the larger.
     pub(crate) fn gemm(&self, shape: ProductShape, target: Target) -> Option<CooperativeTile> {
-        let usual = CooperativeTile::choose(shape.rows, shape.batch, target)?;
+        let usual = shape.usual_gemm_tile(target)?;
         let measured = ProductShape { batch: shape.batch.max(16).next_power_of_two(), ..shape };
         Some(self.gemms.get(&measured).copied().unwrap_or(usual))
     }

@@ -10,6 +10,7 @@ use crate::kernel::CooperativeTile;
 use crate::matrix::{Activations, Matrix};
 use crate::reference::{Random, dequantize};
 use crate::repack::Format;
+use crate::split_key::ColumnSplits;
 
 pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     logits(gpu, random, report)?;
@@ -308,11 +309,17 @@ fn products(gpu: &Gpu, random: &mut Random, report: &mut Report, kind: (Format, 
     let tiled = run(stack.gemm_tiled(gpu, &given.activations, both, &y, (0, rows))?)?;
     same("sorted, in tiles", &tiled, own.gemm_tiled(gpu, &alone, &one, 1)?)?;
     let chosen = run(stack.gemm(gpu, &given.activations, both, &y, (0, rows))?)?;
-    same("sorted", &chosen, own.gemm(gpu, &alone, &one, 1)?)?;
+    // The matrices of experts have no splits of columns.
+    let whole = match CooperativeTile::choose(rows, 1, gpu.target()) {
+        Some(_) => own.gemm_split(gpu, &alone, &one, 1, SMALL, ColumnSplits::Whole)?,
+        None => own.gemm(gpu, &alone, &one, 1)?,
+    };
+    same("sorted", &chosen, whole)?;
     if gpu.target().f16 {
         let tile = CooperativeTile { batch: pairs_per_tile, ..SMALL };
         let found = run(stack.gemm_cooperative(gpu, &given.activations, both, &y, (0, rows), tile)?)?;
-        same("sorted, cooperative", &found, own.gemm_cooperative(gpu, &alone, &one, 1, SMALL)?)?;
+        let whole = own.gemm_split(gpu, &alone, &one, 1, SMALL, ColumnSplits::Whole)?;
+        same("sorted, cooperative", &found, whole)?;
     }
     // Into a part of wider rows; the rest stays.
     let (width, first) = (rows + 6, 3);

@@ -10,6 +10,7 @@ use crate::memory::Buffer;
 use crate::reference::{Random, dequantize};
 use crate::repack::Format;
 use crate::rows::Quantized;
+use crate::split_key::ColumnSplits;
 
 pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     for format in Format::ALL {
@@ -32,11 +33,20 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
     gemm(gpu, random, report, shape, Path::Chosen)?;
     if gpu.target().cooperative.is_some() {
         gemm(gpu, random, report, shape, Path::Tiled)?;
+        // With splits that are apart, and in turn.
+        let cols = 1024_u32.next_multiple_of(unit) + unit * random.range(0, 1024 / unit);
+        for most in [128, 400] {
+            let (rows, batch) = (random.range(1, 300), random.range(1, most));
+            gemm(gpu, random, report, Shape { format, rows, cols, batch }, Path::Chosen)?;
+        }
     }
     if gpu.target().f16 {
         let shape = Shape { rows: shape.rows.min(70), batch: shape.batch.min(40), ..shape };
         let tile = if random.range(0, 1) == 0 { SMALL } else { LARGE };
-        gemm(gpu, random, report, shape, Path::Cooperative(tile))?;
+        let split = 64 * random.range(1, cols.div_ceil(64));
+        for splits in [ColumnSplits::Whole, ColumnSplits::Apart(split)] {
+            gemm(gpu, random, report, shape, Path::Cooperative(tile, splits))?;
+        }
     }
     gather(gpu, random, report, shape)
 }
@@ -108,7 +118,7 @@ enum Path {
     /// Without cooperative matrices.
     Tiled,
     /// With cooperative matrices, or written out, in this tile.
-    Cooperative(CooperativeTile),
+    Cooperative(CooperativeTile, ColumnSplits),
 }
 
 impl Path {
@@ -116,7 +126,8 @@ impl Path {
         match self {
             Self::Chosen => "gemm",
             Self::Tiled => "gemm in tiles",
-            Self::Cooperative(_) => "gemm, cooperative",
+            Self::Cooperative(_, ColumnSplits::Whole) => "gemm, cooperative",
+            Self::Cooperative(..) => "gemm, split",
         }
     }
 
@@ -124,7 +135,7 @@ impl Path {
         match self {
             Self::Chosen => matrix.gemm(gpu, x, y, batch),
             Self::Tiled => matrix.gemm_tiled(gpu, x, y, batch),
-            Self::Cooperative(tile) => matrix.gemm_cooperative(gpu, x, y, batch, tile),
+            Self::Cooperative(tile, splits) => matrix.gemm_split(gpu, x, y, batch, tile, splits),
         }
     }
 
@@ -167,10 +178,14 @@ fn gemm(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape, path:
         let expected = placed(&found, rows as usize, (first as usize, width as usize));
         report.add_equal(format!("{name}: part of wider rows"), &text, same_bits(&wide, &expected));
     }
-    if let Path::Cooperative(tile) = path {
+    if let Path::Cooperative(tile, splits) = path {
         let other = if tile == SMALL { LARGE } else { SMALL };
+        let splits = match splits {
+            ColumnSplits::Apart(split) => ColumnSplits::InTurn(split),
+            splits => splits,
+        };
         let y = poisoned(gpu, (batch * rows) as usize)?;
-        let launch = matrix.gemm_cooperative(gpu, &input.activations, &y, batch, other)?;
+        let launch = matrix.gemm_split(gpu, &input.activations, &y, batch, other, splits)?;
         let equal = same_bits(&output(gpu, &[&launch], &y)?, &found);
         report.add_equal(format!("{name}: another tile"), &text, equal);
     }

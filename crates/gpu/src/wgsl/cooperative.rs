@@ -6,6 +6,9 @@
 //! columns in their order, `side` at a time, so that its bits depend on nothing but its row and its
 //! activations.
 //!
+//! [`ColumnSplits`] in turn are added to a second sum; those that are apart have workgroups of their
+//! own, whose sums a launch behind adds.
+//!
 //! With matrices of experts the activation rows of a workgroup are sorted pairs of a row and an
 //! expert, all of one expert.
 //!
@@ -20,6 +23,7 @@ use super::weights::Weights;
 use crate::expert_keys::ExpertStack;
 use crate::kernel::{CooperativeKernel, CooperativeTile, Target};
 use crate::repack::Format;
+use crate::split_key::ColumnSplits;
 
 /// Values between the rows of a tile in workgroup memory, against bank conflicts.
 const GAP: u32 = 8;
@@ -33,7 +37,7 @@ pub(crate) fn square(target: Target) -> (u32, u32) {
 
 /// Workgroups for a batch: tiles of activation rows, which share weights, are neighbours.
 pub(crate) fn cooperative_grid(g: &CooperativeKernel, batch: u32) -> (u32, u32) {
-    (batch.div_ceil(g.tile.batch), g.rows.div_ceil(g.tile.rows))
+    (batch.div_ceil(g.tile.batch), g.rows.div_ceil(g.tile.rows) * g.splits.apart(g.cols))
 }
 
 /// Bytes of workgroup memory.
@@ -109,17 +113,26 @@ impl Emitter<'_> {
             self.weights.declare(self.code, rows, cols)
         };
         self.code.binding(planes, "read", "x", "vec4<f16>");
-        self.code.binding(planes + 1, "read", "row_scales", "f32");
-        let pairs = self.stack.map_or(0, |_| declare_tile(self.code, planes + 2, tile.batch));
-        self.code.binding(planes + 2 + pairs, "read_write", "y", "f32");
+        let mut next = planes + 1;
+        if !self.is_apart() {
+            self.code.binding(next, "read", "row_scales", "f32");
+            next += 1;
+        }
+        next += self.stack.map_or(0, |_| declare_tile(self.code, next, tile.batch));
+        self.code.binding(next, "read_write", "y", "f32");
         let (element, length) =
             if self.is_scalar { ("f16", tile.depth + GAP) } else { ("vec4<f16>", (tile.depth + GAP) / 4) };
         self.code.line(format!(
-            "const WIDTH: u32 = {width}u; // values per output row
+            "{}
             const STAGES: u32 = {}u; // of {} columns
             var<workgroup> tile_x: array<array<{element}, {length}>, {}>;
             var<workgroup> tile_w: array<array<{element}, {length}>, {}>;
             var<workgroup> sums: array<f32, {}>;",
+            match self.g.splits {
+                ColumnSplits::Apart(split) =>
+                    format!("const SPLIT_STAGES: u32 = {}u; // stages of a split", split / tile.depth),
+                _ => format!("const WIDTH: u32 = {width}u; // values per output row"),
+            },
             cols.div_ceil(tile.depth),
             tile.depth,
             tile.batch * tile.stages,
@@ -167,8 +180,20 @@ impl Emitter<'_> {
                 tile.batch
             )),
         }
+        let row_tile = match self.g.splits {
+            ColumnSplits::Apart(_) => {
+                let tiles = self.g.rows.div_ceil(tile.rows);
+                self.code.line(format!(
+                    "let split = group.y / {tiles}u;
+                    let first_stage = split * SPLIT_STAGES;
+                    let end_stage = min(first_stage + SPLIT_STAGES, STAGES);"
+                ));
+                format!("group.y % {tiles}u")
+            }
+            _ => "group.y".to_owned(),
+        };
         self.code.line(format!(
-            "let tile_row = group.y * {}u;
+            "let tile_row = {row_tile} * {}u;
             let own_batch = subgroup / {}u * {}u;
             let own_row = subgroup % {}u * {}u;",
             tile.rows,
@@ -178,11 +203,14 @@ impl Emitter<'_> {
             down * self.side
         ));
         for (i, j) in self.sums() {
-            if self.is_cooperative {
-                self.code.line(format!("var sum{i}_{j} = coop_mat{0}x{0}<f32, C>();", self.side));
-            } else {
-                for part in 0..self.parts() {
-                    self.code.line(format!("var sum{i}_{j}_{part} = 0.0;"));
+            let more = (self.results() == "total").then_some("total");
+            for name in ["sum"].into_iter().chain(more) {
+                if self.is_cooperative {
+                    self.code.line(format!("var {name}{i}_{j} = coop_mat{0}x{0}<f32, C>();", self.side));
+                } else {
+                    for part in 0..self.parts() {
+                        self.code.line(format!("var {name}{i}_{j}_{part} = 0.0;"));
+                    }
                 }
             }
         }
@@ -190,22 +218,31 @@ impl Emitter<'_> {
 
     fn stages(&mut self) {
         let tile = self.g.tile;
+        let (first, end) = if self.is_apart() { ("first_stage", "end_stage") } else { ("0u", "STAGES") };
         if tile.stages == 1 {
-            self.code.line("for (var stage = 0u; stage < STAGES; stage++) {");
+            self.code.line(format!("for (var stage = {first}; stage < {end}; stage++) {{"));
             self.load("stage");
             self.keep("0u");
             self.code.line("workgroupBarrier();");
             self.products("0u");
+            self.end_split();
             self.code.line("workgroupBarrier();\n}");
             return;
         }
         self.code.line("{");
-        self.load("0u");
+        self.load(first);
         self.keep("0u");
-        self.code.line("}\nworkgroupBarrier();\nfor (var stage = 0u; stage < STAGES; stage++) {");
-        self.code.line("let following = min(stage + 1u, STAGES - 1u);\nlet place = stage & 1u;");
+        self.code.line(format!(
+            "}}
+            workgroupBarrier();
+            for (var stage = {first}; stage < {end}; stage++) {{
+            let following = min(stage + 1u, {end} - 1u);"
+        ));
+        let done = if self.is_apart() { "(stage - first_stage)" } else { "stage" };
+        self.code.line(format!("let place = {done} & 1u;"));
         self.load("following");
         self.products("place");
+        self.end_split();
         self.keep("(1u - place)");
         self.code.line("workgroupBarrier();\n}");
     }
@@ -358,6 +395,37 @@ impl Emitter<'_> {
         }
     }
 
+    /// Adds the sums of a split to those of the splits before it, behind its last stage.
+    fn end_split(&mut self) {
+        let ColumnSplits::InTurn(split) = self.g.splits else { return };
+        let stages = split / self.g.tile.depth;
+        self.code.line(format!("if ((stage + 1u) % {stages}u == 0u || stage + 1u == STAGES) {{"));
+        for (i, j) in self.sums() {
+            if self.is_cooperative {
+                self.code.line(format!(
+                    "total{i}_{j} = total{i}_{j} + sum{i}_{j};
+                    sum{i}_{j} = coop_mat{0}x{0}<f32, C>();",
+                    self.side
+                ));
+            } else {
+                for part in 0..self.parts() {
+                    let of = format!("{i}_{j}_{part}");
+                    self.code.line(format!("total{of} = total{of} + sum{of};\nsum{of} = 0.0;"));
+                }
+            }
+        }
+        self.code.line("}");
+    }
+
+    /// Name of the sums that are stored.
+    fn results(&self) -> &'static str {
+        if matches!(self.g.splits, ColumnSplits::InTurn(_)) { "total" } else { "sum" }
+    }
+
+    fn is_apart(&self) -> bool {
+        matches!(self.g.splits, ColumnSplits::Apart(_))
+    }
+
     /// Row and column of part `part` of a square.
     fn place(&self, part: u32) -> (String, String) {
         let (side, rows) = (self.side, self.subgroup / self.side);
@@ -381,24 +449,31 @@ impl Emitter<'_> {
     /// Stores the sums, square by square through workgroup memory.
     fn store(&mut self) {
         let CooperativeKernel { first, .. } = *self.g;
-        let (side, square) = (self.side, self.side * self.side);
+        let (side, square, results) = (self.side, self.side * self.side, self.results());
         self.code.line(format!("let own = subgroup * {square}u;\nlet column = invocation % {side}u;"));
-        let (begin, exists, to, source) = match self.stack {
-            Some(stack) => {
-                ("own_batch", "place < own_pairs", "tile_pairs[place]", format!("to / {}u", stack.sharing))
+        let whole = |source: &str| format!("y[to * WIDTH + {first}u + row] = {{}} * row_scales[{source}];");
+        let (begin, exists, to, store) = match (self.stack, self.is_apart()) {
+            (Some(stack), _) => {
+                let store = whole(&format!("to / {}u", stack.sharing));
+                ("own_batch", "place < own_pairs", "tile_pairs[place]", store)
             }
-            None => {
+            (None, false) => {
                 self.code.line("let batch = arrayLength(&y) / WIDTH;");
-                ("tile_batch + own_batch", "place < batch", "place", "to".to_owned())
+                ("tile_batch + own_batch", "place < batch", "place", whole("to"))
+            }
+            (None, true) => {
+                let store = "y[(split * filled + to) * ROWS + row] = {};".to_owned();
+                ("tile_batch + own_batch", "place < filled", "place", store)
             }
         };
         for (i, j) in self.sums() {
             if self.is_cooperative {
-                self.code.line(format!("coopStoreT(sum{i}_{j}, &sums[own], {side}u);"));
+                self.code.line(format!("coopStoreT({results}{i}_{j}, &sums[own], {side}u);"));
             } else {
                 for part in 0..self.parts() {
                     let (row, column) = self.place(part);
-                    self.code.line(format!("sums[own + ({row}) * {side}u + {column}] = sum{i}_{j}_{part};"));
+                    self.code
+                        .line(format!("sums[own + ({row}) * {side}u + {column}] = {results}{i}_{j}_{part};"));
                 }
             }
             self.code.line(format!(
@@ -409,14 +484,15 @@ impl Emitter<'_> {
                 let place = {begin} + {}u + o;
                 if ({exists} && row < ROWS) {{
                 let to = {to};
-                y[to * WIDTH + {first}u + row] = sums[own + o * {side}u + column] * row_scales[{source}];
+                {}
                 }}
                 }}
                 }}
                 workgroupBarrier();",
                 j * side,
                 self.subgroup / side,
-                i * side
+                i * side,
+                store.replace("{}", &format!("sums[own + o * {side}u + column]")),
             ));
         }
     }

@@ -21,6 +21,7 @@ mod output;
 mod product;
 mod rows;
 mod sinks;
+mod splits;
 mod states;
 mod tile;
 mod tiled;
@@ -40,6 +41,7 @@ pub(crate) use latent::{latent_key_bytes, latent_query_groups};
 pub(crate) use low_rank::{low_rank_bytes, low_rank_grid};
 pub(crate) use product::{expert_grid, grid, group_grid, workgroup_bytes as product_workgroup_bytes};
 pub(crate) use rows::workgroups_per_row;
+pub(crate) use splits::SUM_THREADS;
 pub(crate) use states::{CONVOLUTION_THREADS, MatrixTile, NO_STATE, TILE_ROWS};
 pub(crate) use tiled::{TILED_HEAD_DIM, TILED_SPLIT_TOKENS, choose_tile_heads, tiled_bytes, tiled_grid};
 pub(crate) use weights::GATHER_THREADS;
@@ -63,6 +65,7 @@ impl Kernel {
             Kernel::SortPairs(k) => experts::sort(&mut code, k),
             Kernel::ExpertAffine(k) => experts::affine(&mut code, k),
             Kernel::ExpertSum(k) => experts::sum(&mut code, k),
+            Kernel::SumSplits(s) => splits::emit(&mut code, s),
             Kernel::Expand(e) => expand::emit(&mut code, e),
             Kernel::Gather(g) => weights::gather(&mut code, g, target),
             Kernel::Rows(r) => rows::emit(&mut code, r, target),

@@ -5,12 +5,12 @@ use std::collections::HashSet;
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{
-    Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel,
+    Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, ColumnSplits, CooperativeKernel,
     CooperativeTile, ExpandKernel, ExpertAffineKernel, ExpertStack, ExpertSumKernel, Format, GatherKernel,
     GemmKernel, HeadNormKernel, Kernel, KvFormat, LargestKernel, LatentKeysKernel, LatentQueriesKernel,
     LowRankKernel, LowRankRoom, LowRankStep, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, PartNormKernel,
     Product, RopeKernel, RopeKvKernel, RopeLayout, RouterKernel, RouterLogitsKernel, RouterScoring,
-    RowKernel, RowOp, SortKernel, SumStart, Target, Tile, TiledAttentionKernel,
+    RowKernel, RowOp, SortKernel, SumSplitsKernel, SumStart, Target, Tile, TiledAttentionKernel,
 };
 
 const TARGETS: [Target; 7] = [
@@ -60,14 +60,10 @@ pub(crate) fn kernels() -> Vec<Kernel> {
             }
             for tile in COOPERATIVE {
                 let (width, first) = (rows + 64, 64);
-                kernels.push(Kernel::Cooperative(CooperativeKernel {
-                    format,
-                    rows,
-                    cols,
-                    width,
-                    first,
-                    tile,
-                }));
+                for splits in [ColumnSplits::Whole, ColumnSplits::InTurn(320), ColumnSplits::Apart(320)] {
+                    let key = CooperativeKernel { format, rows, cols, width, first, tile, splits };
+                    kernels.push(Kernel::Cooperative(key));
+                }
             }
             for scale in [1.0_f32, 45.25] {
                 let scale_bits = scale.to_bits();
@@ -86,6 +82,10 @@ pub(crate) fn kernels() -> Vec<Kernel> {
                 tile,
             }));
         }
+    }
+    let (rows, splits) = (4096, 4);
+    for (width, first) in [(rows, 0), (rows + 64, 64)] {
+        kernels.push(Kernel::SumSplits(SumSplitsKernel { rows, splits, width, first }));
     }
     kernels.extend(row_kernels());
     kernels.extend(expert_products());
@@ -226,7 +226,8 @@ fn expert_products() -> Vec<Kernel> {
                 kernels.push(Kernel::ExpertGemm(gemm, stack));
             }
             for tile in COOPERATIVE {
-                let product = CooperativeKernel { format, rows, cols, width, first, tile };
+                let product =
+                    CooperativeKernel { format, rows, cols, width, first, tile, splits: ColumnSplits::Whole };
                 kernels.push(Kernel::ExpertCooperative(product, stack));
             }
         }

@@ -1,6 +1,6 @@
 //! Memory of the largest passes, held while weights take what is left.
 
-use ruvllm_gpu::{Buffer, Gpu, Result};
+use ruvllm_gpu::{Buffer, Gpu, MAX_SPLIT_BYTES, Result};
 use ruvllm_models::ModelConfig;
 
 use super::{BATCH_ROWS, MAX_ROWS, MAX_SCRATCH, MIN_ROWS, MOST_PAIRS, Rows, scratch_bytes};
@@ -14,6 +14,7 @@ const FACTORS: u64 = 8;
 pub(in crate::backend::gpu) struct Reserve {
     _rows: Rows,
     _others: [Buffer; 4],
+    _splits: Option<Buffer>,
 }
 
 impl Reserve {
@@ -36,6 +37,10 @@ impl Reserve {
                 gpu.zeroed((u64::from(rows) * widest.next_multiple_of(64) * 2).next_power_of_two())?,
                 gpu.zeroed(u64::from(rows) * FACTORS * config.n_layers as u64 * 4)?,
             ],
+            // Sums of split columns; narrow matrices have no splits.
+            _splits: (gpu.target().cooperative.is_some() && widest >= 1024)
+                .then(|| gpu.zeroed(MAX_SPLIT_BYTES))
+                .transpose()?,
         })
     }
 }
