@@ -199,6 +199,7 @@ fn backend_options(options: &EngineOptions, wanted: Wanted) -> GpuOptions {
         tokenizer: options.tokenizer.clone(),
         prefill_chunk: options.prefill_chunk,
         speculation: options.speculation,
+        draft: options.draft.clone(),
         cache_dir: cache,
         ..usual
     }

@@ -189,7 +189,6 @@ fn refused(options: &EngineOptions, has_gate: bool) -> Result<()> {
             options.quantize.is_some(),
             Refused { flag: "--quantize", reason: "it takes weights as stored: use `ruvllm quantize`" },
         ),
-        (options.draft.is_some(), Refused { flag: "--draft", reason: "its drafts come from the text alone" }),
         (options.mlock, Refused { flag: "--mlock", reason: "weights are in its own memory" }),
         (!options.mmap, Refused { flag: "--no-mmap", reason: "files are mapped until weights are uploaded" }),
     ];

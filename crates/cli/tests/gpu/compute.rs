@@ -1,7 +1,16 @@
 //! GPU results compared with those of the CPU.
 
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
 use crate::gpu;
 use crate::program::{argument, data, fields, ids, read_logits, run, run_with_input};
+
+/// A file beside the built-in model.
+fn models(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models").join(name)
+}
 
 /// Greedy tokens of the built-in model on a device.
 fn greedy(device: &str, more: &[&str]) -> Vec<u32> {
@@ -113,6 +122,42 @@ fn a_text_that_repeats_itself_is_drafted_and_stays_the_same() {
     let count = |field: &str| drafted["speculation"][field].as_u64().unwrap_or(0);
     assert!(count("accepted_tokens") > 3, "{drafted}");
     assert!(plain.get("speculation").is_none_or(|none| none["drafted_tokens"] == 0), "{plain}");
+}
+
+#[test]
+fn a_draft_model_drafts_on_the_gpu_and_the_text_stays_the_same() {
+    let Some(gpu) = gpu() else { return };
+    let draft = models("draft-q8_0.gguf");
+    let device = ["--context", "128", "--device", &gpu];
+    let with_draft = ["--draft", argument(&draft), "--speculation", "4"];
+    let arguments =
+        ["generate", "--json", "-n", "16", "--temperature", "0", "Once upon a time there was a small"];
+    let arguments = [&arguments[..], &device].concat();
+    let plain = run(&[&arguments[..], &["--speculation", "off"]].concat()).json();
+    let looked_up = run(&[&arguments[..], &["--speculation", "4"]].concat()).json();
+    let drafted = run(&[&arguments[..], &with_draft].concat()).json();
+    assert_eq!(plain["tokens"], drafted["tokens"]);
+    let count = |document: &Value, field: &str| document["speculation"][field].as_u64().unwrap_or(0);
+    let [alone, all] = [&looked_up, &drafted].map(|document| count(document, "drafted_tokens"));
+    assert!(all > alone && count(&drafted, "accepted_tokens") > 0, "{looked_up} {drafted}");
+
+    let bench = ["bench", "--parallel", "2", "-p", "12", "-n", "8", "-r", "1", "--json", "--device", &gpu];
+    let document = run(&[&bench[..], &with_draft].concat()).json();
+    let counted = &document["parallel"][0]["speculation"];
+    // Each step of a request has a draft.
+    assert!(counted["drafted_tokens"].as_u64().unwrap() > 8, "{document}");
+
+    let chat = ["chat", "--json", "--temperature", "0", "-n", "8"];
+    let chat = |more: &[&str]| run_with_input(&[&chat[..], &device, more].concat(), b"Hello\nWhy?\n").json();
+    let (plain, drafted) = (chat(&["--speculation", "off"]), chat(&with_draft));
+    for turn in 0..2 {
+        let [plain, drafted] = [&plain, &drafted].map(|document| &document["turns"][turn]);
+        assert_eq!(plain["text"], drafted["text"]);
+        assert!(count(drafted, "drafted_tokens") > 0, "{drafted}");
+    }
+    let other = models("../crates/models/tests/data/quant/llama-Q8_0.gguf");
+    let refused = ["generate", "--draft", argument(&other), "-n", "2", "Once"];
+    run(&[&refused[..], &device].concat()).fails_with(1, &["cannot draft", "512 tokens"]);
 }
 
 #[test]

@@ -108,6 +108,22 @@ fn a_server_on_the_gpu_answers_as_generate_does() {
 }
 
 #[test]
+fn a_server_on_the_gpu_drafts_with_a_draft_model() {
+    let Some(gpu) = gpu() else { return };
+    let draft = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/draft-q8_0.gguf");
+    let device = ["--device", &gpu, "--context", "128", "--gpu-sequences", "2"];
+    let server = Served::start(&[&device[..], &["--draft", draft, "--speculation", "4"]].concat());
+    let plain = Served::start(&[&device[..], &["--speculation", "off"]].concat());
+    let body = json!({"prompt": PROMPT, "temperature": 0.7, "seed": 3, "max_tokens": 16});
+    let (status, reply) = server.complete(&body);
+    let (_, expected) = plain.complete(&body);
+    assert_eq!((status, &reply["choices"][0]["text"]), (200, &expected["choices"][0]["text"]), "{reply}");
+    let metric = |name: &str| server.metric(&format!("ruvllm_{name}_total{{model={}}}", reply["model"]));
+    let [drafted, accepted] = ["drafted_tokens", "accepted_tokens"].map(metric);
+    assert!(drafted > 16.0 && accepted <= drafted, "{accepted} of {drafted}");
+}
+
+#[test]
 fn flags_without_effect_on_a_gpu_are_refused_at_the_start() {
     let Some(gpu) = gpu() else { return };
     let check = ["serve", "--check", "--device", &gpu];

@@ -124,11 +124,18 @@ pub trait InferenceBackend: Send + Sync {
         Ok(Tenant::root())
     }
 
-    /// Drafts of requests that name no setting. They come from the tokens of a request alone
-    /// (prompt look-up), and are made where batches have room for them
-    /// ([`BackendBatch::draft_room`]). Default: as they pay.
+    /// Drafts of requests that name no setting. They come from the tokens of a request (prompt
+    /// look-up) and from a [`draft_model`](Self::draft_model), and are made where batches have room
+    /// for them ([`BackendBatch::draft_room`]). Default: as they pay.
     fn speculation(&self) -> Speculation {
         Speculation::Auto
+    }
+
+    /// Backend of a small model with the same vocabulary, whose likeliest tokens are drafts.
+    /// Its sequences have up to 1024 tokens, fewer if its context is shorter; requests whose
+    /// sequence it has no room for have no drafts of it. Default: `None`.
+    fn draft_model(&self) -> Option<&dyn InferenceBackend> {
+        None
     }
 
     /// Adapters of its requests. Default: `None`, for a backend that computes without.

@@ -17,7 +17,7 @@ use crate::generate::check_choices;
 use crate::request::{Completion, GenerateRequest};
 use crate::sequence::SequenceSpec;
 use crate::session_table::SessionId;
-use crate::speculation::Speculator;
+use crate::speculation::{BackendDraft, CAPACITY, Speculator};
 use crate::step::{
     AdapterLoader, Facts, Inbox, Job, Loaded, Outlet, Prepared, RequestHandle, SessionExecutor, StepCounters,
     StepLoop,
@@ -61,7 +61,7 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
     ) -> Self {
         let executor = SessionExecutor::new(backend.batch(), backend.prefill_chunk());
         let mut steps = StepLoop::new(executor, backend.codec(), pool, Arc::clone(&counters), config)
-            .with_drafts(Speculator::lookup(backend.speculation()));
+            .with_drafts(Speculator::of_backend(backend.speculation(), draft(backend)));
         let (send, loads) = mpsc::channel();
         if let Some(adapters) = backend.backend_adapters() {
             steps = steps.with_adapters(AdapterLoader {
@@ -132,6 +132,15 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
     pub(super) fn end_session(&mut self, session: SessionId) {
         self.steps.end_session(session);
     }
+}
+
+/// Sequences of the backend's draft model, if it has one.
+fn draft<B: InferenceBackend + ?Sized>(backend: &B) -> Option<BackendDraft<'_>> {
+    let draft = backend.draft_model()?;
+    // Without kernels requests are refused.
+    let kernels = Kernels::detect().ok()?;
+    let ids = [draft.config().vocab_size, backend.codec().sampled_ids()];
+    Some(BackendDraft::new(draft.batch(), kernels, draft.context_length().min(CAPACITY), ids))
 }
 
 /// Checks a request and encodes its prompt.

@@ -10,7 +10,7 @@ use ruvllm_text::TokenId;
 use super::draft_head::DraftHead;
 use super::drafter::{Ask, Drafter, Lane};
 use super::policy::{MOST_DRAFT, Offer, Policy, Source, Wanted};
-use super::proposal::Proposal;
+use super::proposal::{Choice, Proposal};
 use crate::segments::{Batch, recycle};
 
 /// Latest states of a sequence that are held for its next draft; as many of a prompt's end are
@@ -170,7 +170,8 @@ impl<'c> HeadDrafter<'c> {
         let hidden = workspace.hidden().chunks_exact(config.model_dim);
         for ((sequence, logits), hidden) in running.iter_mut().zip(logits).zip(hidden) {
             let HeadSequence { tokens, inputs, proposal, .. } = &mut **sequence;
-            proposal.choose(&compute.kernels, &logits[..head.ids], probabilities);
+            let logits = &logits[..head.ids];
+            proposal.take(Choice::of_logits(&compute.kernels, logits, probabilities));
             tokens.clear();
             tokens.extend(proposal.token);
             inputs.clear();

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 
 /// Largest number of tokens of a sequence that a drafter attends to. Drafts need the latest ones,
 /// and a bounded past bounds the memory and the time of catching up.
-pub(super) const CAPACITY: usize = 1024;
+pub(crate) const CAPACITY: usize = 1024;
 
 /// Sequences for which the KV budget has room.
 const SEQUENCES: usize = 64;

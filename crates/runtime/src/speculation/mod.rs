@@ -8,11 +8,16 @@
 //!                              ModelDrafter, or
 //!                              HeadDrafter ◀─ final hidden states of each step
 //! ```
+//! A `DraftEngine` computes for the `ModelDrafter`: `ModelEngine` on the CPU, `BackendDraft` over
+//! the sequences of a backend (ADR-0156).
+//!
 //! The step loop appends a draft to the part of its request and takes a row of logits for each
 //! token. The request samples row by row, with its own sampler, as long as the sampled token is the
 //! drafted one: the output is the one without drafts, token for token.
 
+mod backend_draft;
 mod draft;
+mod draft_engine;
 mod draft_head;
 mod draft_model;
 mod drafter;
@@ -30,10 +35,15 @@ use std::time::{Duration, Instant};
 
 use ruvllm_text::TokenId;
 
+pub(crate) use self::backend_draft::BackendDraft;
 pub(crate) use self::draft::Draft;
+use self::draft_model::ModelEngine;
+#[cfg(feature = "gpu")]
+pub(crate) use self::draft_model::check_vocabulary;
 pub(crate) use self::drafter::{Ask, Lane};
 use self::drafter::{Drafter, PrefixContinuation, PromptLookup};
 use self::head_drafter::HeadDrafter;
+pub(crate) use self::memory::CAPACITY;
 use self::model_drafter::ModelDrafter;
 pub(crate) use self::policy::MOST_DRAFT;
 use self::policy::{Acceptance, Offer, Policy, Source, Wanted};
@@ -90,7 +100,9 @@ impl<'c> Speculator<'c> {
                 .push(Box::new(PrefixContinuation::new(std::sync::Arc::clone(prefixes), core.kv.clone())));
         }
         match &core.draft {
-            Some(Draft::Model(model)) => drafters.push(Box::new(ModelDrafter::new(model, &core.compute))),
+            Some(Draft::Model(model)) => {
+                drafters.push(Box::new(ModelDrafter::new(ModelEngine::new(model, &core.compute))));
+            }
             Some(Draft::Head(head)) => {
                 drafters.push(Box::new(HeadDrafter::new(head, &core.model, &core.compute)));
             }
@@ -99,9 +111,13 @@ impl<'c> Speculator<'c> {
         Self { setting: core.speculation, drafters, ..Self::off() }
     }
 
-    /// Prompt look-up alone.
-    pub(crate) fn lookup(setting: Speculation) -> Self {
-        Self { setting, drafters: vec![Box::new(PromptLookup::default())], ..Self::off() }
+    /// The drafters of a backend: prompt look-up, and its draft model if it has one.
+    pub(crate) fn of_backend(setting: Speculation, draft: Option<BackendDraft<'c>>) -> Self {
+        let mut drafters: Vec<Box<dyn Drafter + 'c>> = vec![Box::new(PromptLookup::default())];
+        if let Some(draft) = draft {
+            drafters.push(Box::new(ModelDrafter::new(draft)));
+        }
+        Self { setting, drafters, ..Self::off() }
     }
 
     /// No drafts.

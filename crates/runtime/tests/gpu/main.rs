@@ -8,6 +8,7 @@ mod adapters;
 mod ahead;
 mod batches;
 mod combined;
+mod draft_models;
 mod drafts;
 mod families;
 mod kv;

@@ -29,8 +29,8 @@ foretell.
 
 With --device gpu each test has a run more, which is not counted; tg copies all logits to the host, as sampling needs
 them, greedy 4 bytes per token. Results there have 1 thread and no CPU time; -t has no effect. --parallel computes a
-pass with a row for each request in every step, with drafts refused; with a count above 32 all counts use the kernels
-for many rows.
+pass with a row for each request in every step, and for each token of its draft; with a count above 32 all counts use
+the kernels for many rows.
 
 JSON: {version, commit, model: {name, fingerprint}, isa, parallel: [{parallel, prompt_tokens, shared_prefix,
 new_tokens, requests, threads, kv, tokens_per_s, decode_tokens_per_s, ttft_ms: {p50, p95, p99}, itl_ms: {p50,

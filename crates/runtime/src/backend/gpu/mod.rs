@@ -14,6 +14,7 @@ mod absorbed;
 mod adapters;
 mod batch;
 mod blocks;
+mod draft;
 mod executor;
 mod experts;
 mod free_blocks;
@@ -117,9 +118,13 @@ pub struct GpuOptions {
     pub budget: Option<u64>,
     /// Prompt tokens per forward pass; a prefill can be cancelled between passes. Default 512.
     pub prefill_chunk: usize,
-    /// Drafts of requests that name no setting: prompt look-up, verified in a pass. Default: as
-    /// they pay.
+    /// Drafts of requests that name no setting: prompt look-up and the draft model, verified in a
+    /// pass. Default: as they pay.
     pub speculation: Speculation,
+    /// Model with the same vocabulary that drafts on the same device (ADR-0156). Its weights, and
+    /// keys and values of up to 1024 tokens for each of `sequences`, take memory beside
+    /// `kv_tokens` and `kv_bytes`, within `budget`. Default: none, drafts by look-up alone.
+    pub draft: Option<ModelSource>,
     /// Largest number of LoRA adapters in device memory: of all sequences that are computed at
     /// once. The least recently used idle one gives way to another; without an idle one, requests
     /// wait. Memory is taken when adapters come, for the largest of them in each slot. Default 8.
@@ -151,6 +156,7 @@ impl Default for GpuOptions {
             budget: None,
             prefill_chunk: 512,
             speculation: Speculation::Auto,
+            draft: None,
             adapter_slots: 8,
             adapter_format: FactorFormat::F16,
             adapter_memory: 1 << 30,
@@ -185,6 +191,7 @@ pub struct GpuBackend {
     /// Tenants, and host memory of the factors of adapters.
     host: PagePool,
     adapters: BackendAdapters,
+    draft: Option<Box<GpuBackend>>,
 }
 
 impl GpuBackend {
@@ -200,7 +207,8 @@ impl GpuBackend {
     /// for [`Engine::load`](crate::Engine::load); [`Error::UnsupportedByBackend`] for tensors,
     /// sizes and contexts that the kernels do not support; [`Error::ContextTooLong`];
     /// [`Error::InvalidOption`]; [`Error::Backend`] without an adapter or memory, and if the device
-    /// fails.
+    /// fails. The same for the draft model, and [`Error::DraftVocabulary`] for one with another
+    /// vocabulary.
     pub fn load(source: &ModelSource, options: &GpuOptions) -> Result<Self> {
         let at_least_1 = [
             ("context", options.context),
@@ -219,19 +227,35 @@ impl GpuBackend {
             let (name, value) = ("adapter_format", 8);
             return Err(Error::InvalidOption { name, value, expected: "16 or 32 bits" });
         }
-        let name = source.to_string();
-        let mut times = GpuLoadTimes::default();
         let start = Instant::now();
-        let gpu = open(options).map_err(|refusal| refusal.into_error(&name))?;
-        times.open = start.elapsed();
+        let gpu = open(options).map_err(|refusal| refusal.into_error(&source.to_string()))?;
+        let times = GpuLoadTimes { open: start.elapsed(), ..GpuLoadTimes::default() };
+        Self::load_on(Arc::new(gpu), source, options, times)
+    }
+
+    /// Loads a model, and its draft model, on a device that was opened.
+    fn load_on(
+        gpu: Arc<Gpu>,
+        source: &ModelSource,
+        options: &GpuOptions,
+        mut times: GpuLoadTimes,
+    ) -> Result<Self> {
+        let (name, start) = (source.to_string(), Instant::now());
         let checkpoint = source.open(FileMemory::default())?;
         let model = Model::load(&*checkpoint, &mut |_| ())
             .map_err(|source| Error::Load { name: name.clone(), source })?;
         let codec =
             TextCodec::read(&*checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
-        times.read = start.elapsed() - times.open;
-        let (executor, context, converted) = upload(gpu, &model, options, codec.sampled_ids(), &mut times)
-            .map_err(|refusal| refusal.into_error(&name))?;
+        times.read = start.elapsed();
+        // Before the weights of the model, which take what memory is left.
+        let draft = draft::load(&gpu, options, (&name, model.config(), &codec))?;
+        let (executor, context, mut converted) =
+            upload(gpu, &model, draft.as_deref(), options, codec.sampled_ids(), &mut times)
+                .map_err(|refusal| refusal.into_error(&name))?;
+        if let Some(draft) = &draft {
+            times.add(draft.times);
+            converted.extend(draft.converted.iter().map(|tensor| format!("{tensor} of the draft model")));
+        }
         // Tenants need one page, of which nothing is used.
         let page = PoolConfig::new(0).page_bytes;
         let budget = usize::try_from(options.adapter_memory).unwrap_or(usize::MAX / 2).max(page);
@@ -240,7 +264,18 @@ impl GpuBackend {
         let (base, format) = (model.adapter_base(), options.adapter_format);
         let adapters = BackendAdapters::new((NAME, adapters::MOST), base, &host, format);
         let GpuOptions { prefill_chunk, speculation, .. } = *options;
-        Ok(Self { codec, context, prefill_chunk, speculation, converted, times, executor, host, adapters })
+        Ok(Self {
+            codec,
+            context,
+            prefill_chunk,
+            speculation,
+            converted,
+            times,
+            executor,
+            host,
+            adapters,
+            draft,
+        })
     }
 
     /// Name and driver of the adapter.
@@ -388,6 +423,10 @@ impl InferenceBackend for GpuBackend {
         self.speculation
     }
 
+    fn draft_model(&self) -> Option<&dyn InferenceBackend> {
+        self.draft.as_deref().map(|draft| draft as &dyn InferenceBackend)
+    }
+
     fn batch(&self) -> Box<dyn BackendBatch + '_> {
         Box::new(GpuBatch::new(self))
     }
@@ -400,14 +439,16 @@ impl InferenceBackend for GpuBackend {
         self.executor.pool.states.as_ref().map_or(usize::MAX, StatePool::room)
     }
 
+    /// With that of the draft model.
     fn device_memory(&self) -> Option<DeviceMemory> {
         let gpu = &self.executor.gpu;
+        let of_draft = |bytes: fn(&Self) -> u64| self.draft.as_deref().map_or(0, bytes);
         Some(DeviceMemory {
             budget: Some(gpu.budget()).filter(|&budget| budget < u64::MAX),
             used: gpu.used(),
             reserved: gpu.reserved(),
-            weights: self.weight_bytes(),
-            kv: self.kv_bytes(),
+            weights: self.weight_bytes() + of_draft(Self::weight_bytes),
+            kv: self.kv_bytes() + of_draft(Self::kv_bytes),
         })
     }
 
@@ -468,11 +509,12 @@ fn open(options: &GpuOptions) -> Result<Gpu, Refusal> {
         .map_err(|source| Refusal::Gpu { action: "open a GPU".into(), source })
 }
 
-/// Uploads the model, whose tokenizer has `ids` ids; returns the executor, the context length and
-/// the converted matrices.
+/// Uploads the model, whose tokenizer has `ids` ids, beside its draft model; returns the executor,
+/// the context length and the converted matrices.
 fn upload(
-    gpu: Gpu,
+    gpu: Arc<Gpu>,
     model: &Model,
+    draft: Option<&GpuBackend>,
     options: &GpuOptions,
     ids: usize,
     times: &mut GpuLoadTimes,
@@ -504,7 +546,11 @@ fn upload(
         .map_err(failed("allocate the states of sequences; lower GpuOptions::sequences"))?;
     let angles =
         Angles::new(&gpu, config, &model.kv_ropes(), context).map_err(failed("upload RoPE tables"))?;
-    let reserve = options.layers.is_none().then(|| Reserve::new(&gpu, config, context));
+    let reserve = || -> ruvllm_gpu::Result<_> {
+        let draft = draft.map(|draft| Reserve::new(&gpu, draft.config(), draft.context)).transpose()?;
+        Ok((Reserve::new(&gpu, config, context)?, draft))
+    };
+    let reserve = options.layers.is_none().then(reserve);
     // Without room for the largest passes no layer takes any from smaller ones.
     let layers = if let Some(Err(_)) = reserve { Some(0) } else { options.layers };
     let (weights, uploads) = DeviceWeights::allocate(&gpu, model, layers)?;

@@ -17,7 +17,7 @@ pub struct GpuKernel {
     pub source: String,
 }
 
-/// Times of [`GpuBackend::load`], one after the other.
+/// Times of [`GpuBackend::load`], one after the other, with those of the draft model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GpuLoadTimes {
     /// Driver, adapter and device.
@@ -28,6 +28,15 @@ pub struct GpuLoadTimes {
     pub allocate: Duration,
     /// Repacking and uploading matrices.
     pub upload: Duration,
+}
+
+impl GpuLoadTimes {
+    /// Adds the times of another load on the same device.
+    pub(super) fn add(&mut self, other: Self) {
+        self.read += other.read;
+        self.allocate += other.allocate;
+        self.upload += other.upload;
+    }
 }
 
 /// Result of [`gpu_self_test`].

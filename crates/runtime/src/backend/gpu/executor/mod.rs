@@ -46,7 +46,7 @@ const MAX_SCRATCH: u64 = 256 << 20;
 /// A loaded model on a device. Sequences share activations and launches, one pass at a time.
 #[derive(Debug)]
 pub(super) struct Executor {
-    pub(super) gpu: Gpu,
+    pub(super) gpu: Arc<Gpu>,
     pub(super) config: ModelConfig,
     pub(super) activation: Activation,
     pub(super) weights: DeviceWeights,
@@ -126,7 +126,7 @@ pub(super) struct Passes {
 
 impl Executor {
     pub(super) fn new(
-        gpu: Gpu,
+        gpu: impl Into<Arc<Gpu>>,
         config: ModelConfig,
         activation: Activation,
         weights: DeviceWeights,
@@ -134,6 +134,7 @@ impl Executor {
         ids: usize,
         (decode_gemm, adapters): (bool, DeviceAdapters),
     ) -> Result<Self> {
+        let gpu = gpu.into();
         let logits = gpu.zeroed(config.vocab_size as u64 * 4)?;
         let passes = Passes {
             prepared: HashMap::new(),
