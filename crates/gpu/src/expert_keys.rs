@@ -126,6 +126,15 @@ pub struct ExpertSumKernel {
     pub start: SumStart,
 }
 
+/// Factors of the weights of pairs by expert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ExpertScaleKernel {
+    /// Number of experts.
+    pub experts: u32,
+    /// Number of pairs.
+    pub pairs: u32,
+}
+
 impl RouterKernel {
     pub(crate) fn name(&self) -> String {
         let Self { experts, used, width, groups, scale_bits, .. } = self;
@@ -166,6 +175,12 @@ impl ExpertAffineKernel {
         let Self { experts, cols, .. } = self;
         let weight = if self.weighted { "_weighted" } else { "" };
         format!("expert_affine_{cols}_of{experts}{weight}{}", if self.biased { "_biased" } else { "" })
+    }
+}
+
+impl ExpertScaleKernel {
+    pub(crate) fn name(&self) -> String {
+        format!("expert_scale_{}_pairs_of{}experts", self.pairs, self.experts)
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::dispatch::Dispatch;
 use crate::error::{Result, expect_multiple, expect_size};
 use crate::expert_keys::{
-    ExpertAffineKernel, ExpertStack, ExpertSumKernel, RouterKernel, RouterLogitsKernel, SortKernel, SumStart,
+    ExpertAffineKernel, ExpertScaleKernel, ExpertStack, ExpertSumKernel, RouterKernel, RouterLogitsKernel,
+    SortKernel, SumStart,
 };
 use crate::gpu::Gpu;
 use crate::kernel::{CooperativeKernel, CooperativeTile, ExpandKernel, GemmKernel, Kernel, Product, Tile};
@@ -428,6 +429,22 @@ impl Gpu {
         let groups = (cols / 4).div_ceil(wgsl::PAIR_THREADS);
         check_groups("blocks of 1024 values", groups.into())?;
         self.prepare(&Kernel::ExpertAffine(key), buffers, (groups, pairs))
+    }
+
+    /// Prepares the product of each pair's weight with the factor of its expert. `scales`: f32,
+    /// `[experts]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) for an operand of another size.
+    pub fn scale_choices(&self, choices: &Choices, scales: &Buffer) -> Result<Dispatch> {
+        expect_multiple("bytes of the factors", 4, scales.len())?;
+        let experts = u32::try_from(scales.len() / 4).unwrap_or(u32::MAX);
+        let kernel = Kernel::ExpertScale(ExpertScaleKernel { experts, pairs: choices.pairs() });
+        kernel.check(self.info())?;
+        let groups = choices.pairs().div_ceil(wgsl::PAIR_THREADS);
+        check_groups("blocks of pairs", groups.into())?;
+        let buffers = [&choices.experts, scales, &choices.weights].map(Buffer::clone);
+        self.prepare(&kernel, buffers.into(), (groups, 1))
     }
 
     /// Prepares `out = start + sum weight y` over each row's pairs, in their order; weights are 1

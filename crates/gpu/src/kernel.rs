@@ -1,15 +1,18 @@
 //! Kernel keys: all inputs of the generator for a kernel's source.
 
 use crate::expert_keys::{
-    ExpertAffineKernel, ExpertStack, ExpertSumKernel, RouterKernel, RouterLogitsKernel, SortKernel,
+    ExpertAffineKernel, ExpertScaleKernel, ExpertStack, ExpertSumKernel, RouterKernel, RouterLogitsKernel,
+    SortKernel,
 };
 use crate::kv_format::KvFormat;
 use crate::latent_key::{LatentKeysKernel, LatentQueriesKernel, PartNormKernel};
+use crate::layer_keys::{HeadValues, RowPart};
 use crate::low_rank_key::LowRankKernel;
 use crate::repack::Format;
 use crate::rope_layout::RopeLayout;
 use crate::split_key::{ColumnSplits, SumSplitsKernel};
 use crate::state_keys::StateKernel;
+use crate::stream_keys::StreamKernel;
 use crate::window::AttentionWindow;
 
 /// Largest number of activation rows of a workgroup of a [`Product`].
@@ -138,6 +141,8 @@ pub struct GatherKernel {
     pub cols: u32,
     /// Bits of the scale of all values.
     pub scale_bits: u32,
+    /// Indices out of range are those of the first row; else of the last.
+    pub first_beyond: bool,
 }
 
 /// In-place `RMSNorm` of query and key heads, each by itself or all together.
@@ -153,15 +158,19 @@ pub struct HeadNormKernel {
     pub eps_bits: u32,
     /// All heads of the query, and all of the key, have one norm.
     pub together: bool,
+    /// Values; they are kept where heads have one norm together.
+    pub values: HeadValues,
 }
 
-/// In-place addition `x += y`, with `y` repeated over `x`.
+/// In-place addition `x += y`, with `y` repeated over `x`, times a factor or without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddKernel {
     /// Values of `x`.
     pub values: u32,
     /// Values of `y`.
     pub period: u32,
+    /// The sum is multiplied by a factor.
+    pub scaled: bool,
 }
 
 /// Argmax of the first values of each row, the first among equals.
@@ -228,6 +237,10 @@ pub enum RowOp {
     AddLayerNorm(u32),
     /// `f(gate) * up`, both halves of a row of `2 cols` values.
     Gated(Activation),
+    /// Identity of a part of longer rows.
+    Part(RowPart),
+    /// `f(gate) * up` with `up` a part of longer rows.
+    GatedPart(Activation, RowPart),
 }
 
 /// Operation on rows of `cols` values.
@@ -367,6 +380,8 @@ pub enum Kernel {
     SortPairs(SortKernel),
     /// Weights and biases of the outputs of experts.
     ExpertAffine(ExpertAffineKernel),
+    /// Factors of the weights of pairs.
+    ExpertScale(ExpertScaleKernel),
     /// Sum of the outputs of a row's experts.
     ExpertSum(ExpertSumKernel),
     /// Gather of matrix rows by index.
@@ -377,6 +392,8 @@ pub enum Kernel {
     LowRank(LowRankKernel),
     /// Kernel of layers with a state.
     State(StateKernel),
+    /// Kernel of several residual streams.
+    Stream(StreamKernel),
     /// RoPE.
     Rope(RopeKernel),
     /// RoPE and KV write.
@@ -473,11 +490,9 @@ impl RowKernel {
             }
             RowOp::LayerNorm(eps) => format!("layer_norm_{eps:x}"),
             RowOp::AddLayerNorm(eps) => format!("add_layer_norm_{eps:x}"),
-            RowOp::Gated(Activation::Silu) => "gated_silu".to_owned(),
-            RowOp::Gated(Activation::GeluTanh) => "gated_gelu".to_owned(),
-            RowOp::Gated(Activation::ClampedSilu { alpha_bits, limit_bits }) => {
-                format!("gated_clamped_silu_{alpha_bits:x}_{limit_bits:x}")
-            }
+            RowOp::Part(part) => format!("part_{}", part.name()),
+            RowOp::Gated(activation) => format!("gated_{}", activation.name()),
+            RowOp::GatedPart(activation, part) => format!("gated_{}_{}", activation.name(), part.name()),
         };
         format!("{op}_{}_{}", self.cols, if self.quantize { "q8" } else { "f32" })
     }
@@ -532,15 +547,18 @@ impl Kernel {
             Self::Route(r) => r.name(),
             Self::SortPairs(k) => k.name(),
             Self::ExpertAffine(k) => k.name(),
+            Self::ExpertScale(k) => k.name(),
             Self::ExpertSum(k) => k.name(),
             Self::Expand(e) => format!("expand_{}_{}", e.cols, if e.quantized { "q8" } else { "f32" }),
             Self::Gather(g) => {
                 let name = g.format.name().to_lowercase();
-                format!("gather_{name}_{}x{}_scale{:x}", g.rows, g.cols, g.scale_bits)
+                let beyond = if g.first_beyond { "_or_first" } else { "" };
+                format!("gather_{name}_{}x{}_scale{:x}{beyond}", g.rows, g.cols, g.scale_bits)
             }
             Self::Rows(r) => r.name(),
             Self::LowRank(l) => l.name(),
             Self::State(k) => k.name(),
+            Self::Stream(k) => k.name(),
             Self::Rope(r) => r.name(),
             Self::RopeKv(k) => {
                 let scaled = if k.scaled { "_scaled" } else { "" };
@@ -558,11 +576,18 @@ impl Kernel {
                 format!("merge_splits_{heads}x{head_dim}{window}_of{split_tokens}{sinks}_{output}")
             }
             Self::HeadNorm(h) => {
-                let HeadNormKernel { heads, kv_heads, head_dim, eps_bits, together } = h;
+                let HeadNormKernel { heads, kv_heads, head_dim, eps_bits, together, values } = h;
                 let name = if *together { "joint_head_norm" } else { "head_norm" };
-                format!("{name}_{heads}x{head_dim}_kv{kv_heads}_{eps_bits:x}")
+                let values = match values {
+                    HeadValues::Kept => "",
+                    HeadValues::Normed => "_values",
+                    HeadValues::Keys => "_values_of_keys",
+                };
+                format!("{name}_{heads}x{head_dim}_kv{kv_heads}_{eps_bits:x}{values}")
             }
-            Self::Add(a) => format!("add_{}_every{}", a.values, a.period),
+            Self::Add(a) => {
+                format!("add_{}_every{}{}", a.values, a.period, if a.scaled { "_scaled" } else { "" })
+            }
             Self::CopyRow(n) => format!("copy_row_{n}"),
             Self::Argmax(a) => format!("argmax_{}of{}", a.values, a.width),
             Self::ArgmaxMerge(n) => format!("argmax_merge_{n}"),

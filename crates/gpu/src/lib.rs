@@ -16,6 +16,7 @@
 //!   ├── latent      part_norm, latent_queries, latent_keys: latent attention
 //!   ├── experts     route, sort_pairs, ExpertMatrix: product and gemm by expert, expert_sum
 //!   ├── states      convolve, delta_rule, selective_scan over Spans of rows; gate, split_gates
+//!   ├── streams     split, predict, correct, merge residual streams; cut_gates
 //!   ├── rows        quantize, rms_norm, layer_norm, head_norm, gated, add, rope, argmax, largest
 //!   └── Dispatch    a prepared launch; a list of them is a pass
 //! tune ── tiles of products measured on the device, remembered in its cache folder
@@ -53,6 +54,7 @@ mod kv_format;
 mod largest;
 mod latent;
 mod latent_key;
+mod layer_keys;
 mod limits;
 mod low_rank;
 mod low_rank_key;
@@ -67,6 +69,8 @@ pub mod self_test;
 mod split_key;
 mod state_keys;
 mod states;
+mod stream_keys;
+mod streams;
 mod tiles;
 mod timer;
 mod tune;
@@ -81,8 +85,8 @@ pub use compiler::CompileTimes;
 pub use dispatch::Dispatch;
 pub use error::{Error, Result};
 pub use expert_keys::{
-    ExpertAffineKernel, ExpertStack, ExpertSumKernel, MAX_EXPERTS, MAX_USED_EXPERTS, RouterKernel,
-    RouterLogitsKernel, RouterScoring, SortKernel, SumStart,
+    ExpertAffineKernel, ExpertScaleKernel, ExpertStack, ExpertSumKernel, MAX_EXPERTS, MAX_USED_EXPERTS,
+    RouterKernel, RouterLogitsKernel, RouterScoring, SortKernel, SumStart,
 };
 pub use experts::{Choices, ExpertMatrix, SortedPairs};
 pub use gpu::Gpu;
@@ -95,6 +99,7 @@ pub use kernel::{
 pub use kv::{KvBlocks, KvRows, PositionTables};
 pub use kv_format::{KV_BLOCK_TOKENS, KvFormat};
 pub use latent_key::{LatentKeysKernel, LatentQueriesKernel, PartNormKernel};
+pub use layer_keys::{HeadValues, RowPart};
 pub use low_rank::{LowRank, LowRankExpansion, LowRankRows, NO_SLOT};
 pub use low_rank_key::{LowRankKernel, LowRankRoom, LowRankStep, MAX_TERMS};
 pub use matrix::{Activations, Matrix};
@@ -109,6 +114,8 @@ pub use state_keys::{
     SplitGatesKernel, StateKernel,
 };
 pub use states::{Span, Spans};
+pub use stream_keys::{CutGatesKernel, MAX_STREAMS, StreamKernel, StreamRows};
+pub use streams::StreamGates;
 pub use tune::Tuned;
 pub use tuning::ProductShape;
 pub use window::AttentionWindow;

@@ -8,9 +8,10 @@ use crate::expert_keys::{
 };
 use crate::kernel::{
     AttentionKernel, AttentionOutput, CooperativeKernel, GemmKernel, Kernel, MAX_BATCH, MAX_PRODUCT_ROWS,
-    Product, RopeKernel, Target, TiledAttentionKernel,
+    Product, RopeKernel, RowOp, Target, TiledAttentionKernel,
 };
 use crate::latent_key::{LatentKeysKernel, LatentQueriesKernel};
+use crate::layer_keys::{HeadValues, RowPart};
 use crate::low_rank_key::{LowRankKernel, LowRankStep, check_room, check_terms};
 use crate::repack::Format;
 use crate::split_key::SPLIT_UNIT;
@@ -39,15 +40,24 @@ impl Kernel {
             Self::Route(r) => check_router(r),
             Self::SortPairs(k) => check_sort(k),
             Self::ExpertAffine(k) => check_affine(k),
+            Self::ExpertScale(k) => {
+                check_experts(k.experts).and_then(|()| expect_multiple("pairs", 1, k.pairs.into()))
+            }
             Self::ExpertSum(k) => check_sum(k),
             Self::Expand(e) => {
                 need_f16(info)?;
                 expect_multiple("columns", if e.quantized { 32 } else { 8 }, e.cols.into())
             }
             Self::Gather(g) => check_shape(g.format, g.rows, g.cols),
-            Self::Rows(r) => expect_multiple("columns", if r.quantize { 32 } else { 4 }, r.cols.into()),
+            Self::Rows(r) => {
+                if let RowOp::Part(part) | RowOp::GatedPart(_, part) = r.op {
+                    check_row_part(&part, r.cols)?;
+                }
+                expect_multiple("columns", if r.quantize { 32 } else { 4 }, r.cols.into())
+            }
             Self::LowRank(l) => check_low_rank(l, info),
             Self::State(k) => k.check(),
+            Self::Stream(k) => k.check(),
             Self::Rope(r) => check_rope(r),
             Self::RopeKv(k) => {
                 check_rope(&k.rope)?;
@@ -71,6 +81,8 @@ impl Kernel {
             Self::HeadNorm(h) => {
                 expect_multiple("query heads", 1, h.heads.into())?;
                 expect_multiple("KV heads", 1, h.kv_heads.into())?;
+                let keeps = !h.together || h.values == HeadValues::Kept;
+                expect_size("normed values of heads with one norm", 1, keeps.into())?;
                 expect_multiple("head dimension", 4, h.head_dim.into())
             }
             Self::CopyRow(n) => expect_multiple("values", 4, (*n).into()),
@@ -96,6 +108,19 @@ impl Kernel {
             Self::ArgmaxMerge(n) => expect_multiple("values", 1, (*n).into()),
         }
     }
+}
+
+/// A part lies within its rows, and fits into output rows of `cols` values.
+fn check_row_part(part: &RowPart, cols: u32) -> Result<()> {
+    for (what, values) in [
+        ("values of a part", part.values),
+        ("offset of a part", part.first.saturating_add(4)),
+        ("values of a row", part.width),
+    ] {
+        expect_multiple(what, 4, values.into())?;
+    }
+    check_part(part.values, 0, cols)?;
+    check_part(part.values, part.first, part.width)
 }
 
 fn check_gemm(g: &GemmKernel) -> Result<()> {

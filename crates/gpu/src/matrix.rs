@@ -267,6 +267,25 @@ impl Matrix {
     /// # Errors
     /// See [`Matrix::gather`].
     pub fn gather_scaled(&self, gpu: &Gpu, tokens: &Buffer, out: &Buffer, scale: f32) -> Result<Dispatch> {
+        self.gather_or(gpu, tokens, out, scale, false)
+    }
+
+    /// Prepares [`Matrix::gather_scaled`] with the first row for an index out of range.
+    ///
+    /// # Errors
+    /// See [`Matrix::gather`].
+    pub fn gather_or_first(&self, gpu: &Gpu, tokens: &Buffer, out: &Buffer, scale: f32) -> Result<Dispatch> {
+        self.gather_or(gpu, tokens, out, scale, true)
+    }
+
+    fn gather_or(
+        &self,
+        gpu: &Gpu,
+        tokens: &Buffer,
+        out: &Buffer,
+        scale: f32,
+        first_beyond: bool,
+    ) -> Result<Dispatch> {
         let Self { format, rows, cols, .. } = *self;
         expect_multiple("bytes of tokens", 4, tokens.len())?;
         expect_size("bytes of the output", tokens.len() * u64::from(cols), out.len())?;
@@ -275,7 +294,7 @@ impl Matrix {
         let mut buffers = self.planes.clone();
         buffers.extend([tokens.clone(), out.clone()]);
         let groups = (cols / format.step_values()).div_ceil(wgsl::GATHER_THREADS);
-        let key = GatherKernel { format, rows, cols, scale_bits: scale.to_bits() };
+        let key = GatherKernel { format, rows, cols, scale_bits: scale.to_bits(), first_beyond };
         gpu.prepare(&Kernel::Gather(key), buffers, (groups, batch as u32))
     }
 }

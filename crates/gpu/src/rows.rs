@@ -6,8 +6,11 @@ use crate::gpu::Gpu;
 use crate::kernel::{
     Activation, AddKernel, ArgmaxKernel, HeadNormKernel, Kernel, RopeKernel, RowKernel, RowOp,
 };
+use crate::layer_keys::RowPart;
 use crate::memory::Buffer;
-use crate::wgsl::{ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS, grid, workgroups_per_row};
+use crate::wgsl::{
+    ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS, grid, head_norm_groups, workgroups_per_row,
+};
 
 /// Largest grid extent that every device has.
 const MAX_GROUPS: u64 = 65_535;
@@ -236,6 +239,47 @@ impl Gpu {
         self.row_op(op, rows, cols, vec![gate_up.clone()], &[cols.saturating_mul(2)], out)
     }
 
+    /// Prepares a copy of a part of each row, filled up with zeros.
+    ///
+    /// `x`: f32, `[rows, part.width]`; `out`: `[rows, cols]`.
+    ///
+    /// # Numerics
+    /// As [`Gpu::copy_rows`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for operands of another size.
+    pub fn copy_part(
+        &self,
+        part: RowPart,
+        x: &Buffer,
+        (rows, cols): (u32, u32),
+        out: &RowOutput,
+    ) -> Result<Dispatch> {
+        self.row_op(RowOp::Part(part), rows, cols, vec![x.clone()], &[part.width], out)
+    }
+
+    /// Prepares `out = activation(gate) * up`, with `up` a part of longer rows.
+    ///
+    /// `gate`: f32, `[rows, part.values]`; `up`: f32, `[rows, part.width]`; `out`: `[rows, cols]`,
+    /// zeros behind the values of the part.
+    ///
+    /// # Numerics
+    /// As [`Gpu::gated`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for operands of another size.
+    pub fn gated_part(
+        &self,
+        (activation, part): (Activation, RowPart),
+        (gate, up): (&Buffer, &Buffer),
+        (rows, cols): (u32, u32),
+        out: &RowOutput,
+    ) -> Result<Dispatch> {
+        let op = RowOp::GatedPart(activation, part);
+        let widths = [part.values, part.width];
+        self.row_op(op, rows, cols, vec![gate.clone(), up.clone()], &widths, out)
+    }
+
     /// Checks sizes (`widths`: values per row of each input, 0 for one row of `cols`) and prepares
     /// the launch.
     fn row_op(
@@ -262,8 +306,9 @@ impl Gpu {
 
     /// Prepares `RMSNorm` of each query and key head in place, or of all heads together.
     ///
-    /// `qkv`: f32, `[rows, heads + 2 kv_heads, head_dim]`, values unchanged; `weights`: f32, `[2,
-    /// head_dim]`, of queries and of keys; of all heads together `[heads + kv_heads, head_dim]`.
+    /// `qkv`: f32, `[rows, heads + 2 kv_heads, head_dim]`, with values as
+    /// [`HeadValues`](crate::HeadValues) says; `weights`: f32, `[2, head_dim]`, of queries and of
+    /// keys; of all heads together `[heads + kv_heads, head_dim]`.
     ///
     /// # Numerics
     /// As [`Gpu::rms_norm`]; of all heads together `(width / 512 + 16) 2^-23`.
@@ -281,7 +326,7 @@ impl Gpu {
         let rows = qkv.len() / width;
         check_groups("rows", rows)?;
         check_groups("heads", u64::from(heads) + u64::from(kv_heads))?;
-        let groups = if together { 2 } else { heads + kv_heads };
+        let groups = if together { 2 } else { head_norm_groups(&key) };
         self.prepare(&kernel, vec![qkv.clone(), weights.clone()], (groups, rows as u32))
     }
 
@@ -291,15 +336,32 @@ impl Gpu {
     /// # Errors
     /// [`Error::Shape`] for other sizes, or more than 2^26 values.
     pub fn add(&self, x: &Buffer, y: &Buffer) -> Result<Dispatch> {
+        self.add_times(x, y, None)
+    }
+
+    /// Prepares `x = (x + y) * factor`, as [`Gpu::add`]; `factor`: f32, one value.
+    ///
+    /// # Numerics
+    /// The sum and the product are rounded once each.
+    ///
+    /// # Errors
+    /// As [`Gpu::add`].
+    pub fn add_and_scale(&self, x: &Buffer, y: &Buffer, factor: &Buffer) -> Result<Dispatch> {
+        expect_size("bytes of the factor", 4, factor.len())?;
+        self.add_times(x, y, Some(factor))
+    }
+
+    fn add_times(&self, x: &Buffer, y: &Buffer, factor: Option<&Buffer>) -> Result<Dispatch> {
         expect_multiple("bytes of a sum", 4, x.len())?;
         expect_multiple("bytes of the addend", 4, y.len())?;
         let (values, period) = (x.len() / 4, y.len() / 4);
         let groups = values.div_ceil(4 * u64::from(ADD_THREADS));
         check_groups("blocks of 1024 values", groups)?;
         check_groups("blocks of 1024 values of the addend", period.div_ceil(4 * u64::from(ADD_THREADS)))?;
-        let key = AddKernel { values: values as u32, period: period as u32 };
+        let key = AddKernel { values: values as u32, period: period as u32, scaled: factor.is_some() };
         Kernel::Add(key).check(self.info())?;
-        self.prepare(&Kernel::Add(key), vec![x.clone(), y.clone()], (groups as u32, 1))
+        let buffers = [x, y].into_iter().chain(factor).cloned().collect();
+        self.prepare(&Kernel::Add(key), buffers, (groups as u32, 1))
     }
 
     /// Prepares `out = x[row]`.

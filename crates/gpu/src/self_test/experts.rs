@@ -22,7 +22,26 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
     let is_shared = random.range(0, 1) == 1;
     products(gpu, random, report, (format, is_shared))?;
     affine(gpu, random, report)?;
+    scale(gpu, random, report)?;
     sum(gpu, random, report)
+}
+
+/// Factors of weights by expert.
+fn scale(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    report.begin_shape();
+    let (rows, experts) = (random.range(1, 90), random.range(2, 130));
+    let choices = Choices::new(gpu, rows, random.range(1, experts.min(8)))?;
+    let pairs = choices.pairs() as usize;
+    let chosen: Vec<u32> = (0..pairs).map(|_| random.range(0, experts - 1)).collect();
+    let (weights, scales) = (random.values(pairs), random.values(experts as usize));
+    gpu.write(choices.experts(), &chosen)?;
+    gpu.write(choices.weights(), &weights)?;
+    let launch = gpu.scale_choices(&choices, &gpu.upload(&scales)?)?;
+    let found = output(gpu, &[&launch], choices.weights())?;
+    let exact: Vec<f32> = chosen.iter().zip(&weights).map(|(&e, w)| w * scales[e as usize]).collect();
+    let text = format!("{pairs} pairs of {experts} experts");
+    report.add_equal("scale_choices".to_owned(), &text, same_bits(&found, &exact));
+    Ok(())
 }
 
 fn logits(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {

@@ -12,6 +12,7 @@ mod low_rank;
 mod products;
 mod rows;
 mod states;
+mod streams;
 
 use std::fmt;
 
@@ -69,11 +70,13 @@ pub enum Part {
     LowRank,
     /// Layers with a state.
     States,
+    /// Several residual streams.
+    Streams,
 }
 
 impl Part {
     /// All parts, in the order of [`run`].
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Products,
         Self::Rows,
         Self::Attention,
@@ -81,14 +84,14 @@ impl Part {
         Self::Experts,
         Self::LowRank,
         Self::States,
+        Self::Streams,
     ];
 
     /// Percentage of [`shapes`] that are of this part.
     const fn percentage(self) -> usize {
         match self {
-            Self::Products | Self::Rows => 20,
-            Self::Attention | Self::Experts => 15,
-            Self::Latent | Self::LowRank | Self::States => 10,
+            Self::Products | Self::Rows | Self::Attention | Self::Experts => 15,
+            Self::Latent | Self::LowRank | Self::States | Self::Streams => 10,
         }
     }
 
@@ -102,6 +105,7 @@ impl Part {
             Self::Experts => experts::check(gpu, random, report),
             Self::LowRank => low_rank::check(gpu, random, report),
             Self::States => states::check(gpu, random, report),
+            Self::Streams => streams::check(gpu, random, report),
         }
     }
 }

@@ -225,6 +225,12 @@ fn gather(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape) -> 
     let scaled = output(gpu, &[&launch], &out)?;
     let expected: Vec<f64> = exact.iter().map(|x| 7.5 * x).collect();
     report.add("gather, scaled".to_owned(), &text, worst(&scaled, &expected, |i| 8.0 * bound(i)));
+    let beyond = gpu.upload(&vec![rows + batch; tokens.len()])?;
+    let first = gpu.upload(&vec![0; tokens.len()])?;
+    let launch = matrix.gather_or_first(gpu, &beyond, &out, 7.5)?;
+    let found = output(gpu, &[&launch], &out)?;
+    let expected = output(gpu, &[&matrix.gather_scaled(gpu, &first, &out, 7.5)?], &out)?;
+    report.add_equal("gather, beyond".to_owned(), &text, same_bits(&found, &expected));
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use super::{EPSILON, Report, output, poisoned, same_bits, worst};
 use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::kernel::{Activation, HeadNormKernel, LARGEST_VALUES, RopeKernel};
+use crate::layer_keys::{HeadValues, RowPart};
 use crate::memory::Buffer;
 use crate::reference::Random;
 use crate::rope_layout::RopeLayout;
@@ -21,9 +22,11 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
         rope(gpu, random, report, layout)?;
     }
     add(gpu, random, report)?;
-    for together in [false, true] {
-        head_norm(gpu, random, report, together)?;
+    gated_part(gpu, random, report)?;
+    for values in [HeadValues::Kept, HeadValues::Normed, HeadValues::Keys] {
+        head_norm(gpu, random, report, (false, values))?;
     }
+    head_norm(gpu, random, report, (true, HeadValues::Kept))?;
     copy_row(gpu, random, report)?;
     argmax(gpu, random, report)?;
     largest(gpu, random, report)
@@ -311,14 +314,64 @@ fn add(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
     let found = output(gpu, &[&gpu.add(&buffer, &gpu.upload(&bias)?)?], &buffer)?;
     let exact: Vec<f32> = x.iter().zip(bias.iter().cycle()).map(|(x, y)| x + y).collect();
     report.add_equal("add a bias".to_owned(), &format!("{rows} x {cols}"), same_bits(&found, &exact));
+    let (factor, y) = (random.value(), random.values(rows * cols));
+    let buffer = gpu.upload(&x)?;
+    let launch = gpu.add_and_scale(&buffer, &gpu.upload(&y)?, &gpu.upload(&[factor])?)?;
+    let found = output(gpu, &[&launch], &buffer)?;
+    let exact: Vec<f32> = x.iter().zip(&y).map(|(x, y)| (x + y) * factor).collect();
+    report.add_equal("add_and_scale".to_owned(), &format!("{rows} x {cols}"), same_bits(&found, &exact));
     Ok(())
 }
 
-fn head_norm(gpu: &Gpu, random: &mut Random, report: &mut Report, together: bool) -> Result<()> {
+/// Gates of a part of longer rows, into rows that are filled up.
+fn gated_part(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    report.begin_shape();
+    let (rows, values) = (random.range(1, 5), 4 * random.range(1, 80));
+    let (first, behind) = (4 * random.range(0, 9), 4 * random.range(0, 9));
+    let part = RowPart { values, width: first + values + behind, first };
+    let (gate, up) = (random.values((rows * values) as usize), random.values((rows * part.width) as usize));
+    let activation = Activation::GeluTanh;
+    let cols = values.next_multiple_of(32);
+    let (mut exact, mut bounds) = (Vec::new(), Vec::new());
+    for (gate, up) in gate.chunks_exact(values as usize).zip(up.chunks_exact(part.width as usize)) {
+        for (&gate, &up) in gate.iter().zip(&up[first as usize..]) {
+            let (value, scale) = gated_exactly(activation, gate.into(), up.into());
+            exact.push(value);
+            bounds.push(64.0 * EPSILON * scale);
+        }
+        exact.resize(exact.len().next_multiple_of(cols as usize), 0.0);
+        bounds.resize(exact.len(), 0.0);
+    }
+    let text = format!("{rows} x {}", part.name());
+    let copied = poisoned(gpu, exact.len())?;
+    let launch = gpu.copy_part(part, &gpu.upload(&up)?, (rows, cols), &copied.clone().into())?;
+    let found = output(gpu, &[&launch], &copied)?;
+    let mut parts = Vec::new();
+    for up in up.chunks_exact(part.width as usize) {
+        parts.extend_from_slice(&up[first as usize..][..values as usize]);
+        parts.resize(parts.len().next_multiple_of(cols as usize), 0.0);
+    }
+    report.add_equal("copy_part".to_owned(), &text, same_bits(&found, &parts));
+    let operands = (&gpu.upload(&gate)?, &gpu.upload(&up)?);
+    let out = poisoned(gpu, exact.len())?;
+    let launch = gpu.gated_part((activation, part), operands, (rows, cols), &out.clone().into())?;
+    let found = output(gpu, &[&launch], &out)?;
+    report.add("gated_part".to_owned(), &text, worst(&found, &exact, |i| bounds[i]));
+    let quantized = Quantized::new(gpu, rows, cols)?;
+    gpu.run(&[&gpu.gated_part((activation, part), operands, (rows, cols), &quantized.clone().into())?])?;
+    check_quantized(gpu, report, "gated_part to 8 bits", &quantized, &found)
+}
+
+fn head_norm(
+    gpu: &Gpu,
+    random: &mut Random,
+    report: &mut Report,
+    (together, values): (bool, HeadValues),
+) -> Result<()> {
     report.begin_shape();
     let (heads, kv_heads, head_dim) = (random.range(1, 9), random.range(1, 4), 4 * random.range(1, 80));
     let (rows, dim) = (random.range(1, 5) as usize, head_dim as usize);
-    let key = HeadNormKernel { heads, kv_heads, head_dim, eps_bits: 1e-5_f32.to_bits(), together };
+    let key = HeadNormKernel { heads, kv_heads, head_dim, eps_bits: 1e-5_f32.to_bits(), together, values };
     let all = (heads + 2 * kv_heads) as usize;
     let norms = if together { (heads + kv_heads) as usize } else { 2 };
     let (x, weights) = (random.values(rows * all * dim), random.values(norms * dim));
@@ -332,18 +385,26 @@ fn head_norm(gpu: &Gpu, random: &mut Random, report: &mut Report, together: bool
         exact.extend(normalized(keys, &weights[queries.len()..], 1e-5));
         exact.extend(values.iter().map(|&x| f64::from(x)));
     }
+    let unit = vec![1.0; dim];
     for (index, head) in x.chunks_exact(dim).enumerate().filter(|_| !together) {
+        let before = index.saturating_sub(kv_heads as usize) * dim;
         match (index % all) as u32 {
             at if at < heads => exact.extend(normalized(head, &weights[..dim], 1e-5)),
             at if at < heads + kv_heads => exact.extend(normalized(head, &weights[dim..], 1e-5)),
+            _ if values == HeadValues::Normed => exact.extend(normalized(head, &unit, 1e-5)),
+            _ if values == HeadValues::Keys => exact.extend(normalized(&x[before..][..dim], &unit, 1e-5)),
             _ => exact.extend(head.iter().map(|&x| f64::from(x))),
         }
     }
     let (width, unit) = if together { (heads * head_dim, 512.0) } else { (head_dim, 2048.0) };
     let bound = (f64::from(width) / unit + 16.0) * EPSILON;
     let text = format!("{rows} x {heads} + 2 x {kv_heads} heads of {head_dim}");
-    let name = if together { "head_norm, together" } else { "head_norm" };
-    report.add(name.to_owned(), &text, worst(&found, &exact, |i| bound * exact[i].abs()));
+    let name = match (together, values) {
+        (true, _) => "head_norm, together".to_owned(),
+        (false, HeadValues::Kept) => "head_norm".to_owned(),
+        (false, values) => format!("head_norm, values {values:?}").to_lowercase(),
+    };
+    report.add(name, &text, worst(&found, &exact, |i| bound * exact[i].abs()));
     Ok(())
 }
 

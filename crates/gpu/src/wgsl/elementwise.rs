@@ -50,16 +50,23 @@ pub(super) fn rope(code: &mut Code, r: &RopeKernel) {
 pub(super) fn add(code: &mut Code, a: &AddKernel) {
     code.binding(0, "read_write", "x", "vec4<f32>");
     code.binding(1, "read", "y", "vec4<f32>");
+    if a.scaled {
+        code.binding(2, "read", "factor", "f32");
+    }
     let repeated = if a.period == a.values { String::new() } else { format!(" % {}u", a.period / 4) };
     code.line(format!(
         "@compute @workgroup_size({ADD_THREADS})
         fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {{
         let word = group.x * {ADD_THREADS}u + thread;
         if (word < {}u) {{
-        x[word] += y[word{repeated}];
+        {}
         }}
         }}",
-        a.values.div_ceil(4)
+        a.values.div_ceil(4),
+        match a.scaled {
+            true => format!("x[word] = (x[word] + y[word{repeated}]) * factor[0];"),
+            false => format!("x[word] += y[word{repeated}];"),
+        }
     ));
 }
 

@@ -7,9 +7,16 @@ use super::Code;
 use super::output::entry;
 use super::rows::sum_tree;
 use crate::kernel::HeadNormKernel;
+use crate::layer_keys::HeadValues;
 
 /// Threads of a workgroup.
 const THREADS: u32 = 64;
+
+/// Workgroups per row with a norm for each head. Values that are keys are written by the workgroups
+/// of the keys.
+pub(crate) fn head_norm_groups(h: &HeadNormKernel) -> u32 {
+    h.heads + if h.values == HeadValues::Normed { 2 * h.kv_heads } else { h.kv_heads }
+}
 
 pub(super) fn head_norm(code: &mut Code, h: &HeadNormKernel) {
     let (head, eps) = (h.head_dim / 4, f32::from_bits(h.eps_bits));
@@ -45,9 +52,27 @@ pub(super) fn head_norm(code: &mut Code, h: &HeadNormKernel) {
     sum_tree(code, THREADS);
     code.line(format!(
         "let scale = inverseSqrt(squares[0] / {values} + {eps:?});
-        for (var word = thread; word < {words}; word += {THREADS}u) {{
-        qkv[first + word] = qkv[first + word] * scale * weights[weight + word];
-        }}
-        }}"
+        for (var word = thread; word < {words}; word += {THREADS}u) {{"
     ));
+    let heads = h.heads;
+    match h.values {
+        HeadValues::Kept => {
+            code.line("qkv[first + word] = qkv[first + word] * scale * weights[weight + word];");
+        }
+        HeadValues::Normed => code.line(format!(
+            "let normed = qkv[first + word] * scale;
+            let is_value = group.x >= {}u;
+            qkv[first + word] = select(normed * weights[weight + word], normed, is_value);",
+            heads + h.kv_heads
+        )),
+        HeadValues::Keys => code.line(format!(
+            "let normed = qkv[first + word] * scale;
+            if (group.x >= {heads}u) {{
+            qkv[first + {}u + word] = normed;
+            }}
+            qkv[first + word] = normed * weights[weight + word];",
+            h.kv_heads * head
+        )),
+    }
+    code.line("}\n}");
 }

@@ -23,6 +23,7 @@ mod rows;
 mod sinks;
 mod splits;
 mod states;
+mod streams;
 mod tile;
 mod tiled;
 mod weights;
@@ -35,6 +36,7 @@ pub(crate) use cooperative::{cooperative_bytes, cooperative_grid, expanded, squa
 pub(crate) use elementwise::{ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS};
 pub(crate) use experts::{LOGIT_ROWS, PAIR_THREADS, logit_outputs};
 pub(crate) use gemm::gemm_grid;
+pub(crate) use heads::head_norm_groups;
 pub(crate) use kv::rope_kv_groups;
 pub(crate) use largest::LARGEST_CANDIDATES;
 pub(crate) use latent::{latent_key_bytes, latent_query_groups};
@@ -43,6 +45,7 @@ pub(crate) use product::{expert_grid, grid, group_grid, workgroup_bytes as produ
 pub(crate) use rows::workgroups_per_row;
 pub(crate) use splits::SUM_THREADS;
 pub(crate) use states::{CONVOLUTION_THREADS, MatrixTile, NO_STATE, TILE_ROWS};
+pub(crate) use streams::STREAM_THREADS;
 pub(crate) use tiled::{TILED_HEAD_DIM, TILED_SPLIT_TOKENS, choose_tile_heads, tiled_bytes, tiled_grid};
 pub(crate) use weights::GATHER_THREADS;
 
@@ -64,6 +67,7 @@ impl Kernel {
             Kernel::Route(r) => experts::route(&mut code, r),
             Kernel::SortPairs(k) => experts::sort(&mut code, k),
             Kernel::ExpertAffine(k) => experts::affine(&mut code, k),
+            Kernel::ExpertScale(k) => experts::scale(&mut code, k),
             Kernel::ExpertSum(k) => experts::sum(&mut code, k),
             Kernel::SumSplits(s) => splits::emit(&mut code, s),
             Kernel::Expand(e) => expand::emit(&mut code, e),
@@ -78,6 +82,7 @@ impl Kernel {
             Kernel::LatentKeys(k) => latent::keys(&mut code, k),
             Kernel::LowRank(l) => low_rank::emit(&mut code, l),
             Kernel::State(k) => states::emit(&mut code, k),
+            Kernel::Stream(k) => streams::emit(&mut code, k),
             Kernel::Rope(r) => elementwise::rope(&mut code, r),
             Kernel::HeadNorm(h) => heads::head_norm(&mut code, h),
             Kernel::CopyRow(n) => elementwise::copy_row(&mut code, *n),

@@ -18,7 +18,7 @@ pub(crate) fn workgroups_per_row(r: &RowKernel) -> u32 {
 }
 
 fn normalizes(r: &RowKernel) -> bool {
-    !matches!(r.op, RowOp::Copy | RowOp::Gated(_))
+    !matches!(r.op, RowOp::Copy | RowOp::Part(_) | RowOp::Gated(_) | RowOp::GatedPart(..))
 }
 
 /// True for norms that subtract the mean and add a bias.
@@ -29,7 +29,7 @@ fn centers(r: &RowKernel) -> bool {
 pub(super) fn emit(code: &mut Code, r: &RowKernel, target: Target) {
     let output = Output { cols: r.cols, quantize: r.quantize, threads: ROW_THREADS, target };
     head(code, r, &output);
-    if let RowOp::Gated(activation) = r.op {
+    if let RowOp::Gated(activation) | RowOp::GatedPart(activation, _) = r.op {
         activate(code, activation);
     }
     let subgroup = target.subgroup.filter(|_| normalizes(r) || r.quantize);
@@ -51,13 +51,29 @@ pub(super) fn emit(code: &mut Code, r: &RowKernel, target: Target) {
             let value = "activate(x[row * 2u * WORDS + word], x[row * 2u * WORDS + WORDS + word])";
             single(code, &output, value);
         }
+        RowOp::Part(part) => {
+            let (words, wide, first) = (part.values / 4, part.width / 4, part.first / 4);
+            let value = format!("x[row * {wide}u + {first}u + min(word, {}u)]", words - 1);
+            single(code, &output, &format!("select(vec4<f32>(), {value}, word < {words}u)"));
+        }
+        RowOp::GatedPart(_, part) => {
+            let (words, wide, first) = (part.values / 4, part.width / 4, part.first / 4);
+            let value = format!(
+                "activate(x[row * {words}u + min(word, {last}u)], up[row * {wide}u + {first}u + min(word, {last}u)])",
+                last = words - 1
+            );
+            let is_whole = part.values == r.cols;
+            let zero = format!("select(vec4<f32>(), {value}, word < {words}u)");
+            single(code, &output, if is_whole { &value } else { &zero });
+        }
     }
     code.line("}");
 }
 
 fn head(code: &mut Code, r: &RowKernel, output: &Output) {
     let inputs: &[(&str, &str)] = match r.op {
-        RowOp::Copy | RowOp::Gated(_) => &[("read", "x")],
+        RowOp::Copy | RowOp::Part(_) | RowOp::Gated(_) => &[("read", "x")],
+        RowOp::GatedPart(..) => &[("read", "x"), ("read", "up")],
         RowOp::RmsNorm(_) => &[("read", "x"), ("read", "weight")],
         RowOp::AddRmsNorm(_) | RowOp::AddScaledRmsNorm { .. } => {
             &[("read_write", "x"), ("read", "delta"), ("read", "weight")]

@@ -313,7 +313,7 @@ fn levels(code: &mut Code, values: &[i8; 16]) {
 
 /// Rows of a matrix by index, in f32: `out[b] = scale w[tokens[b]]`. A thread per step.
 pub(super) fn gather(code: &mut Code, g: &GatherKernel, target: Target) {
-    let GatherKernel { format, rows, cols, scale_bits } = *g;
+    let GatherKernel { format, rows, cols, scale_bits, first_beyond } = *g;
     let factor = match f32::from_bits(scale_bits) {
         1.0 => String::new(),
         scale => format!(" * {scale:?}"),
@@ -327,7 +327,11 @@ pub(super) fn gather(code: &mut Code, g: &GatherKernel, target: Target) {
     code.line(format!(
         "let i0 = group.x * {GATHER_THREADS}u + thread;
         if (i0 < STEPS) {{
-        let row0 = min(tokens[group.y], ROWS - 1u) * STEPS;"
+        let row0 = {} * STEPS;",
+        match first_beyond {
+            true => "select(tokens[group.y], 0u, tokens[group.y] >= ROWS)",
+            false => "min(tokens[group.y], ROWS - 1u)",
+        }
     ));
     weights.load(code, 0, 0);
     weights.unpack(code, 0, 0);

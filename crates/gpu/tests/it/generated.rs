@@ -6,11 +6,12 @@ use std::collections::HashSet;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{
     Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, ColumnSplits, CooperativeKernel,
-    CooperativeTile, ExpandKernel, ExpertAffineKernel, ExpertStack, ExpertSumKernel, Format, GatherKernel,
-    GemmKernel, HeadNormKernel, Kernel, KvFormat, LargestKernel, LatentKeysKernel, LatentQueriesKernel,
-    LowRankKernel, LowRankRoom, LowRankStep, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, PartNormKernel,
-    Product, RopeKernel, RopeKvKernel, RopeLayout, RouterKernel, RouterLogitsKernel, RouterScoring,
-    RowKernel, RowOp, SortKernel, SumSplitsKernel, SumStart, Target, Tile, TiledAttentionKernel,
+    CooperativeTile, CutGatesKernel, ExpandKernel, ExpertAffineKernel, ExpertScaleKernel, ExpertStack,
+    ExpertSumKernel, Format, GatherKernel, GemmKernel, HeadNormKernel, HeadValues, Kernel, KvFormat,
+    LargestKernel, LatentKeysKernel, LatentQueriesKernel, LowRankKernel, LowRankRoom, LowRankStep, MAX_BATCH,
+    MAX_PRODUCT_ROWS, MergeKernel, PartNormKernel, Product, RopeKernel, RopeKvKernel, RopeLayout,
+    RouterKernel, RouterLogitsKernel, RouterScoring, RowKernel, RowOp, RowPart, SortKernel, StreamKernel,
+    StreamRows, SumSplitsKernel, SumStart, Target, Tile, TiledAttentionKernel,
 };
 
 const TARGETS: [Target; 7] = [
@@ -67,7 +68,10 @@ pub(crate) fn kernels() -> Vec<Kernel> {
             }
             for scale in [1.0_f32, 45.25] {
                 let scale_bits = scale.to_bits();
-                kernels.push(Kernel::Gather(GatherKernel { format, rows, cols, scale_bits }));
+                for first_beyond in [false, true] {
+                    let key = GatherKernel { format, rows, cols, scale_bits, first_beyond };
+                    kernels.push(Kernel::Gather(key));
+                }
             }
             let (width, first, tile_batch) = (rows + 64, 64, 32);
             kernels.push(Kernel::Gemm(GemmKernel { format, rows, cols, width, first, tile_batch }));
@@ -94,7 +98,28 @@ pub(crate) fn kernels() -> Vec<Kernel> {
     kernels.extend(low_rank_kernels());
     kernels.extend(crate::states::kernels());
     kernels.extend(latent_kernels());
+    kernels.extend(stream_kernels());
     kernels
+}
+
+/// Few and many streams, with and without a rest of words.
+fn stream_kernels() -> Vec<Kernel> {
+    let mut kernels = Vec::new();
+    for (count, dim) in [(4, 2048), (2, 20), (8, 1028)] {
+        let key = StreamRows { count, dim, active: count - 2, eps_bits: 1e-6_f32.to_bits() };
+        kernels.extend([
+            StreamKernel::Split(key),
+            StreamKernel::Predict(key),
+            StreamKernel::Correct(key),
+            StreamKernel::AddToOthers(key),
+            StreamKernel::Merge(key),
+        ]);
+    }
+    for deviations in [1.644_853_6_f32, -0.5] {
+        let deviations_bits = deviations.to_bits();
+        kernels.push(StreamKernel::CutGates(CutGatesKernel { cols: 16_384, width: 32_768, deviations_bits }));
+    }
+    kernels.into_iter().map(Kernel::Stream).collect()
 }
 
 /// Widths of DeepSeek-V3, and odd ones.
@@ -165,10 +190,17 @@ fn row_kernels() -> Vec<Kernel> {
         RowOp::AddLayerNorm(eps),
         scaled,
     ];
-    for op in [RowOp::Copy].into_iter().chain(norms).chain(gated) {
+    let parts = [(4096, 0), (4092, 8192)].map(|(values, first)| RowPart { values, width: 16_384, first });
+    let parts = parts.map(|part| [RowOp::Part(part), RowOp::GatedPart(Activation::GeluTanh, part)]);
+    for op in [RowOp::Copy].into_iter().chain(norms).chain(gated).chain(parts.into_iter().flatten()) {
         for quantize in [false, true] {
             kernels.push(Kernel::Rows(RowKernel { op, cols: 4096, quantize }));
         }
+    }
+    for values in [HeadValues::Kept, HeadValues::Normed, HeadValues::Keys] {
+        let key =
+            HeadNormKernel { heads: 8, kv_heads: 2, head_dim: 128, eps_bits: eps, together: false, values };
+        kernels.push(Kernel::HeadNorm(key));
     }
     for layout in [RopeLayout::Halves, RopeLayout::Interleaved] {
         kernels.push(Kernel::Rope(RopeKernel { heads: 32, head_dim: 128, rotary_dim: 64, layout }));
@@ -176,22 +208,17 @@ fn row_kernels() -> Vec<Kernel> {
     kernels.extend([
         Kernel::Expand(ExpandKernel { cols: 4096, quantized: true }),
         Kernel::Expand(ExpandKernel { cols: 2312, quantized: false }),
-        Kernel::Add(AddKernel { values: 4097, period: 4097 }),
-        Kernel::Add(AddKernel { values: 4096, period: 1024 }),
+        Kernel::Add(AddKernel { values: 4097, period: 4097, scaled: false }),
+        Kernel::Add(AddKernel { values: 4096, period: 1024, scaled: false }),
+        Kernel::Add(AddKernel { values: 4096, period: 4096, scaled: true }),
         Kernel::CopyRow(4096),
         Kernel::HeadNorm(HeadNormKernel {
             heads: 8,
             kv_heads: 2,
             head_dim: 128,
             eps_bits: eps,
-            together: false,
-        }),
-        Kernel::HeadNorm(HeadNormKernel {
-            heads: 8,
-            kv_heads: 2,
-            head_dim: 128,
-            eps_bits: eps,
             together: true,
+            values: HeadValues::Kept,
         }),
         Kernel::Argmax(ArgmaxKernel { width: 128_256, values: 128_003 }),
         Kernel::ArgmaxMerge(126),
@@ -265,6 +292,7 @@ fn expert_kernels() -> Vec<Kernel> {
     for (weighted, biased) in [(true, false), (false, true), (true, true)] {
         kernels.push(Kernel::ExpertAffine(ExpertAffineKernel { experts: 32, cols: 2880, weighted, biased }));
     }
+    kernels.push(Kernel::ExpertScale(ExpertScaleKernel { experts: 128, pairs: 4096 }));
     for start in [SumStart::Zero, SumStart::Output, SumStart::GatedOutput { width: 61, at: 60 }] {
         for weighted in [true, false] {
             kernels.push(Kernel::ExpertSum(ExpertSumKernel { cols: 2048, used: 8, weighted, start }));
@@ -432,7 +460,10 @@ fn sums_have_an_order_of_their_own() {
             | Kernel::TiledAttention(_)
             | Kernel::ExpertProduct(..)
             | Kernel::ExpertCooperative(..) => true,
-            Kernel::Rows(r) => r.quantize || !matches!(r.op, RowOp::Copy | RowOp::Gated(_)),
+            Kernel::Rows(r) => {
+                let copies = matches!(r.op, RowOp::Copy | RowOp::Part(_));
+                r.quantize || !(copies || matches!(r.op, RowOp::Gated(_) | RowOp::GatedPart(..)))
+            }
             Kernel::Attention(a) => a.output == AttentionOutput::Quantized,
             Kernel::MergeSplits(m) => m.quantize,
             _ => false,

@@ -64,6 +64,11 @@ fn low_rank_updates_are_within_their_bounds() {
 }
 
 #[test]
+fn residual_streams_are_within_their_bounds() {
+    part(Part::Streams, 8);
+}
+
+#[test]
 fn layers_with_a_state_are_within_their_bounds() {
     part(Part::States, 15);
 }

@@ -8,6 +8,7 @@ mod adapters;
 mod ahead;
 mod batches;
 mod combined;
+mod differing;
 mod draft_models;
 mod drafts;
 mod families;

@@ -1,7 +1,7 @@
 //! Outputs of experts: biases, weights, and their sum.
 
 use super::PAIR_THREADS;
-use crate::expert_keys::{ExpertAffineKernel, ExpertSumKernel, SumStart};
+use crate::expert_keys::{ExpertAffineKernel, ExpertScaleKernel, ExpertSumKernel, SumStart};
 use crate::wgsl::Code;
 use crate::wgsl::output::entry;
 
@@ -33,6 +33,23 @@ pub(in crate::wgsl) fn affine(code: &mut Code, k: &ExpertAffineKernel) {
         _ => format!("{value} += {bias};"),
     });
     code.line("}\n}");
+}
+
+/// The weight of each pair times the factor of its expert; a thread per pair.
+pub(in crate::wgsl) fn scale(code: &mut Code, k: &ExpertScaleKernel) {
+    code.binding(0, "read", "experts", "u32");
+    code.binding(1, "read", "scales", "f32");
+    code.binding(2, "read_write", "weights", "f32");
+    entry(code, PAIR_THREADS, None, "");
+    code.line(format!(
+        "let pair = group.x * {PAIR_THREADS}u + thread;
+        if (pair < {}u) {{
+        weights[pair] *= scales[min(experts[pair], {}u)];
+        }}
+        }}",
+        k.pairs,
+        k.experts - 1
+    ));
 }
 
 /// The sum of a row's outputs, in the order of its experts; a thread per word.

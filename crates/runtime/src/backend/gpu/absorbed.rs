@@ -29,8 +29,8 @@ impl Builder<'_> {
     ) -> Result<()> {
         let Some(shape) = self.parts.config.decoder.latent else { return Ok(()) };
         let rows = Arc::clone(&self.rows);
-        self.project(&layer.qkv, |format| rows.normed.of(format), &rows.qkv)?;
-        self.adapt((index, Site::AttentionInput), &layer.qkv, (&rows.normed, true), &rows.qkv)?;
+        self.project(&layer.qkv, |format| rows.normed.of(format), &rows.usual.qkv)?;
+        self.adapt((index, Site::AttentionInput), &layer.qkv, (&rows.normed, true), &rows.usual.qkv)?;
         let gpu = self.parts.gpu;
         if index == 0 && self.sorts() {
             self.launches.push(rows.latent().sort(gpu)?);
@@ -48,7 +48,7 @@ impl Builder<'_> {
             format: pool.format,
         };
         let tables = (angles.of(index, self.long()), &latent.norm);
-        self.launches.push(gpu.latent_keys(key, &rows.qkv, tables, &rows.kv, pool.layer(index))?);
+        self.launches.push(gpu.latent_keys(key, &rows.usual.qkv, tables, &rows.kv, pool.layer(index))?);
         Ok(())
     }
 
@@ -57,7 +57,7 @@ impl Builder<'_> {
         let (gpu, config, angles) = (self.parts.gpu, self.parts.config, self.parts.angles);
         let rows = Arc::clone(&self.rows);
         let own = rows.latent();
-        let all = (rows.qkv.len() / 4 / u64::from(rows.n)) as u32;
+        let all = (rows.usual.qkv.len() / 4 / u64::from(rows.n)) as u32;
         let (heads, still) = (config.n_heads as u32, shape.still_dim as u32);
         let (source, width) = match (&latent.query, &own.query_latents, &own.queries) {
             (Some((weight, projection)), Some(normed), Some(queries)) => {
@@ -66,12 +66,12 @@ impl Builder<'_> {
                 let eps_bits = config.norm_eps.to_bits();
                 let key = PartNormKernel { cols, width: all, padded, eps_bits };
                 self.launches.extend(normed.fill_f32(gpu, projection.formats(), |out| {
-                    Ok(vec![gpu.part_norm(key, &rows.qkv, weight, out)?])
+                    Ok(vec![gpu.part_norm(key, &rows.usual.qkv, weight, out)?])
                 })?);
                 self.project(projection, |format| normed.of(format), queries)?;
                 (queries, projection.outputs)
             }
-            _ => (&rows.qkv, all),
+            _ => (&rows.usual.qkv, all),
         };
         let key = LatentQueriesKernel {
             heads,
@@ -86,11 +86,11 @@ impl Builder<'_> {
         let tables = PositionTables { angles: angles.of(index, self.long()), factors: angles.factors(index) };
         let format = latent.keys.matrix().format();
         self.launches.extend(own.still.fill_f32(gpu, std::iter::once(format), |still| {
-            let outputs = (still, &rows.queries);
+            let outputs = (still, &rows.usual.queries);
             Ok(vec![gpu.latent_queries(key, source, tables, &rows.kv.positions, outputs)?])
         })?);
         let part = (key.rotary, key.rotary + key.rank);
-        let product = self.head_product(&latent.keys, &own.still.of(format), &rows.queries, part)?;
+        let product = self.head_product(&latent.keys, &own.still.of(format), &rows.usual.queries, part)?;
         self.launches.push(product);
         Ok(())
     }
@@ -108,14 +108,14 @@ impl Builder<'_> {
         let rows = Arc::clone(&self.rows);
         let own = rows.latent();
         let key = attention(self.parts.config, index, self.phase == Phase::Prefill || rows.n == 1);
-        let (queries, scratch) = (Queries::from(&rows.queries), self.scratch());
+        let (queries, scratch) = (Queries::from(&rows.usual.queries), self.scratch());
         let format = latent.values.matrix().format();
         self.launches.extend(own.attended.fill_f32(gpu, std::iter::once(format), |out| {
             let out = RowOutput::F32(out.clone());
             gpu.attention(key, queries, pool.layer(index), sequences, scratch, &out)
         })?);
         let (x, width) = (own.attended.of(format), latent.values.rows());
-        self.launches.extend(rows.attended.fill_f32(gpu, formats, |out| {
+        self.launches.extend(rows.usual.attended.fill_f32(gpu, formats, |out| {
             Ok(vec![self.head_product(&latent.values, &x, out, (0, width))?])
         })?);
         Ok(())

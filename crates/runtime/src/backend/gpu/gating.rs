@@ -17,7 +17,7 @@ impl Builder<'_> {
             head_dim: config.head_dim as u32,
         };
         let rows = Arc::clone(&self.rows);
-        self.launches.push(self.parts.gpu.split_gates(key, &gates.projected, &rows.qkv)?);
+        self.launches.push(self.parts.gpu.split_gates(key, &gates.projected, &rows.usual.qkv)?);
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use ruvllm_gpu::{
 use ruvllm_models::ModelConfig;
 
 use super::adapters::{Adapted, Place};
+use super::heads::{last_writer, reads_others};
 use super::inputs::Input;
 use super::pool::{Angles, KvPool};
 use super::rows::Rows;
@@ -49,7 +50,7 @@ pub(super) struct Pass {
     pub(super) last: Arc<Rows>,
     /// Logits of these rows, `[rows, vocab_size]`.
     pub(super) values: Buffer,
-    /// Launches up to the keys and values of the last layer.
+    /// Launches up to the keys and values of the last layer that has some of its own.
     pub(super) keys: Vec<Dispatch>,
     /// Remaining launches, for the rows of `last` only.
     pub(super) logits: Vec<Dispatch>,
@@ -84,8 +85,8 @@ pub(super) struct Operands {
 
 /// Attention kernel of a layer; `one_sequence`: of queries that share a block table.
 pub(super) fn attention(config: &ModelConfig, layer: usize, one_sequence: bool) -> AttentionKernel {
-    let ModelConfig { n_heads, n_kv_heads, head_dim, decoder, .. } = config;
-    let key = AttentionKernel::new(*n_heads as u32, *n_kv_heads as u32, *head_dim as u32)
+    let (heads, decoder) = (config.heads(layer), &config.decoder);
+    let key = AttentionKernel::new(heads.n_heads as u32, heads.n_kv_heads as u32, heads.head_dim as u32)
         .scale(decoder.attention_scale);
     let values_from = decoder.latent.map(|latent| latent.rotary_dim as u32);
     let mut key = AttentionKernel { one_sequence, values_from, ..key };
@@ -113,19 +114,20 @@ impl Parts<'_> {
         let scale = self.config.decoder.embedding_scale;
         let Rows { tokens, residual, .. } = &*operands.rows;
         builder.launches.push(self.weights.embedding.gather_scaled(self.gpu, tokens, residual, scale)?);
-        let layers = self.weights.layers.len();
+        if let Some(per_layer) = &self.weights.per_layer {
+            builder.embed_per_layer(per_layer)?;
+        }
+        let (mut keys, last_writer) = (Vec::new(), last_writer(self.config));
         for (index, layer) in self.weights.layers.iter().enumerate() {
             builder.keys(index, layer)?;
-            if index + 1 < layers {
-                builder.attend(index)?;
-                builder.feed_forward(index, layer)?;
+            if index == last_writer {
+                keys = std::mem::take(&mut builder.launches);
+                builder.take_last(index)?;
             }
+            builder.attend(index)?;
+            builder.feed_forward(index, layer)?;
+            builder.end_layer(index, layer)?;
         }
-        let keys = std::mem::take(&mut builder.launches);
-        builder.take_last()?;
-        let index = layers - 1;
-        builder.attend(index)?;
-        builder.feed_forward(index, &self.weights.layers[index])?;
         builder.output()?;
         let logits = std::mem::take(&mut builder.launches);
         let Operands { rows, last, logits: values, adapted, .. } = operands;
@@ -142,7 +144,7 @@ pub(super) struct Builder<'a> {
     pub(super) rows: Arc<Rows>,
     operands: &'a Operands,
     /// Output of attention or FFN that is not added to the residual stream yet.
-    pending: Option<Buffer>,
+    pub(super) pending: Option<Buffer>,
     pub(super) launches: Vec<Dispatch>,
 }
 
@@ -166,25 +168,30 @@ impl Builder<'_> {
     fn attention_keys(&mut self, index: usize, layer: &DeviceAttention) -> Result<()> {
         let Parts { gpu, config, pool, angles, .. } = self.parts;
         let rows = Arc::clone(&self.rows);
-        let out = rows.gates.as_ref().map_or(&rows.qkv, |gates| &gates.projected);
+        let own = rows.heads(config, index);
+        let out = rows.gates.as_ref().map_or(&own.qkv, |gates| &gates.projected);
         self.project(&layer.qkv, |format| rows.normed.of(format), out)?;
         self.adapt((index, Site::AttentionInput), &layer.qkv, (&rows.normed, true), out)?;
         if let Some(gates) = &rows.gates {
             self.split_gates(gates)?;
         }
-        let (heads, kv_heads) = (config.n_heads as u32, config.n_kv_heads as u32);
-        let head_dim = config.head_dim as u32;
+        let heads = config.heads(index);
+        let (heads, kv_heads, head_dim) =
+            (heads.n_heads as u32, heads.n_kv_heads as u32, heads.head_dim as u32);
         if let Some(norms) = &layer.head_norms {
-            let (eps_bits, together) = (config.norm_eps.to_bits(), norms.together);
-            let key = HeadNormKernel { heads, kv_heads, head_dim, eps_bits, together };
-            self.launches.push(gpu.head_norm(key, &rows.qkv, &norms.weights)?);
+            let (eps_bits, together, values) = (config.norm_eps.to_bits(), norms.together, norms.values);
+            let key = HeadNormKernel { heads, kv_heads, head_dim, eps_bits, together, values };
+            self.launches.push(gpu.head_norm(key, &own.qkv, &norms.weights)?);
         }
-        let rope = RopeKernel { heads, head_dim, rotary_dim: angles.rotary_dim, layout: self.layout() };
+        let rotary_dim = angles.rotary_dim(index);
+        let rope = RopeKernel { heads, head_dim, rotary_dim, layout: self.layout() };
         let tables =
             PositionTables { angles: angles.of(index, self.operands.long), factors: angles.factors(index) };
         let key = RopeKvKernel { rope, kv_heads, format: pool.format, scaled: false };
         let kv = pool.layer(index);
-        self.launches.push(gpu.rope_kv(key, &rows.qkv, tables, &rows.kv, kv, &rows.queries)?);
+        // Layers without keys and values of their own write to the block of padding rows.
+        let slots = rows.unwritten.as_ref().filter(|_| reads_others(config, index)).unwrap_or(&rows.kv);
+        self.launches.push(gpu.rope_kv(key, &own.qkv, tables, slots, kv, &own.queries)?);
         Ok(())
     }
 
@@ -198,14 +205,17 @@ impl Builder<'_> {
         &self.operands.scratch
     }
 
-    /// Continues with the last row only, in a prompt.
-    fn take_last(&mut self) -> Result<()> {
+    /// Continues with the last row only, in a prompt. Queries are those of `layer`.
+    fn take_last(&mut self, layer: usize) -> Result<()> {
         let (rows, last) = (Arc::clone(&self.rows), Arc::clone(&self.operands.last));
         if Arc::ptr_eq(&rows, &last) {
             return Ok(());
         }
-        let gpu = self.parts.gpu;
-        let mut copied = vec![(&rows.queries, &last.queries), (&rows.residual, &last.residual)];
+        let (gpu, config) = (self.parts.gpu, self.parts.config);
+        let queries = |rows| &Rows::heads(rows, config, layer).queries;
+        let mut copied = vec![(queries(&rows), queries(&last)), (&rows.residual, &last.residual)];
+        let inputs = rows.per_layer.iter().zip(&last.per_layer);
+        copied.extend(inputs.map(|(from, to)| (&from.inputs, &to.inputs)));
         let gates = rows.gates.iter().zip(&last.gates);
         copied.extend(gates.map(|(from, to)| (&from.projected, &to.projected)));
         let states = rows.states.iter().zip(&last.states);
@@ -251,14 +261,15 @@ impl Builder<'_> {
         let scratch = &self.operands.scratch;
         let output = &layer.output;
         let has_latent = layer.latent.is_some();
-        let direct = config.head_dim.is_multiple_of(32) && rows.gates.is_none() && !has_latent;
+        let own = rows.heads(config, index);
+        let direct = config.heads(index).head_dim.is_multiple_of(32) && rows.gates.is_none() && !has_latent;
         if let Some(latent) = &layer.latent {
             self.attend_latents(index, latent, &sequences, output.formats())?;
             return self.behind_attention(index, output, direct);
         }
-        self.launches.extend(rows.attended.fill(gpu, output.formats(), direct, |out| {
+        self.launches.extend(own.attended.fill(gpu, output.formats(), direct, |out| {
             let kv = pool.layer(index);
-            let queries = Queries { rows: &rows.queries, sinks: layer.sinks.as_ref() };
+            let queries = Queries { rows: &own.queries, sinks: layer.sinks.as_ref() };
             let attend = |out: &RowOutput| {
                 if self.phase == Phase::Prefill && !is_alone {
                     gpu.prefill_attention(key, queries, kv, &sequences, scratch, out)
@@ -268,7 +279,7 @@ impl Builder<'_> {
             };
             let Some(gates) = &rows.gates else { return attend(out) };
             let mut launches = attend(&gates.attended.clone().into())?;
-            launches.push(gates.apply(gpu, config, rows.attended.values())?);
+            launches.push(gates.apply(gpu, config, own.attended.values())?);
             Ok(launches)
         })?);
         self.behind_attention(index, output, direct)
@@ -277,8 +288,9 @@ impl Builder<'_> {
     /// Output projection of attention; `direct`: as its rows were filled.
     fn behind_attention(&mut self, index: usize, output: &Projection, direct: bool) -> Result<()> {
         let rows = Arc::clone(&self.rows);
-        self.project(output, |format| rows.attended.of(format), &rows.delta)?;
-        self.adapt((index, Site::AttentionOutput), output, (&rows.attended, direct), &rows.delta)
+        let attended = &rows.heads(self.parts.config, index).attended;
+        self.project(output, |format| attended.of(format), &rows.delta)?;
+        self.adapt((index, Site::AttentionOutput), output, (attended, direct), &rows.delta)
     }
 
     /// The feed-forward network, the experts or both.
@@ -409,7 +421,7 @@ impl Builder<'_> {
     }
 
     /// Makes the output of a branch pending, after its post-norm if the layer has one.
-    fn behind(&mut self, post_norm: Option<&Buffer>) -> Result<()> {
+    pub(super) fn behind(&mut self, post_norm: Option<&Buffer>) -> Result<()> {
         let Parts { gpu, config, .. } = self.parts;
         let Rows { delta, post, n, .. } = &*self.rows;
         self.pending = Some(match post_norm {

@@ -20,6 +20,7 @@ mod experts;
 mod free_blocks;
 mod gates;
 mod gating;
+mod heads;
 mod host_blocks;
 mod inputs;
 mod kv_policy;
@@ -27,6 +28,7 @@ mod largest;
 mod latent;
 mod launches;
 mod mixture;
+mod per_layer;
 mod pool;
 mod refusal;
 mod report;
@@ -521,7 +523,7 @@ fn upload(
 ) -> Result<(Executor, usize, Vec<String>), Refusal> {
     let config = model.config();
     refusal::check(config)?;
-    let kv_format = refusal::kv_format(options.kv, config.head_dim)?;
+    let kv_format = refusal::kv_format(options.kv, config)?;
     let activation = refusal::activation(config.decoder.activation)?;
     let context = refusal::context(config, options.context, USUAL_CONTEXT)?;
     let start = Instant::now();

@@ -6,6 +6,7 @@ use ruvllm_kv_cache::{KvPolicy, KvRopes};
 use ruvllm_models::ModelConfig;
 
 use super::blocks::BlockPool;
+use super::heads::reads_others;
 use super::host_blocks::Direction;
 use super::kv_policy::policy_of;
 use super::states::StatePool;
@@ -19,8 +20,10 @@ const BLOCK: usize = KV_BLOCK_TOKENS as usize;
 #[derive(Debug)]
 pub(super) struct KvPool {
     pub(super) format: KvFormat,
-    /// `None` for layers without keys and values.
+    /// `None` for layers without keys and values of their own.
     layers: Vec<Option<KvBlocks>>,
+    /// Layers whose keys and values each layer reads.
+    sources: Vec<usize>,
     /// Places of prefixes in memory of the host; none without any.
     host: Vec<Option<KvBlocks>>,
     n_blocks: u32,
@@ -42,18 +45,22 @@ impl KvPool {
         // No prefix of a model with states is stored.
         let host_bytes = if config.decoder.recurrent.is_some() { 0 } else { host_bytes };
         let on_host = u32::try_from(host_bytes / block_bytes(config, format)).unwrap_or(u32::MAX);
-        let (kv_heads, head_dim) = (config.n_kv_heads as u32, config.head_dim as u32);
         let layers = |memory, blocks| {
-            let new = || match config.decoder.latent {
-                Some(_) => KvBlocks::without_values(gpu, memory, format, blocks, kv_heads, head_dim),
-                None => KvBlocks::new_in(gpu, memory, format, blocks, kv_heads, head_dim),
+            let new = |layer| {
+                let heads = config.heads(layer);
+                let (kv_heads, head_dim) = (heads.n_kv_heads as u32, heads.head_dim as u32);
+                match config.decoder.latent {
+                    Some(_) => KvBlocks::without_values(gpu, memory, format, blocks, kv_heads, head_dim),
+                    None => KvBlocks::new_in(gpu, memory, format, blocks, kv_heads, head_dim),
+                }
             };
-            let layer = |layer| config.decoder.has_attention(layer).then(new).transpose();
+            let layer = |layer| writes(config, layer).then(|| new(layer)).transpose();
             (0..config.n_layers).map(layer).collect::<Result<_>>()
         };
         Ok(Self {
             format,
             layers: layers(Memory::Device, n_blocks + 1)?,
+            sources: (0..config.n_layers).map(|layer| config.decoder.layers.kv_source(layer)).collect(),
             host: if on_host > 0 { layers(Memory::Host, on_host)? } else { Vec::new() },
             n_blocks,
             blocks: BlockPool::new(n_blocks, on_host, BLOCK),
@@ -84,9 +91,9 @@ impl KvPool {
         policy_of(self.format)
     }
 
-    /// Blocks of a layer with keys and values.
+    /// Blocks that the attention of a layer reads.
     pub(super) fn layer(&self, layer: usize) -> &KvBlocks {
-        self.layers[layer].as_ref().expect("a layer with attention")
+        self.layers[self.sources[layer]].as_ref().expect("a layer with attention")
     }
 
     /// Bytes of keys and values, and of states.
@@ -120,50 +127,60 @@ impl KvPool {
     }
 }
 
+/// True for a layer with keys and values of its own.
+fn writes(config: &ModelConfig, layer: usize) -> bool {
+    config.decoder.has_attention(layer) && !reads_others(config, layer)
+}
+
 /// Bytes of a block in all layers.
 fn block_bytes(config: &ModelConfig, format: KvFormat) -> u64 {
-    let layers = (0..config.n_layers).filter(|&layer| config.decoder.has_attention(layer)).count();
-    let heads = (layers * config.n_kv_heads) as u64;
+    let heads = (0..config.n_layers).filter(|&layer| writes(config, layer)).map(|layer| config.heads(layer));
+    let planes: u64 =
+        heads.map(|heads| heads.n_kv_heads as u64 * format.plane_bytes(heads.head_dim as u32)).sum();
     // Values of latent attention are a part of its keys.
-    let planes = if config.decoder.latent.is_some() { 1 } else { 2 };
-    (planes * heads * format.plane_bytes(config.head_dim as u32)).max(1)
+    (planes * if config.decoder.latent.is_some() { 1 } else { 2 }).max(1)
+}
+
+/// RoPE table of some layers.
+#[derive(Debug)]
+struct Table {
+    turns: Buffer,
+    rotary_dim: u32,
 }
 
 /// RoPE tables, cosines and sines as `[positions, rotary_dim / 2, 2]`, with the values of the CPU,
 /// and factors of queries.
 #[derive(Debug)]
 pub(super) struct Angles {
-    usual: Buffer,
+    usual: Table,
     /// Global layers of sequences above a capacity (`LongRoPE`).
-    long: Option<(usize, Buffer)>,
+    long: Option<(usize, Table)>,
     /// Local layers, as marked in the mask.
-    local: Option<(Buffer, Vec<bool>)>,
+    local: Option<(Table, Vec<bool>)>,
     temperature: Option<Temperature>,
-    pub(super) rotary_dim: u32,
 }
 
 impl Angles {
     /// Uploads tables of `context` positions.
     pub(super) fn new(gpu: &Gpu, config: &ModelConfig, ropes: &KvRopes, context: usize) -> Result<Self> {
-        let table = |frequencies: &RopeFrequencies, positions: usize| {
+        let table = |frequencies: &RopeFrequencies, positions: usize| -> Result<Table> {
             let table = RopeTable::from_frequencies(frequencies, 0..positions);
             let mut turns = Vec::with_capacity(positions * frequencies.inverse.len() * 2);
             for position in 0..positions {
                 let (cos, sin) = table.at(position);
                 turns.extend(cos.iter().zip(sin).flat_map(|(&c, &s)| [c, s]));
             }
-            gpu.upload(&turns)
+            Ok(Table { turns: gpu.upload(&turns)?, rotary_dim: 2 * frequencies.inverse.len() as u32 })
         };
         let long = ropes.long.as_ref().filter(|(length, _)| context > *length);
-        let local = ropes.local.as_ref();
+        let local = ropes.local.as_ref().zip(config.local_rope.as_ref());
         Ok(Self {
             usual: table(&ropes.usual.frequencies, context)?,
             long: long.map(|(length, rope)| Ok((*length, table(&rope.frequencies, context)?))).transpose()?,
             local: local
-                .map(|(rope, layers)| Ok((table(&rope.frequencies, context)?, layers.clone())))
+                .map(|((rope, _), local)| Ok((table(&rope.frequencies, context)?, local.layers.clone())))
                 .transpose()?,
             temperature: Temperature::new(gpu, config, context)?,
-            rotary_dim: 2 * ropes.usual.frequencies.inverse.len() as u32,
         })
     }
 
@@ -179,6 +196,15 @@ impl Angles {
 
     /// RoPE table of a layer.
     pub(super) fn of(&self, layer: usize, long: bool) -> &Buffer {
+        &self.table(layer, long).turns
+    }
+
+    /// Number of leading dimensions of a head that RoPE rotates in a layer.
+    pub(super) fn rotary_dim(&self, layer: usize) -> u32 {
+        self.table(layer, false).rotary_dim
+    }
+
+    fn table(&self, layer: usize, long: bool) -> &Table {
         match (&self.local, &self.long) {
             (Some((local, layers)), _) if layers[layer] => local,
             (_, Some((_, table))) if long => table,

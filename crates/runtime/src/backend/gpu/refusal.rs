@@ -4,6 +4,8 @@ use ruvllm_gpu::{KvFormat, MAX_EXPERTS, MAX_USED_EXPERTS};
 use ruvllm_kv_cache::KvPolicy;
 use ruvllm_models::{Activation, Experts, LatentAttention, ModelConfig, Recurrent, RecurrentMixer, Window};
 
+use super::executor::MAX_ROWS;
+use super::heads::kinds;
 use super::kv_policy::format_of;
 use crate::error::Error;
 
@@ -81,13 +83,14 @@ pub(super) fn activation(activation: Activation) -> Result<ruvllm_gpu::Activatio
     }
 }
 
-/// Format of keys and values of a policy, for heads of this size.
-pub(super) fn kv_format(policy: KvPolicy, head_dim: usize) -> Result<KvFormat, Refusal> {
+/// Format of keys and values of a policy, for the heads of a model.
+pub(super) fn kv_format(policy: KvPolicy, config: &ModelConfig) -> Result<KvFormat, Refusal> {
     let Some(format) = format_of(policy) else {
         return Err(Refusal::Unsupported(format!("a GPU keeps keys and values as f16 or q8, not {policy}")));
     };
     let unit = format.head_dim_multiple();
-    if !head_dim.is_multiple_of(unit as usize) {
+    let mut dims = kinds(config).map(|layer| config.heads(layer).head_dim);
+    if let Some(head_dim) = dims.find(|head_dim| !head_dim.is_multiple_of(unit as usize)) {
         let name = format.name();
         return Err(Refusal::Unsupported(format!(
             "its heads have {head_dim} values and keys and values as {name} take multiples of {unit}; use f16"
@@ -113,6 +116,9 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
     if decoder.residual_scale != 1.0 && decoder.layer_norms {
         return unsupported("a factor of what layers add to the residual stream, with layer norms");
     }
+    if let Some(feature) = unsupported_layers(config) {
+        return unsupported(feature);
+    }
     // Unusual features that the kernels have.
     let mut rest = decoder.clone();
     rest.experts = None;
@@ -125,27 +131,37 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
     rest.row_norms = false;
     rest.unit_head_norms = false;
     rest.sinks = false;
+    let layers = &mut rest.layers;
+    (layers.local_heads, layers.optional_values, layers.value_norms) = (None, false, false);
+    (layers.input_dim, layers.output_scales) = (0, false);
+    layers.kv_sources.clear();
+    layers.ffn_dims.clear();
     if rest.window.is_chunked() {
         rest.window = Window::Full;
     }
     if let Some(feature) = rest.unusual_feature() {
         return unsupported(&feature);
     }
-    let head_dim = config.head_dim;
+    let mut dims = kinds(config).map(|layer| config.heads(layer).head_dim);
     if let Some(latent) = &decoder.latent {
         check_latent(config, latent)?;
-    } else if head_dim > MAX_HEAD_DIM || !head_dim.is_multiple_of(8) {
+    } else if let Some(head_dim) = dims.find(|dim| *dim > MAX_HEAD_DIM || !dim.is_multiple_of(8)) {
         return Err(Refusal::Unsupported(format!(
             "its heads have {head_dim} values and the GPU kernels take multiples of 8 up to {MAX_HEAD_DIM}"
         )));
     }
     let experts = |width: fn(&Experts) -> usize| config.decoder.experts.as_ref().map_or(0, width);
+    let networks = decoder.layers.ffn_dims.iter().map(|&width| ("feed-forward network", width));
     for (name, width) in [
         ("model", config.model_dim),
+        ("embedding of a layer", decoder.layers.input_dim),
         ("feed-forward network", config.ffn_dim),
         ("feed-forward network of layers without experts", experts(|experts| experts.dense_dim)),
         ("experts", experts(|experts| experts.ffn_dim)),
-    ] {
+    ]
+    .into_iter()
+    .chain(networks)
+    {
         if !width.is_multiple_of(4) {
             return Err(Refusal::Unsupported(format!(
                 "its {name} has width {width} and the GPU kernels take multiples of 4"
@@ -153,6 +169,23 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+/// Differences between layers that no kernel supports.
+fn unsupported_layers(config: &ModelConfig) -> Option<&'static str> {
+    let (decoder, layers) = (&config.decoder, &config.decoder.layers);
+    let other_mixers = decoder.latent.is_some() || decoder.recurrent.is_some() || decoder.gated_attention;
+    let most_parts = usize::from(u16::MAX) / MAX_ROWS as usize;
+    let features = [
+        (layers.value_norms && !decoder.head_norms, "norms of values without norms of queries and keys"),
+        (layers.optional_values && !layers.value_norms, "values that are keys, without norms"),
+        (
+            other_mixers && (layers.local_heads.is_some() || !layers.kv_sources.is_empty()),
+            "heads of several widths or shared keys beside gated attention, latents or states",
+        ),
+        (layers.input_dim > 0 && config.n_layers > most_parts, "embeddings for more than 127 layers"),
+    ];
+    features.into_iter().find_map(|(is_there, name)| is_there.then_some(name))
 }
 
 /// Checks the sizes of latent attention.
@@ -247,6 +280,17 @@ mod tests {
         assert_refused("without a gate", |config| experts(config).activation = Activation::SquaredRelu);
         assert_refused("a factor of what layers add", |config| {
             (config.decoder.residual_scale, config.decoder.input_norms) = (0.5, false);
+        });
+        assert_refused("without norms of queries and keys", |config| {
+            (config.decoder.layers.value_norms, config.decoder.head_norms) = (true, false);
+        });
+        assert_refused("values that are keys", |config| config.decoder.layers.optional_values = true);
+        assert_refused("shared keys beside gated attention", |config| {
+            config.decoder.gated_attention = true;
+            config.decoder.layers.kv_sources = vec![0; config.n_layers];
+        });
+        assert_refused("more than 127 layers", |config| {
+            (config.decoder.layers.input_dim, config.n_layers) = (8, 128);
         });
         assert_refused("with layer norms", |config| {
             (config.decoder.residual_scale, config.decoder.layer_norms) = (0.5, true);

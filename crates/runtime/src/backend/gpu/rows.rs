@@ -5,7 +5,9 @@ use ruvllm_gpu::{Buffer, Choices, Dispatch, Gpu, KvRows, Result, SortedPairs};
 use ruvllm_models::{Experts, LatentAttention, ModelConfig};
 
 use super::gates::GateRows;
+use super::heads::{HeadRows, kinds, last_writer};
 use super::inputs::{Input, zeroed};
+use super::per_layer::PerLayerRows;
 use super::states::StateRows;
 
 /// Most pairs of a row and a head of a pass of latent attention.
@@ -123,10 +125,14 @@ pub(super) struct Rows {
     pub(super) delta: Buffer,
     /// `delta` after its post-norm.
     pub(super) post: Buffer,
-    pub(super) qkv: Buffer,
-    pub(super) queries: Buffer,
     pub(super) normed: Input,
-    pub(super) attended: Input,
+    /// Of most layers.
+    pub(super) usual: HeadRows,
+    /// Of layers with other heads, in models that have some.
+    local: Option<HeadRows>,
+    /// Positions, and the slots of padding rows for each: of layers without keys and values of
+    /// their own, in models that have some.
+    pub(super) unwritten: Option<KvRows>,
     /// One for each width of the networks of every token.
     networks: Vec<NetworkRows>,
     /// In mixtures of experts.
@@ -137,6 +143,8 @@ pub(super) struct Rows {
     pub(super) states: Option<StateRows>,
     /// In models of latent attention.
     latent: Option<LatentRows>,
+    /// In models with embeddings per layer.
+    pub(super) per_layer: Option<PerLayerRows>,
 }
 
 impl Rows {
@@ -150,22 +158,28 @@ impl Rows {
         let (experts, recurrent) = (config.decoder.experts.as_ref(), config.decoder.recurrent.as_ref());
         let mut widths = match experts {
             Some(spec) => vec![spec.dense_dim, spec.shared_dim],
-            None => vec![config.ffn_dim],
+            None if config.decoder.layers.ffn_dims.is_empty() => vec![config.ffn_dim],
+            None => config.decoder.layers.ffn_dims.clone(),
         };
         widths.retain(|&width| width > 0);
+        widths.sort_unstable();
         widths.dedup();
+        let kv = KvRows { positions: indices()?, slots: indices()? };
+        let unwritten = || Ok(KvRows { positions: kv.positions.clone(), slots: indices()? });
+        let local = config.decoder.layers.local_heads.is_some();
+        let local = kinds(config).last().filter(|_| local).map(|layer| config.heads(layer));
         Ok(Self {
             n,
             tokens: indices()?,
-            kv: KvRows { positions: indices()?, slots: indices()? },
+            unwritten: (last_writer(config) + 1 < config.n_layers).then(unwritten).transpose()?,
+            kv,
             last: gpu.zeroed(4)?,
             residual: zeroed(gpu, n, dim)?,
             delta: zeroed(gpu, n, dim)?,
             post: zeroed(gpu, n, post)?,
-            qkv: zeroed(gpu, n, qkv)?,
-            queries: zeroed(gpu, n, query)?,
             normed: Input::new(gpu, n, dim)?,
-            attended: Input::new(gpu, n, attended)?,
+            usual: HeadRows::of_widths(gpu, [qkv, query, attended], n)?,
+            local: local.map(|heads| HeadRows::new(gpu, heads, n)).transpose()?,
             networks: widths
                 .into_iter()
                 .map(|width| NetworkRows::new(gpu, n, width))
@@ -174,7 +188,14 @@ impl Rows {
             gates: config.decoder.gated_attention.then(|| GateRows::new(gpu, config, n)).transpose()?,
             states: recurrent.map(|spec| StateRows::new(gpu, config, spec, n)).transpose()?,
             latent: latent.map(|latent| LatentRows::new(gpu, config, latent, n)).transpose()?,
+            per_layer: PerLayerRows::new(gpu, config, n)?,
         })
+    }
+
+    /// Activations of the heads of a layer.
+    pub(super) fn heads(&self, config: &ModelConfig, layer: usize) -> &HeadRows {
+        let local = config.decoder.layers.local_heads_of(layer).and(self.local.as_ref());
+        local.unwrap_or(&self.usual)
     }
 
     /// Activations of layers with a state.

@@ -167,6 +167,17 @@ impl<'a, 'm> Uploader<'a, 'm> {
     }
 
     pub(super) fn projection(&mut self, linears: &[(&str, &'m Linear)]) -> Result<Projection, Refusal> {
+        let outputs = linears.iter().map(|(_, linear)| linear.weights.rows()).sum();
+        self.wide_projection(linears, outputs)
+    }
+
+    /// As [`projection`](Self::projection), into rows of `width` values. Those behind the
+    /// projections are left as they are.
+    pub(super) fn wide_projection(
+        &mut self,
+        linears: &[(&str, &'m Linear)],
+        width: usize,
+    ) -> Result<Projection, Refusal> {
         let stored = |linear: &Linear| stored_format(&linear.weights);
         let mut parts = Vec::new();
         let mut outputs = 0;
@@ -182,11 +193,13 @@ impl<'a, 'm> Uploader<'a, 'm> {
             let bias = |(_, linear): &(&str, &Linear)| {
                 linear.bias.clone().unwrap_or_else(|| vec![0.0; linear.weights.rows()])
             };
-            Some(self.vector(&linears.iter().flat_map(bias).collect::<Vec<f32>>())?)
+            let mut biases = linears.iter().flat_map(bias).collect::<Vec<f32>>();
+            biases.resize(width, 0.0);
+            Some(self.vector(&biases)?)
         } else {
             None
         };
-        Ok(Projection { parts, outputs, bias })
+        Ok(Projection { parts, outputs: width as u32, bias })
     }
 
     /// True if a binding of the device can hold all of these matrices.

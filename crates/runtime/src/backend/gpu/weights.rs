@@ -1,12 +1,14 @@
 //! Weights of a decoder on the device: matrices in the formats of the kernels, vectors in f32.
 
-use ruvllm_gpu::{Buffer, Gpu, Matrix, Memory};
+use ruvllm_gpu::{Buffer, Gpu, HeadValues, Matrix, Memory};
 use ruvllm_models::{
-    AttentionWeights, FeedForward, LatentWeights, LayerWeights, Linear, Mixer, Model, ModelConfig,
+    AttentionWeights, FeedForward, LatentWeights, LayerWeights, Mixer, Model, ModelConfig,
+    SharedAttentionWeights,
 };
 
 use super::experts::DeviceExperts;
 use super::latent::DeviceLatent;
+use super::per_layer::{DeviceLayerInput, DevicePerLayer};
 use super::refusal::Refusal;
 use super::states::DeviceState;
 use super::uploads::{Part, Projection, Stored, Uploader, Uploads, WeightBytes};
@@ -27,6 +29,7 @@ pub(super) struct HeadNorms {
     pub(super) weights: Buffer,
     /// All heads of the query, and all of the key, have one norm.
     pub(super) together: bool,
+    pub(super) values: HeadValues,
 }
 
 /// A gated feed-forward network.
@@ -41,6 +44,7 @@ pub(super) struct Network {
 pub(super) struct DeviceAttention {
     /// Queries, keys and values, behind each head's query its gate if attention is gated; in latent
     /// attention queries or their latent, and the latent of keys and values with the rotated key.
+    /// Without projections to values, or to keys and values, these are left as they are.
     pub(super) qkv: Projection,
     /// Further weights of latent attention.
     pub(super) latent: Option<DeviceLatent>,
@@ -67,12 +71,17 @@ pub(super) struct DeviceLayer {
     pub(super) experts: Option<DeviceExperts>,
     /// Times the factor of what layers add to the residual stream.
     pub(super) ffn_post_norm: Option<Buffer>,
+    /// In models with embeddings per layer.
+    pub(super) input: Option<DeviceLayerInput>,
+    /// Factor of the residual stream behind the layer.
+    pub(super) output_scale: Option<Buffer>,
 }
 
 /// All weights.
 #[derive(Debug)]
 pub(super) struct DeviceWeights {
     pub(super) embedding: Matrix,
+    pub(super) per_layer: Option<DevicePerLayer>,
     pub(super) layers: Vec<DeviceLayer>,
     pub(super) output_norm: Norm,
     pub(super) output: Projection,
@@ -123,6 +132,9 @@ impl DeviceWeights {
         }
         let embedding = uploader.matrix("token_embd.weight", &[&weights.embedding])?;
         uploader.memory = Memory::Device;
+        let memory = if host_layers > 0 { Memory::Host } else { Memory::Device };
+        let per_layer = |weights| DevicePerLayer::allocate(&mut uploader, weights, memory);
+        let per_layer = weights.per_layer.as_ref().map(per_layer).transpose()?;
         let output = match &weights.output {
             Some(linear) => uploader.projection(&[("output", linear)])?,
             None => Projection {
@@ -143,7 +155,7 @@ impl DeviceWeights {
         }
         layers.reverse();
         let (uploads, bytes) = uploader.finish();
-        Ok((Self { embedding, layers, output_norm, output, host_layers, bytes }, uploads))
+        Ok((Self { embedding, per_layer, layers, output_norm, output, host_layers, bytes }, uploads))
     }
 
     /// Matrices in memory of the device that every token is multiplied with.
@@ -160,7 +172,8 @@ impl DeviceLayer {
         let attention = self.attention.iter().flat_map(|attention| [&attention.qkv, &attention.output]);
         let state = self.state.iter().flat_map(DeviceState::projections);
         let network = self.network.iter().flat_map(|network| [&network.gate_up, &network.down]);
-        attention.chain(state).chain(network)
+        let input = self.input.iter().flat_map(DeviceLayerInput::projections);
+        attention.chain(state).chain(network).chain(input)
     }
 
     fn allocate<'m>(
@@ -173,17 +186,18 @@ impl DeviceLayer {
         let missing = |what| Refusal::Unsupported(format!("its layer {index} has no {what}"));
         let attention = match &layer.mixer {
             Mixer::Latent(weights) => Some(DeviceAttention::latent(uploader, &name, weights)?),
+            Mixer::SharedAttention(weights) => {
+                let heads = config.heads(index);
+                let width = heads.query_dim() + 2 * heads.kv_dim();
+                Some(DeviceAttention::shared(uploader, width, &name, weights)?)
+            }
             mixer => {
                 let weights = match mixer {
                     Mixer::Parallel(both) => Some(&both.attention),
                     other => other.attention(),
                 };
-                weights
-                    .map(|weights| {
-                        let value = weights.value.as_ref().ok_or_else(|| missing("projection to values"))?;
-                        DeviceAttention::with_values(uploader, config, &name, (weights, value))
-                    })
-                    .transpose()?
+                let layer = (config, index);
+                weights.map(|weights| DeviceAttention::usual(uploader, layer, &name, weights)).transpose()?
             }
         };
         let state = DeviceState::allocate(uploader, config, &name, &layer.mixer)?;
@@ -215,24 +229,61 @@ impl DeviceLayer {
                 _ => None,
             },
             ffn_post_norm: uploader.optional(post_norm(&layer.ffn_post_norm).as_deref())?,
+            input: match &layer.input {
+                Some(input) => Some(DeviceLayerInput::allocate(uploader, &name, input, scale)?),
+                None => None,
+            },
+            output_scale: match layer.output_scale {
+                1.0 => None,
+                scale => Some(uploader.vector(&[scale])?),
+            },
         })
     }
 }
 
 impl DeviceAttention {
-    /// Attention with weights of values.
-    fn with_values<'m>(
+    /// Attention with keys and values of its own.
+    fn usual<'m>(
         uploader: &mut Uploader<'_, 'm>,
-        config: &ModelConfig,
+        (config, index): (&ModelConfig, usize),
         name: &dyn Fn(&str) -> String,
-        (weights, value): (&'m AttentionWeights, &'m Linear),
+        weights: &'m AttentionWeights,
     ) -> Result<Self, Refusal> {
         let [q, k, v, output] = ["attn_q", "attn_k", "attn_v", "attn_output"].map(name);
+        let (query, key) = ((q.as_str(), &weights.query), (k.as_str(), &weights.key));
         Ok(Self {
-            qkv: uploader.projection(&[(&q, &weights.query), (&k, &weights.key), (&v, value)])?,
+            qkv: match &weights.value {
+                Some(value) => uploader.projection(&[query, key, (&v, value)])?,
+                None => {
+                    let heads = config.heads(index);
+                    uploader.wide_projection(&[query, key], heads.query_dim() + 2 * heads.kv_dim())?
+                }
+            },
             latent: None,
             head_norms: head_norms(uploader, config, weights)?,
             sinks: uploader.optional(weights.sinks.as_deref())?,
+            output: uploader.projection(&[(&output, &weights.output)])?,
+        })
+    }
+
+    /// Attention over the keys and values of another layer, in rows of `width` values.
+    fn shared<'m>(
+        uploader: &mut Uploader<'_, 'm>,
+        width: usize,
+        name: &dyn Fn(&str) -> String,
+        weights: &'m SharedAttentionWeights,
+    ) -> Result<Self, Refusal> {
+        let [q, output] = ["attn_q", "attn_output"].map(name);
+        let norms = weights.query_norm.as_ref().map(|norm| {
+            // Keys are not read.
+            let weights = uploader.vector(&norm.repeat(2))?;
+            Ok(HeadNorms { weights, together: false, values: HeadValues::Kept })
+        });
+        Ok(Self {
+            qkv: uploader.wide_projection(&[(&q, &weights.query)], width)?,
+            latent: None,
+            head_norms: norms.transpose()?,
+            sinks: None,
             output: uploader.projection(&[(&output, &weights.output)])?,
         })
     }
@@ -281,5 +332,10 @@ fn head_norms(
 ) -> Result<Option<HeadNorms>, Refusal> {
     let (Some(query), Some(key)) = (&attention.query_norm, &attention.key_norm) else { return Ok(None) };
     let weights = uploader.vector(&[query.as_slice(), key].concat())?;
-    Ok(Some(HeadNorms { weights, together: config.decoder.row_norms }))
+    let values = match (&attention.value_norm, &attention.value) {
+        (None, _) => HeadValues::Kept,
+        (Some(_), Some(_)) => HeadValues::Normed,
+        (Some(_), None) => HeadValues::Keys,
+    };
+    Ok(Some(HeadNorms { weights, together: config.decoder.row_norms, values }))
 }

@@ -17,6 +17,7 @@ use self::results::Recorded;
 pub(super) use self::results::{Argmax, Ids};
 use super::adapters::{Adapted, DeviceAdapters, Failure as AdapterFailure, Leased};
 use super::blocks::Lease;
+use super::heads::kinds;
 use super::host_blocks::{Direction, Transfers};
 use super::largest::Prepared;
 use super::launches::{Operands, Parts, Pass, Phase, attention};
@@ -454,6 +455,9 @@ impl Passes {
             return Ok(Arc::clone(rows));
         }
         let rows = Arc::new(Rows::new(&executor.gpu, &executor.config, n)?);
+        if let Some(unwritten) = &rows.unwritten {
+            executor.gpu.write(&unwritten.slots, &vec![executor.pool.unused_slot(); n as usize])?;
+        }
         self.rows.insert(n, Arc::clone(&rows));
         Ok(rows)
     }
@@ -461,9 +465,10 @@ impl Passes {
 
 /// Bytes of partial sums of attention of `rows` rows behind `tokens` tokens.
 fn scratch_bytes(config: &ModelConfig, one_sequence: bool, rows: u32, tokens: usize) -> u64 {
+    let tokens = table_blocks(tokens) * KV_BLOCK_TOKENS;
     // Some layers may have no window.
-    let key = AttentionKernel { window: None, ..attention(config, 0, one_sequence) };
-    key.scratch_bytes(rows, table_blocks(tokens) * KV_BLOCK_TOKENS)
+    let key = |layer| AttentionKernel { window: None, ..attention(config, layer, one_sequence) };
+    kinds(config).map(|layer| key(layer).scratch_bytes(rows, tokens)).max().unwrap_or(0)
 }
 
 /// `rows` values, those behind `values` unused.

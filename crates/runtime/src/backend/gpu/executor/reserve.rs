@@ -3,7 +3,7 @@
 use ruvllm_gpu::{Buffer, Gpu, MAX_SPLIT_BYTES, Result};
 use ruvllm_models::ModelConfig;
 
-use super::{BATCH_ROWS, MAX_ROWS, MAX_SCRATCH, MIN_ROWS, MOST_PAIRS, Rows, scratch_bytes};
+use super::{BATCH_ROWS, MAX_ROWS, MAX_SCRATCH, MIN_ROWS, MOST_PAIRS, Rows, kinds, scratch_bytes};
 
 /// Products of a layer that scale their activation rows.
 const FACTORS: u64 = 8;
@@ -28,7 +28,10 @@ impl Reserve {
         let heads = if config.decoder.latent.is_some() { config.n_heads as u32 } else { 1 };
         let rows = MAX_ROWS.min(MOST_PAIRS / heads.max(1)).max(MIN_ROWS);
         // Activations of products with cooperative matrices, as f16.
-        let widest = config.ffn_dim.max(config.model_dim).max(config.query_dim()) as u64;
+        let queries = kinds(config).map(|layer| config.heads(layer).query_dim());
+        let networks = config.decoder.layers.ffn_dims.iter().copied();
+        let others = queries.chain(networks).max().unwrap_or(0);
+        let widest = config.ffn_dim.max(config.model_dim).max(others) as u64;
         Ok(Self {
             _rows: Rows::new(gpu, config, rows)?,
             _others: [
