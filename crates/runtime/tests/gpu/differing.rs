@@ -13,8 +13,9 @@ use crate::batches::tokenizer_of;
 use crate::families::form;
 use crate::support::{gpu_with, options, prompt_logits};
 
-/// Heads of one width and two, shared keys and values, values that are keys, embeddings per layer.
-const DIFFERING: [&str; 3] = ["gemma4_alike", "gemma4_keys", "gemma4_shared"];
+/// Heads of one width and two, shared keys and values, values that are keys, embeddings per layer,
+/// experts beside a network.
+const DIFFERING: [&str; 4] = ["gemma4_alike", "gemma4_keys", "gemma4_shared", "gemma4_moe"];
 
 fn load(name: &str, folder: &Path, options: GpuOptions) -> Option<GpuBackend> {
     let tokenizer = Some(tokenizer_of(folder, 72));

@@ -4,6 +4,7 @@ use ruvllm_gpu::{Activation, Buffer, ExpertMatrix, Format, RouterKernel, RouterS
 use ruvllm_kernels::quant::PackedMatrix;
 use ruvllm_models::{ExpertLinears, ExpertWeights, Experts, Scoring};
 
+use super::beside::DeviceBeside;
 use super::refusal::{self, Refusal};
 use super::uploads::{Uploader, stored_format};
 
@@ -41,6 +42,8 @@ pub(super) struct DeviceExperts {
     pub(super) weighs_inputs: bool,
     /// The output of the shared experts is multiplied by the sigmoid of the last logit.
     pub(super) shared_gate: bool,
+    /// Experts that stand beside the network of every token.
+    pub(super) beside: Option<DeviceBeside>,
 }
 
 impl DeviceExperts {
@@ -93,6 +96,10 @@ impl DeviceExperts {
             activation: refusal::activation(spec.activation)?,
             weighs_inputs: spec.weighs_inputs,
             shared_gate: shared_gate.is_some(),
+            beside: match &weights.beside {
+                Some(beside) => Some(DeviceBeside::upload(uploader, beside)?),
+                None => None,
+            },
         })
     }
 }

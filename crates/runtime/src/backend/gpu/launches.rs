@@ -297,14 +297,18 @@ impl Builder<'_> {
     fn feed_forward(&mut self, index: usize, layer: &DeviceLayer) -> Result<()> {
         let network = layer.network.iter().flat_map(|network| network.gate_up.formats());
         // Routers read f32, as matrices in F16.
-        let router = layer.experts.iter().map(|_| Format::F16);
-        let experts = layer.experts.iter().flat_map(|experts| experts.gate_up.formats());
+        let behind = || layer.experts.iter().filter(|experts| experts.beside.is_none());
+        let router = behind().map(|_| Format::F16);
+        let experts = behind().flat_map(|experts| experts.gate_up.formats());
         self.norm(layer.ffn_norm.as_ref(), network.chain(router).chain(experts))?;
         if let Some(network) = &layer.network {
             self.network(index, network)?;
         }
         if let Some(experts) = &layer.experts {
-            self.mixture(experts, layer.network.is_some())?;
+            match &experts.beside {
+                Some(beside) => self.mixture_beside(experts, beside)?,
+                None => self.mixture(experts, layer.network.is_some())?,
+            }
         }
         self.behind(layer.ffn_post_norm.as_ref())
     }

@@ -12,18 +12,33 @@ impl Builder<'_> {
     /// Adds the outputs of the experts of the normed rows to `delta`: behind the shared experts
     /// onto their output, else onto zero.
     pub(super) fn mixture(&mut self, experts: &DeviceExperts, has_shared: bool) -> Result<()> {
+        let rows = Arc::clone(&self.rows);
+        self.route(experts, rows.normed.values())?;
+        self.mix(experts, has_shared, &rows.delta)
+    }
+
+    /// Chooses the experts of rows, `[n, model_dim]`.
+    pub(super) fn route(&mut self, experts: &DeviceExperts, input: &Buffer) -> Result<()> {
         let gpu = self.parts.gpu;
         let rows = Arc::clone(&self.rows);
         let own = rows.experts();
-        let (choices, normed) = (&own.choices, rows.normed.values());
+        let choices = &own.choices;
         let bias = experts.router_bias.as_ref();
-        self.launches.push(gpu.router_logits(&experts.router, bias, normed, rows.n, &own.logits)?);
+        self.launches.push(gpu.router_logits(&experts.router, bias, input, rows.n, &own.logits)?);
         let bias = experts.selection_bias.as_ref();
         self.launches.push(gpu.route(experts.key, &own.logits, bias, choices)?);
         if self.sorts() {
             self.launches.push(gpu.sort_pairs(choices, &own.sorted)?);
         }
+        Ok(())
+    }
 
+    /// Adds the outputs of the chosen experts of the normed rows to `delta`, or to zero.
+    pub(super) fn mix(&mut self, experts: &DeviceExperts, has_shared: bool, delta: &Buffer) -> Result<()> {
+        let gpu = self.parts.gpu;
+        let rows = Arc::clone(&self.rows);
+        let own = rows.experts();
+        let choices = &own.choices;
         // Products are linear: weights of inputs multiply their outputs.
         self.project_pairs(
             &experts.gate_up,
@@ -44,7 +59,7 @@ impl Builder<'_> {
         };
         let gates = Some(&own.logits).filter(|_| matches!(start, SumStart::GatedOutput { .. }));
         let weighted = !experts.weighs_inputs;
-        self.launches.push(gpu.expert_sum(&own.down, (choices, weighted), (start, gates), &rows.delta)?);
+        self.launches.push(gpu.expert_sum(&own.down, (choices, weighted), (start, gates), delta)?);
         Ok(())
     }
 

@@ -13,6 +13,7 @@
 mod absorbed;
 mod adapters;
 mod batch;
+mod beside;
 mod blocks;
 mod draft;
 mod executor;

@@ -211,9 +211,6 @@ fn check_latent(config: &ModelConfig, latent: &LatentAttention) -> Result<(), Re
 /// Form of a mixture that no kernel supports.
 fn unsupported_experts(experts: &Experts) -> Option<String> {
     let Experts { count, used, .. } = *experts;
-    if experts.is_beside {
-        return Some(format!("a mixture of {count} experts beside a feed-forward network"));
-    }
     if !experts.activation.is_gated() {
         return Some("experts without a gate".to_owned());
     }
@@ -276,7 +273,6 @@ mod tests {
         assert_refused("33 of 64 experts", |config| {
             (experts(config).count, experts(config).used) = (64, 33);
         });
-        assert_refused("beside a feed-forward network", |config| experts(config).is_beside = true);
         assert_refused("without a gate", |config| experts(config).activation = Activation::SquaredRelu);
         assert_refused("a factor of what layers add", |config| {
             (config.decoder.residual_scale, config.decoder.input_norms) = (0.5, false);

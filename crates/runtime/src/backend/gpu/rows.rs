@@ -4,6 +4,7 @@
 use ruvllm_gpu::{Buffer, Choices, Dispatch, Gpu, KvRows, Result, SortedPairs};
 use ruvllm_models::{Experts, LatentAttention, ModelConfig};
 
+use super::beside::BesideRows;
 use super::gates::GateRows;
 use super::heads::{HeadRows, kinds, last_writer};
 use super::inputs::{Input, zeroed};
@@ -40,6 +41,8 @@ pub(super) struct ExpertRows {
     pub(super) gated: Input,
     /// `[pairs, model_dim]`.
     pub(super) down: Buffer,
+    /// Of experts beside a network.
+    pub(super) beside: Option<BesideRows>,
 }
 
 /// Activations within latent attention of `n` rows.
@@ -77,6 +80,7 @@ impl ExpertRows {
             gate_up: zeroed(gpu, pairs, 2 * spec.ffn_dim)?,
             gated: Input::new(gpu, pairs, spec.ffn_dim)?,
             down: zeroed(gpu, pairs, model_dim)?,
+            beside: spec.is_beside.then(|| BesideRows::new(gpu, model_dim, n)).transpose()?,
         })
     }
 }

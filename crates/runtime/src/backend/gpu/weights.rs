@@ -208,7 +208,8 @@ impl DeviceLayer {
         let post_norm = |norm: &Option<Vec<f32>>| {
             norm.as_ref().map(|norm| norm.iter().map(|weight| weight * scale).collect::<Vec<f32>>())
         };
-        let suffix = if layer.experts.is_some() { "_shexp" } else { "" };
+        let is_shared = layer.experts.as_ref().is_some_and(|experts| experts.beside.is_none());
+        let suffix = if is_shared { "_shexp" } else { "" };
         let network = layer.feed_forward.as_ref();
         if network.is_none() && layer.experts.is_none() {
             return Err(missing("feed-forward network"));
