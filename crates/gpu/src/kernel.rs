@@ -1,9 +1,11 @@
 //! Kernel keys: all inputs of the generator for a kernel's source.
 
+use crate::activation::Activation;
 use crate::expert_keys::{
     ExpertAffineKernel, ExpertScaleKernel, ExpertStack, ExpertSumKernel, RouterKernel, RouterLogitsKernel,
     SortKernel,
 };
+use crate::heads::{CutHeadsKernel, stored_head_dim};
 use crate::kv_format::KvFormat;
 use crate::latent_key::{LatentKeysKernel, LatentQueriesKernel, PartNormKernel};
 use crate::layer_keys::{HeadValues, RowPart};
@@ -198,23 +200,6 @@ pub struct LargestKernel {
     pub is_last: bool,
 }
 
-/// Activation function of [`RowOp::Gated`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// SiLU, `x / (1 + exp(-x))`.
-    Silu,
-    /// GELU (tanh form), `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
-    GeluTanh,
-    /// `x / (1 + exp(-alpha x))` of a gate that is at most `limit`, times `1 + up` with `up` within
-    /// `limit` of 0; holds the bits of `alpha` and `limit`.
-    ClampedSilu {
-        /// Factor within the sigmoid.
-        alpha_bits: u32,
-        /// Largest gate, and largest magnitude of `up`.
-        limit_bits: u32,
-    },
-}
-
 /// Operation on each row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RowOp {
@@ -235,7 +220,8 @@ pub enum RowOp {
     LayerNorm(u32),
     /// `residual += delta`, then [`RowOp::LayerNorm`] of the residual.
     AddLayerNorm(u32),
-    /// `f(gate) * up`, both halves of a row of `2 cols` values.
+    /// `f(gate) * up`, both halves of a row of `2 cols` values; of an activation without a gate
+    /// `f(x)` of a row of `cols` values.
     Gated(Activation),
     /// Identity of a part of longer rows.
     Part(RowPart),
@@ -267,7 +253,8 @@ pub struct RopeKernel {
     pub layout: RopeLayout,
 }
 
-/// [`RopeKernel`] of queries and keys, with a write of keys and values to their blocks.
+/// [`RopeKernel`] of queries and keys, with a write of keys and values to their blocks. Heads are
+/// filled up with zeros to a [`stored_head_dim`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RopeKvKernel {
     /// RoPE of queries and keys, with the number of query heads.
@@ -412,6 +399,8 @@ pub enum Kernel {
     MergeSplits(MergeKernel),
     /// `RMSNorm` of heads.
     HeadNorm(HeadNormKernel),
+    /// Copy of the first values of heads.
+    CutHeads(CutHeadsKernel),
     /// In-place addition.
     Add(AddKernel),
     /// Copy of one row, of this many values.
@@ -491,10 +480,20 @@ impl RowKernel {
             RowOp::LayerNorm(eps) => format!("layer_norm_{eps:x}"),
             RowOp::AddLayerNorm(eps) => format!("add_layer_norm_{eps:x}"),
             RowOp::Part(part) => format!("part_{}", part.name()),
-            RowOp::Gated(activation) => format!("gated_{}", activation.name()),
-            RowOp::GatedPart(activation, part) => format!("gated_{}_{}", activation.name(), part.name()),
+            RowOp::Gated(activation) => activation.name(),
+            RowOp::GatedPart(activation, part) => format!("{}_{}", activation.name(), part.name()),
         };
         format!("{op}_{}_{}", self.cols, if self.quantize { "q8" } else { "f32" })
+    }
+}
+
+impl RopeKvKernel {
+    /// Values of a head of queries and in the blocks.
+    pub(crate) fn stored_dim(&self) -> u32 {
+        match self.format {
+            KvFormat::F16 => stored_head_dim(self.rope.head_dim),
+            KvFormat::Q8 => self.rope.head_dim,
+        }
     }
 }
 
@@ -588,6 +587,7 @@ impl Kernel {
             Self::Add(a) => {
                 format!("add_{}_every{}{}", a.values, a.period, if a.scaled { "_scaled" } else { "" })
             }
+            Self::CutHeads(k) => k.name(),
             Self::CopyRow(n) => format!("copy_row_{n}"),
             Self::Argmax(a) => format!("argmax_{}of{}", a.values, a.width),
             Self::ArgmaxMerge(n) => format!("argmax_merge_{n}"),

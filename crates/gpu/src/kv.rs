@@ -148,7 +148,9 @@ impl Gpu {
     /// there are any, and writes keys and values to their blocks.
     ///
     /// `qkv`: f32, `[rows, heads + 2 kv_heads, head_dim]`: queries, keys, values; `queries`: f32,
-    /// `[rows, heads, head_dim]`. The format is that of the blocks.
+    /// `[rows, heads, head_dim]`. The format is that of the blocks. In F16 the heads of the output
+    /// and of the blocks have [`stored_head_dim`](crate::stored_head_dim) values, those behind
+    /// `head_dim` zeros.
     ///
     /// # Numerics
     /// As [`Gpu::rope`], queries rounded once more by their factor; then in F16 keys and values are
@@ -176,13 +178,13 @@ impl Gpu {
         expect_multiple("bytes of positions", 4, positions.len())?;
         let rows = positions.len() / 4;
         check_groups("rows", rows)?;
-        let rope = key.rope;
-        let row = |heads: u32| rows * u64::from(heads) * u64::from(rope.head_dim) * 4;
-        expect_size("bytes of the rows", row(rope.heads + 2 * key.kv_heads), qkv.len())?;
-        expect_size("bytes of the queries", row(rope.heads), queries.len())?;
+        let (rope, stored) = (key.rope, key.stored_dim());
+        let row = |heads: u32, dim: u32| rows * u64::from(heads) * u64::from(dim) * 4;
+        expect_size("bytes of the rows", row(rope.heads + 2 * key.kv_heads, rope.head_dim), qkv.len())?;
+        expect_size("bytes of the queries", row(rope.heads, stored), queries.len())?;
         expect_size("bytes of the slots", positions.len(), slots.len())?;
         tables.check(rope.rotary_dim)?;
-        kv.expect(key.kv_heads, rope.head_dim, true)?;
+        kv.expect(key.kv_heads, stored, true)?;
         let mut buffers = [qkv, tables.angles, positions, slots, queries, &kv.keys].to_vec();
         buffers.extend(kv.values().into_iter().chain(tables.factors));
         let buffers = buffers.into_iter().cloned().collect();

@@ -1,8 +1,6 @@
 //! Parts of keys of kernels for layers that differ: norms of values, gates of inputs per layer,
 //! parts of rows (ADR-0151).
 
-use crate::kernel::Activation;
-
 /// Values of heads behind [`Gpu::head_norm`](crate::Gpu::head_norm).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum HeadValues {
@@ -30,17 +28,5 @@ impl RowPart {
     pub(crate) fn name(&self) -> String {
         let Self { values, width, first } = self;
         format!("{values}at{first}of{width}")
-    }
-}
-
-impl Activation {
-    pub(crate) fn name(self) -> String {
-        match self {
-            Self::Silu => "silu".to_owned(),
-            Self::GeluTanh => "gelu".to_owned(),
-            Self::ClampedSilu { alpha_bits, limit_bits } => {
-                format!("clamped_silu_{alpha_bits:x}_{limit_bits:x}")
-            }
-        }
     }
 }

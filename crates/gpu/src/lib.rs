@@ -18,6 +18,7 @@
 //!   ├── states      convolve, delta_rule, selective_scan over Spans of rows; gate, split_gates
 //!   ├── streams     split, predict, correct, merge residual streams; cut_gates
 //!   ├── rows        quantize, rms_norm, layer_norm, head_norm, gated, add, rope, argmax, largest
+//!   ├── heads       stored_head_dim, cut_heads: heads of sizes that attention does not take
 //!   └── Dispatch    a prepared launch; a list of them is a pass
 //! tune ── tiles of products measured on the device, remembered in its cache folder
 //! Kernel, Target ── what the generator makes a kernel for; Kernel::source is its WGSL
@@ -34,6 +35,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs, unreachable_pub)]
 
+mod activation;
 mod adapter;
 mod attention;
 mod cache;
@@ -48,6 +50,7 @@ mod faults;
 mod future;
 mod gemm;
 mod gpu;
+mod heads;
 mod kernel;
 mod kv;
 mod kv_format;
@@ -78,6 +81,7 @@ mod tuning;
 mod wgsl;
 mod window;
 
+pub use activation::Activation;
 pub use adapter::{AdapterChoice, AdapterInfo, AdapterKind, MatrixShape, Selection, adapters};
 pub use attention::{Queries, Sequences};
 pub use cache::{CacheError, CacheFile};
@@ -90,11 +94,12 @@ pub use expert_keys::{
 };
 pub use experts::{Choices, ExpertMatrix, SortedPairs};
 pub use gpu::Gpu;
+pub use heads::{CutHeadsKernel, stored_head_dim};
 pub use kernel::{
-    Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel,
-    CooperativeTile, ExpandKernel, GatherKernel, GemmKernel, HeadNormKernel, Kernel, LARGEST_VALUES,
-    LargestKernel, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RowKernel,
-    RowOp, Target, Tile, TiledAttentionKernel,
+    AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel, CooperativeTile,
+    ExpandKernel, GatherKernel, GemmKernel, HeadNormKernel, Kernel, LARGEST_VALUES, LargestKernel, MAX_BATCH,
+    MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RowKernel, RowOp, Target, Tile,
+    TiledAttentionKernel,
 };
 pub use kv::{KvBlocks, KvRows, PositionTables};
 pub use kv_format::{KV_BLOCK_TOKENS, KvFormat};

@@ -61,7 +61,7 @@ impl Kernel {
             Self::Rope(r) => check_rope(r),
             Self::RopeKv(k) => {
                 check_rope(&k.rope)?;
-                k.format.expect_head_dim(k.rope.head_dim)?;
+                k.format.expect_head_dim(k.stored_dim())?;
                 expect_multiple("KV heads", 1, k.kv_heads.into())
             }
             Self::PartNorm(k) => {
@@ -85,6 +85,7 @@ impl Kernel {
                 expect_size("normed values of heads with one norm", 1, keeps.into())?;
                 expect_multiple("head dimension", 4, h.head_dim.into())
             }
+            Self::CutHeads(k) => k.check(),
             Self::CopyRow(n) => expect_multiple("values", 4, (*n).into()),
             Self::Add(a) => {
                 expect_multiple("values", 1, a.values.into())?;

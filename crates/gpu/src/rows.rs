@@ -1,11 +1,10 @@
 //! Operations on rows of activations.
 
+use crate::activation::Activation;
 use crate::dispatch::Dispatch;
 use crate::error::{Error, Result, expect_multiple, expect_size};
 use crate::gpu::Gpu;
-use crate::kernel::{
-    Activation, AddKernel, ArgmaxKernel, HeadNormKernel, Kernel, RopeKernel, RowKernel, RowOp,
-};
+use crate::kernel::{AddKernel, ArgmaxKernel, HeadNormKernel, Kernel, RopeKernel, RowKernel, RowOp};
 use crate::layer_keys::RowPart;
 use crate::memory::Buffer;
 use crate::wgsl::{
@@ -217,13 +216,16 @@ impl Gpu {
         self.row_op(RowOp::Copy, rows, cols, vec![x.clone()], &[cols], out)
     }
 
-    /// Prepares `out = activation(gate) * up`.
+    /// Prepares `out = activation(gate) * up`, or of an activation without a gate `out =
+    /// activation(up)`.
     ///
-    /// `gate_up`: f32, `[rows, 2, cols]`, the product with both matrices stacked.
+    /// `gate_up`: f32, `[rows, 2, cols]`, the product with both matrices stacked; without a gate
+    /// `[rows, cols]`.
     ///
     /// # Numerics
     /// Error at most `64 * 2^-23 |exact| + 1e-33 |gate up|` for SiLU; for GELU (the tanh form)
     /// `64 * 2^-23 |gate up|`. Of the clamped SiLU as of SiLU, with the clamped gate and `1 + up`.
+    /// Of the squared ReLU `2^-23 |exact| + 2^-126`.
     ///
     /// # Errors
     /// [`Error::Shape`] for an operand of another size.
@@ -236,7 +238,8 @@ impl Gpu {
         out: &RowOutput,
     ) -> Result<Dispatch> {
         let op = RowOp::Gated(activation);
-        self.row_op(op, rows, cols, vec![gate_up.clone()], &[cols.saturating_mul(2)], out)
+        let width = cols.saturating_mul(activation.inputs());
+        self.row_op(op, rows, cols, vec![gate_up.clone()], &[width], out)
     }
 
     /// Prepares a copy of a part of each row, filled up with zeros.

@@ -6,6 +6,7 @@ use super::rows::Turns;
 use super::{EPSILON, Report, output, poisoned, worst};
 use crate::error::Result;
 use crate::gpu::Gpu;
+use crate::heads::stored_head_dim;
 use crate::kernel::{RopeKernel, RopeKvKernel};
 use crate::kv::{KvBlocks, KvRows, PositionTables};
 use crate::kv_format::{KV_BLOCK_TOKENS, KvFormat};
@@ -176,26 +177,28 @@ struct Write {
     /// Of queries by position, in half of the cases.
     factors: Option<Vec<f32>>,
     slots: Vec<u32>,
-    /// `[rows, heads + 2 kv_heads, head_dim]`.
+    /// `[rows, heads + 2 kv_heads, head_dim]`, in heads that are not filled up.
     qkv: Vec<f32>,
 }
 
 impl Write {
     fn new(random: &mut Random, layout: RopeLayout, format: KvFormat) -> Self {
         let head_dim = match format {
-            KvFormat::F16 => 8 * random.range(1, 16),
+            // Also heads that are filled up.
+            KvFormat::F16 => random.range(1, 4) * 2 * random.range(1, 16),
             KvFormat::Q8 => 32 * random.range(1, 5),
         };
         let rotary_dim = 2 * random.range(1, head_dim / 2);
         let rope = RopeKernel { heads: random.range(1, 9), head_dim, rotary_dim, layout };
-        let places = Layout { format, kv_heads: random.range(1, 3) as usize, dim: head_dim as usize };
+        let kv_heads = random.range(1, 3) as usize;
+        let places = Layout { format, kv_heads, dim: stored_head_dim(head_dim) as usize };
         let rows = random.range(1, 5);
         let turns = Turns::new(random, rows as usize, rotary_dim);
         // Distinct slots.
         let first = random.range(0, 6);
         let slots = (0..rows).map(|row| first + row * 17).collect();
         let heads = rope.heads as usize + 2 * places.kv_heads;
-        let qkv = random.values(rows as usize * heads * places.dim);
+        let qkv = random.values(rows as usize * heads * head_dim as usize);
         let factors = (random.range(0, 1) == 0).then(|| random.values(100));
         Self { rope, places, turns, factors, slots, qkv }
     }
@@ -205,9 +208,11 @@ impl Write {
         let (heads, kv_heads, dim) = (self.rope.heads as usize, self.places.kv_heads, self.places.dim);
         let mut queries = Expected::default();
         let mut blocks = before.map(Expected::unchanged);
-        for (index, head) in self.qkv.chunks_exact(dim).enumerate() {
+        for (index, head) in self.qkv.chunks_exact(self.rope.head_dim as usize).enumerate() {
             let (row, head_index) = (index / (heads + 2 * kv_heads), index % (heads + 2 * kv_heads));
             let (mut exact, mut bounds) = self.turns.rotate(row, head, self.rope.layout);
+            exact.resize(dim, 0.0);
+            bounds.resize(dim, 0.0);
             let Some(kv_head) = head_index.checked_sub(heads) else {
                 let factor =
                     self.factors.as_ref().map(|factors| f64::from(factors[self.turns.position(row)]));
@@ -222,6 +227,7 @@ impl Write {
             let (role, kv_head) = (kv_head / kv_heads, kv_head % kv_heads);
             if role == 1 {
                 exact = head.iter().map(|&x| x.into()).collect();
+                exact.resize(dim, 0.0);
                 bounds = vec![0.0; dim];
             }
             let at = (self.slots[row] as usize * kv_heads + kv_head) * dim;
@@ -246,7 +252,7 @@ pub(super) fn rope_kv(
     let write = Write::new(random, layout, format);
     let Write { rope, places, turns, factors, slots, qkv } = &write;
     let (rows, kv_heads) = (slots.len(), places.kv_heads as u32);
-    let kv = KvBlocks::new(gpu, format, 3, kv_heads, rope.head_dim)?;
+    let kv = KvBlocks::new(gpu, format, 3, kv_heads, places.dim as u32)?;
     let untouched = f16::from_f32(-7.0).to_bits();
     gpu.fill(kv.keys(), &[untouched; 2])?;
     let values = kv.values().expect("blocks have values");

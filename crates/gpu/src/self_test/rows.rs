@@ -2,9 +2,11 @@
 
 use super::products::stored;
 use super::{EPSILON, Report, output, poisoned, same_bits, worst};
+use crate::activation::Activation;
 use crate::error::Result;
 use crate::gpu::Gpu;
-use crate::kernel::{Activation, HeadNormKernel, LARGEST_VALUES, RopeKernel};
+use crate::heads::{CutHeadsKernel, stored_head_dim};
+use crate::kernel::{HeadNormKernel, LARGEST_VALUES, RopeKernel};
 use crate::layer_keys::{HeadValues, RowPart};
 use crate::memory::Buffer;
 use crate::reference::Random;
@@ -15,7 +17,7 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
     norm(gpu, random, report)?;
     layer_norm(gpu, random, report)?;
     let clamped = Activation::ClampedSilu { alpha_bits: 1.702_f32.to_bits(), limit_bits: 7.0_f32.to_bits() };
-    for activation in [Activation::Silu, Activation::GeluTanh, clamped] {
+    for activation in [Activation::Silu, Activation::GeluTanh, clamped, Activation::SquaredRelu] {
         gated(gpu, random, report, activation)?;
     }
     for layout in [RopeLayout::Halves, RopeLayout::Interleaved] {
@@ -27,6 +29,7 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
         head_norm(gpu, random, report, (false, values))?;
     }
     head_norm(gpu, random, report, (true, HeadValues::Kept))?;
+    cut_heads(gpu, random, report)?;
     copy_row(gpu, random, report)?;
     argmax(gpu, random, report)?;
     largest(gpu, random, report)
@@ -177,17 +180,20 @@ pub(super) fn check_quantized(
 fn gated(gpu: &Gpu, random: &mut Random, report: &mut Report, activation: Activation) -> Result<()> {
     report.begin_shape();
     let (rows, cols) = (random.range(1, 5), 32 * random.range(1, 100));
-    let mut x = random.values((2 * rows * cols) as usize);
+    let width = activation.inputs() * cols;
+    let mut x = random.values((rows * width) as usize);
     x.iter_mut().for_each(|x| *x *= 12.0);
     x[0] = -200.0; // exp and tanh saturate
+    x[1] = 1e-30; // squares vanish
     let name = match activation {
         Activation::ClampedSilu { .. } => "gated clamped silu".to_owned(),
+        Activation::SquaredRelu => "squared relu".to_owned(),
         other => format!("gated {other:?}").to_lowercase(),
     };
     let text = format!("{rows} x {cols}");
     let (mut exact, mut bounds) = (Vec::new(), Vec::new());
-    for row in x.chunks_exact(2 * cols as usize) {
-        let (gate, up) = row.split_at(cols as usize);
+    for row in x.chunks_exact(width as usize) {
+        let (gate, up) = (&row[..cols as usize], &row[(width - cols) as usize..]);
         for (&gate, &up) in gate.iter().zip(up) {
             let (gate, up) = (f64::from(gate), f64::from(up));
             let (value, scale) = gated_exactly(activation, gate, up);
@@ -223,7 +229,25 @@ fn gated_exactly(activation: Activation, gate: f64, up: f64) -> (f64, f64) {
             let value = gate / (1.0 + (-alpha * gate).exp()) * up;
             (value, magnitude(value, gate * up))
         }
+        Activation::SquaredRelu => {
+            let value = up.max(0.0).powi(2);
+            (value, (value + 0.5_f64.powi(126) / EPSILON) / 64.0)
+        }
     }
+}
+
+fn cut_heads(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    report.begin_shape();
+    let (rows, heads, head_dim) = (random.range(1, 5), random.range(1, 9), random.range(1, 130));
+    let stored = stored_head_dim(head_dim) as usize;
+    let x = random.values((rows * heads) as usize * stored);
+    let exact: Vec<f32> =
+        x.chunks_exact(stored).flat_map(|head| &head[..head_dim as usize]).copied().collect();
+    let out = poisoned(gpu, exact.len())?;
+    let launch = gpu.cut_heads(CutHeadsKernel { heads, head_dim }, &gpu.upload(&x)?, &out)?;
+    let equal = same_bits(&output(gpu, &[&launch], &out)?, &exact);
+    report.add_equal("cut_heads".to_owned(), &format!("{rows} x {heads} of {head_dim}"), equal);
+    Ok(())
 }
 
 /// Random positions below 100, with angles.

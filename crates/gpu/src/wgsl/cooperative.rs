@@ -6,8 +6,8 @@
 //! columns in their order, `side` at a time, so that its bits depend on nothing but its row and its
 //! activations.
 //!
-//! [`ColumnSplits`] in turn are added to a second sum; those that are apart have workgroups of their
-//! own, whose sums a launch behind adds.
+//! [`ColumnSplits`] in turn are added to a second sum; those that are apart have workgroups of
+//! their own, whose sums a launch behind adds.
 //!
 //! With matrices of experts the activation rows of a workgroup are sorted pairs of a row and an
 //! expert, all of one expert.

@@ -1,11 +1,13 @@
 //! `RMSNorm` of heads: a workgroup per head, or one for all query heads and one for all key heads.
+//! Copies of the first values of heads, a thread per value.
 //!
-//! Thread `t` has the 4-value words `t`, `t + 64`, ... and adds their squares; the threads' sums
-//! are added by a binary tree.
+//! In a norm thread `t` has the 4-value words `t`, `t + 64`, ... and adds their squares; the
+//! threads' sums are added by a binary tree.
 
 use super::Code;
 use super::output::entry;
 use super::rows::sum_tree;
+use crate::heads::{CutHeadsKernel, stored_head_dim};
 use crate::kernel::HeadNormKernel;
 use crate::layer_keys::HeadValues;
 
@@ -75,4 +77,26 @@ pub(super) fn head_norm(code: &mut Code, h: &HeadNormKernel) {
         )),
     }
     code.line("}\n}");
+}
+
+/// Workgroups per row of [`cut_heads`].
+pub(crate) fn cut_heads_groups(k: &CutHeadsKernel) -> u32 {
+    (k.heads * k.head_dim).div_ceil(THREADS)
+}
+
+pub(super) fn cut_heads(code: &mut Code, k: &CutHeadsKernel) {
+    let CutHeadsKernel { heads, head_dim } = *k;
+    code.binding(0, "read", "x", "f32");
+    code.binding(1, "read_write", "out", "f32");
+    entry(code, THREADS, None, "");
+    code.line(format!(
+        "let index = group.x * {THREADS}u + thread;
+        if (index < {all}u) {{
+        let head = group.y * {heads}u + index / {head_dim}u;
+        out[group.y * {all}u + index] = x[head * {stored}u + index % {head_dim}u];
+        }}
+        }}",
+        all = heads * head_dim,
+        stored = stored_head_dim(head_dim),
+    ));
 }

@@ -12,7 +12,7 @@ const THREADS: u32 = 64;
 /// Threads per head. In Q8 eight have the groups of a word of scales, idle ones included.
 fn head_threads(k: &RopeKvKernel) -> u32 {
     match k.format {
-        KvFormat::F16 => k.rope.head_dim / 8,
+        KvFormat::F16 => k.stored_dim() / 8,
         KvFormat::Q8 => k.rope.head_dim.div_ceil(64) * 8,
     }
 }
@@ -71,11 +71,26 @@ pub(super) fn rotation(code: &mut Code, (rotary_dim, layout): (u32, RopeLayout),
     ));
 }
 
-/// Four values of a head from dimension `d + from` on.
-fn four(from: u32, is_rotated: bool) -> String {
-    let value = |i: u32| match is_rotated {
-        true => format!("rotated(at, d + {i}u, position)"),
-        false => format!("qkv[at + d + {i}u]"),
+/// Functions for a dimension of a head that is filled up with zeros.
+fn filling(code: &mut Code, dim: u32) {
+    code.line(format!(
+        "fn filled(head: u32, d: u32) -> f32 {{
+        return select(0.0, qkv[head + d], d < {dim}u);
+        }}
+        fn turned(head: u32, d: u32, position: u32) -> f32 {{
+        return select(0.0, rotated(head, d, position), d < {dim}u);
+        }}"
+    ));
+}
+
+/// Four values of a head from dimension `d + from` on; `is_filled`: by the functions of
+/// [`filling`].
+fn four(from: u32, is_rotated: bool, is_filled: bool) -> String {
+    let value = |i: u32| match (is_rotated, is_filled) {
+        (true, false) => format!("rotated(at, d + {i}u, position)"),
+        (false, false) => format!("qkv[at + d + {i}u]"),
+        (true, true) => format!("turned(at, d + {i}u, position)"),
+        (false, true) => format!("filled(at, d + {i}u)"),
     };
     let list: Vec<_> = (from..from + 4).map(value).collect();
     format!("vec4<f32>({})", list.join(", "))
@@ -88,7 +103,11 @@ fn factor(k: &RopeKvKernel) -> &'static str {
 
 fn f16(code: &mut Code, k: &RopeKvKernel) {
     let (heads, kv_heads, dim) = (k.rope.heads, k.kv_heads, k.rope.head_dim);
-    let (all, words) = (heads + 2 * kv_heads, dim / 8);
+    let (all, words) = (heads + 2 * kv_heads, k.stored_dim() / 8);
+    let is_filled = k.stored_dim() != dim;
+    if is_filled {
+        filling(code, dim);
+    }
     code.line(
         "fn halves(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
         return vec4<u32>(pack2x16float(a.xy), pack2x16float(a.zw), pack2x16float(b.xy), pack2x16float(b.zw));
@@ -127,10 +146,10 @@ fn f16(code: &mut Code, k: &RopeKvKernel) {
         total = all * words,
         factor = factor(k),
         values = heads + kv_heads,
-        value_a = four(0, false),
-        value_b = four(4, false),
-        rotated_a = four(0, true),
-        rotated_b = four(4, true),
+        value_a = four(0, false, is_filled),
+        value_b = four(4, false, is_filled),
+        rotated_a = four(0, true, is_filled),
+        rotated_b = four(4, true, is_filled),
     ));
 }
 
@@ -235,9 +254,9 @@ fn q8(code: &mut Code, k: &RopeKvKernel) {
         values = heads + kv_heads,
         factor = factor(k),
         plane = quants + k.format.scale_words(dim) * 4,
-        value_a = four(0, false),
-        value_b = four(4, false),
-        rotated_a = four(0, true),
-        rotated_b = four(4, true),
+        value_a = four(0, false, false),
+        value_b = four(4, false, false),
+        rotated_a = four(0, true, false),
+        rotated_b = four(4, true, false),
     ));
 }

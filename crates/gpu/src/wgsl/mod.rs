@@ -36,7 +36,7 @@ pub(crate) use cooperative::{cooperative_bytes, cooperative_grid, expanded, squa
 pub(crate) use elementwise::{ADD_THREADS, ARGMAX_VALUES, READ_WORDS, ROPE_THREADS};
 pub(crate) use experts::{LOGIT_ROWS, PAIR_THREADS, logit_outputs};
 pub(crate) use gemm::gemm_grid;
-pub(crate) use heads::head_norm_groups;
+pub(crate) use heads::{cut_heads_groups, head_norm_groups};
 pub(crate) use kv::rope_kv_groups;
 pub(crate) use largest::LARGEST_CANDIDATES;
 pub(crate) use latent::{latent_key_bytes, latent_query_groups};
@@ -85,6 +85,7 @@ impl Kernel {
             Kernel::Stream(k) => streams::emit(&mut code, k),
             Kernel::Rope(r) => elementwise::rope(&mut code, r),
             Kernel::HeadNorm(h) => heads::head_norm(&mut code, h),
+            Kernel::CutHeads(k) => heads::cut_heads(&mut code, k),
             Kernel::CopyRow(n) => elementwise::copy_row(&mut code, *n),
             Kernel::Add(a) => elementwise::add(&mut code, a),
             Kernel::Argmax(a) => elementwise::argmax(&mut code, a),

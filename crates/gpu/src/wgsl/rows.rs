@@ -1,4 +1,4 @@
-//! Operations on rows: norms, gated activations and quantization to 8 bits.
+//! Operations on rows: norms, activations and quantization to 8 bits.
 //!
 //! A norm has one workgroup per row: thread `t` holds the 4-value words `t`, `t + 256`, ... and
 //! adds their squares, in a layer norm first their values; the threads' sums are added by a
@@ -7,7 +7,8 @@
 
 use super::Code;
 use super::output::{Output, entry, subgroup_sum};
-use crate::kernel::{Activation, RowKernel, RowOp, Target};
+use crate::activation::Activation;
+use crate::kernel::{RowKernel, RowOp, Target};
 
 /// Threads of a workgroup.
 const ROW_THREADS: u32 = 256;
@@ -47,6 +48,9 @@ pub(super) fn emit(code: &mut Code, r: &RowKernel, target: Target) {
         | RowOp::LayerNorm(eps_bits)
         | RowOp::AddLayerNorm(eps_bits) => norm(code, r, f32::from_bits(eps_bits), &output),
         RowOp::Copy => single(code, &output, "x[row * WORDS + word]"),
+        RowOp::Gated(activation) if !activation.is_gated() => {
+            single(code, &output, "activate(x[row * WORDS + word])");
+        }
         RowOp::Gated(_) => {
             let value = "activate(x[row * 2u * WORDS + word], x[row * 2u * WORDS + WORDS + word])";
             single(code, &output, value);
@@ -94,7 +98,8 @@ fn head(code: &mut Code, r: &RowKernel, output: &Output) {
 }
 
 fn activate(code: &mut Code, activation: Activation) {
-    code.line("fn activate(x: vec4<f32>, up: vec4<f32>) -> vec4<f32> {");
+    let up = if activation.is_gated() { ", up: vec4<f32>" } else { "" };
+    code.line(format!("fn activate(x: vec4<f32>{up}) -> vec4<f32> {{"));
     match activation {
         // Bounds keep exp and tanh within the range that every driver computes.
         Activation::Silu => code.line("return x / (1.0 + exp(min(-x, vec4<f32>(80.0)))) * up;"),
@@ -110,6 +115,7 @@ fn activate(code: &mut Code, activation: Activation) {
             limit = f32::from_bits(limit_bits),
             alpha = f32::from_bits(alpha_bits),
         )),
+        Activation::SquaredRelu => code.line("return select(x * x, vec4<f32>(), x < vec4<f32>());"),
     }
     code.line("}");
 }

@@ -6,10 +6,10 @@ use std::collections::HashSet;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use ruvllm_gpu::{
     Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, ColumnSplits, CooperativeKernel,
-    CooperativeTile, CutGatesKernel, ExpandKernel, ExpertAffineKernel, ExpertScaleKernel, ExpertStack,
-    ExpertSumKernel, Format, GatherKernel, GemmKernel, HeadNormKernel, HeadValues, Kernel, KvFormat,
-    LargestKernel, LatentKeysKernel, LatentQueriesKernel, LowRankKernel, LowRankRoom, LowRankStep, MAX_BATCH,
-    MAX_PRODUCT_ROWS, MergeKernel, PartNormKernel, Product, RopeKernel, RopeKvKernel, RopeLayout,
+    CooperativeTile, CutGatesKernel, CutHeadsKernel, ExpandKernel, ExpertAffineKernel, ExpertScaleKernel,
+    ExpertStack, ExpertSumKernel, Format, GatherKernel, GemmKernel, HeadNormKernel, HeadValues, Kernel,
+    KvFormat, LargestKernel, LatentKeysKernel, LatentQueriesKernel, LowRankKernel, LowRankRoom, LowRankStep,
+    MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, PartNormKernel, Product, RopeKernel, RopeKvKernel, RopeLayout,
     RouterKernel, RouterLogitsKernel, RouterScoring, RowKernel, RowOp, RowPart, SortKernel, StreamKernel,
     StreamRows, SumSplitsKernel, SumStart, Target, Tile, TiledAttentionKernel,
 };
@@ -181,7 +181,7 @@ fn row_kernels() -> Vec<Kernel> {
     let mut kernels = Vec::new();
     let eps = 1e-5_f32.to_bits();
     let clamped = Activation::ClampedSilu { alpha_bits: 1.702_f32.to_bits(), limit_bits: 7.0_f32.to_bits() };
-    let gated = [Activation::Silu, Activation::GeluTanh, clamped].map(RowOp::Gated);
+    let gated = [Activation::Silu, Activation::GeluTanh, clamped, Activation::SquaredRelu].map(RowOp::Gated);
     let scaled = RowOp::AddScaledRmsNorm { eps_bits: eps, scale_bits: 0.22_f32.to_bits() };
     let norms = [
         RowOp::RmsNorm(eps),
@@ -212,6 +212,7 @@ fn row_kernels() -> Vec<Kernel> {
         Kernel::Add(AddKernel { values: 4096, period: 1024, scaled: false }),
         Kernel::Add(AddKernel { values: 4096, period: 4096, scaled: true }),
         Kernel::CopyRow(4096),
+        Kernel::CutHeads(CutHeadsKernel { heads: 32, head_dim: 100 }),
         Kernel::HeadNorm(HeadNormKernel {
             heads: 8,
             kv_heads: 2,
@@ -307,6 +308,14 @@ fn attention_kernels() -> Vec<Kernel> {
     for (heads, kv_heads, head_dim) in [(32, 8, 128), (16, 16, 128), (8, 4, 256), (12, 1, 96), (14, 2, 64)] {
         let rope = RopeKernel { heads, head_dim, rotary_dim: head_dim, layout: RopeLayout::Halves };
         let outputs = [AttentionOutput::Partial, AttentionOutput::F32, AttentionOutput::Quantized];
+        // Filled up.
+        for (head_dim, layout) in
+            [(head_dim - 2, RopeLayout::Halves), (head_dim - 6, RopeLayout::Interleaved)]
+        {
+            let rope = RopeKernel { head_dim, rotary_dim: head_dim / 4 * 2, layout, ..rope };
+            let format = KvFormat::F16;
+            kernels.push(Kernel::RopeKv(RopeKvKernel { rope, kv_heads, format, scaled: head_dim % 4 == 0 }));
+        }
         for format in KvFormat::ALL {
             for scaled in [false, true] {
                 kernels.push(Kernel::RopeKv(RopeKvKernel { rope, kv_heads, format, scaled }));

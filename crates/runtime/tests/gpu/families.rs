@@ -125,7 +125,7 @@ fn decoded_tokens_have_the_logits_of_prompts() {
 }
 
 /// Forms of published configurations that the kernels have.
-const FORMS: [&str; 46] = [
+const FORMS: [&str; 49] = [
     "deepseek2",
     "deepseek3",
     "exaone4",
@@ -145,6 +145,7 @@ const FORMS: [&str; 46] = [
     "glm4moe_plain",
     "gpt_oss",
     "granite",
+    "granitehybrid",
     "granitehybrid_attention",
     "granitehybrid_moe",
     "granitemoe",
@@ -158,6 +159,8 @@ const FORMS: [&str; 46] = [
     "mistral3",
     "mistral4",
     "mixtral",
+    "nemotron_h",
+    "nemotron_h_moe",
     "olmo2",
     "olmo3",
     "olmoe",
@@ -183,13 +186,7 @@ const ROUNDED: &str = "gpt_oss_mxfp4";
 const AMPLIFIED: [(&str, f64); 1] = [("qwen3next", 6.0)];
 
 /// Forms that are refused, with the feature that the refusal names.
-const REFUSED: [(&str, &str); 5] = [
-    ("gemma3n", "residual streams"),
-    ("gemma3n_widths", "residual streams"),
-    ("granitehybrid", "heads have 10 values"),
-    ("nemotron_h", ""),
-    ("nemotron_h_moe", ""),
-];
+const REFUSED: [(&str, &str); 2] = [("gemma3n", "residual streams"), ("gemma3n_widths", "residual streams")];
 
 pub(crate) fn form(name: &str) -> PathBuf {
     model_data("forms").join(name)
@@ -277,7 +274,16 @@ fn decoded_tokens_of_forms_have_the_logits_of_prompts() {
         "qwen2moe",
         "qwen3moe",
     ];
-    let with_states = ["falcon_h1", "granitehybrid_moe", "lfm2", "qwen35", "qwen3next"];
+    let with_states = [
+        "falcon_h1",
+        "granitehybrid",
+        "granitehybrid_moe",
+        "lfm2",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "qwen35",
+        "qwen3next",
+    ];
     let differing = ["gemma4_moe", "gemma4_shared"];
     for name in mixtures.into_iter().chain(with_states).chain(differing) {
         let Some(backend) = gpu_with(form(name), &options) else { return };

@@ -59,16 +59,20 @@ fn layers_in_memory_of_the_host_give_the_same_bits() {
 
 #[test]
 fn experts_in_memory_of_the_host_give_the_same_bits() {
-    let path = model_data("forms").join("qwen3moe");
     let folder = tempfile::tempdir().expect("a folder");
     let options = crate::families::form_options(folder.path());
-    let Some(whole) = gpu_with(path.clone(), &options) else { return };
     let prompt = |len: usize| (0..len).map(|i| (i * 37 % 70) as TokenId).collect::<Vec<_>>();
-    let expected = (prompt_logits(&whole, &prompt(40), 32), greedy_on_device(&whole, &prompt(4), 8));
-    let Some(backend) = gpu_with(path, &GpuOptions { layers: Some(0), ..options }) else { return };
-    assert_eq!(backend.host_layers(), whole.config().n_layers);
-    let found = (prompt_logits(&backend, &prompt(40), 32), greedy_on_device(&backend, &prompt(4), 8));
-    assert!(found == expected);
+    // With a gate and without, beside networks and in layers of one part.
+    for name in ["qwen3moe", "nemotron_h", "nemotron_h_moe"] {
+        let path = model_data("forms").join(name);
+        let Some(whole) = gpu_with(path.clone(), &options) else { return };
+        let expected = (prompt_logits(&whole, &prompt(40), 32), greedy_on_device(&whole, &prompt(4), 8));
+        let host = GpuOptions { layers: Some(0), ..options.clone() };
+        let Some(backend) = gpu_with(path, &host) else { return };
+        assert_eq!(backend.host_layers(), whole.config().n_layers);
+        let found = (prompt_logits(&backend, &prompt(40), 32), greedy_on_device(&backend, &prompt(4), 8));
+        assert!(found == expected, "{name}");
+    }
 }
 
 /// Greedy tokens behind a prompt, or the reason that there are none.

@@ -14,8 +14,9 @@ use crate::batches::tokenizer_of;
 use crate::families::form;
 use crate::support::{chain, gpu_with, greedy_on_host, options, prompt_logits};
 
-/// A delta net with experts and gated attention, short convolutions, Mamba-2 beside attention.
-const WITH_STATES: [&str; 3] = ["qwen3next", "lfm2", "falcon_h1"];
+/// A delta net with experts and gated attention, short convolutions, Mamba-2 beside attention, and
+/// in layers of one part with networks and with experts.
+const WITH_STATES: [&str; 5] = ["qwen3next", "lfm2", "falcon_h1", "nemotron_h", "nemotron_h_moe"];
 
 /// A form with states for so many sequences.
 fn backend(name: &str, sequences: usize, folder: &Path) -> Option<GpuBackend> {

@@ -20,7 +20,7 @@ pub(super) struct ExpertPart {
 /// Projections of one input by experts: `[outputs]` values per pair of a row and an expert.
 #[derive(Debug)]
 pub(super) struct ExpertProjection {
-    /// Gate and up of one format are stored as one matrix per expert.
+    /// Gate and up of one format are stored as one matrix per expert; there may be no gate.
     pub(super) parts: Vec<ExpertPart>,
     pub(super) outputs: u32,
     /// `[experts, outputs]`.
@@ -55,27 +55,12 @@ impl DeviceExperts {
         weights: &'m ExpertWeights,
         has_shared: bool,
     ) -> Result<Self, Refusal> {
-        let missing = || Refusal::Unsupported("its experts have no gate".to_owned());
-        let gate = weights.gate.as_ref().ok_or_else(missing)?;
         let [gate_name, up_name, down_name] =
             ["ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"].map(name);
-        let (up, down) = (&weights.up, &weights.down);
-        let both: Vec<_> = gate.weights.iter().zip(&up.weights).flat_map(|(gate, up)| [gate, up]).collect();
-        let is_one_format = stored_format(&gate.weights[0]) == stored_format(&up.weights[0]);
-        let parts = if is_one_format && uploader.fits(&both) {
-            vec![part(uploader, spec, &format!("{gate_name}, {up_name}"), both, 0)?]
-        } else {
-            let width = spec.ffn_dim as u32;
-            vec![
-                part(uploader, spec, &gate_name, gate.weights.iter().collect(), 0)?,
-                part(uploader, spec, &up_name, up.weights.iter().collect(), width)?,
-            ]
-        };
-        let gate_up = ExpertProjection {
-            parts,
-            outputs: 2 * spec.ffn_dim as u32,
-            bias: biases(uploader, spec, &[gate, up])?,
-        };
+        let gates = weights.gate.iter().map(|gate| (gate_name.as_str(), gate));
+        let inputs: Vec<_> = gates.chain([(up_name.as_str(), &weights.up)]).collect();
+        let gate_up = inputs_of(uploader, spec, &inputs)?;
+        let down = &weights.down;
         let down_part = part(uploader, spec, &down_name, down.weights.iter().collect(), 0)?;
         let down = ExpertProjection {
             outputs: down_part.matrix.rows(),
@@ -109,6 +94,34 @@ impl ExpertProjection {
     pub(super) fn formats(&self) -> impl Iterator<Item = Format> {
         self.parts.iter().map(|part| part.matrix.matrix().format())
     }
+}
+
+/// Projections that the activation is computed from.
+fn inputs_of<'m>(
+    uploader: &mut Uploader<'_, 'm>,
+    spec: &Experts,
+    inputs: &[(&str, &'m ExpertLinears)],
+) -> Result<ExpertProjection, Refusal> {
+    let of_expert = |expert: usize| inputs.iter().map(move |(_, linears)| &linears.weights[expert]);
+    let all: Vec<_> = (0..spec.count).flat_map(of_expert).collect();
+    let mut formats = of_expert(0).map(stored_format);
+    let first = formats.next();
+    let width = spec.ffn_dim as u32;
+    let parts = if formats.all(|format| Some(format) == first) && uploader.fits(&all) {
+        let names: Vec<&str> = inputs.iter().map(|(name, _)| *name).collect();
+        vec![part(uploader, spec, &names.join(", "), all, 0)?]
+    } else {
+        let own = |(index, (name, linears)): (u32, &(&str, &'m ExpertLinears))| {
+            part(uploader, spec, name, linears.weights.iter().collect(), index * width)
+        };
+        (0..).zip(inputs).map(own).collect::<Result<_, _>>()?
+    };
+    let linears: Vec<&ExpertLinears> = inputs.iter().map(|(_, linears)| *linears).collect();
+    Ok(ExpertProjection {
+        parts,
+        outputs: inputs.len() as u32 * width,
+        bias: biases(uploader, spec, &linears)?,
+    })
 }
 
 fn router_key(spec: &Experts, biased: bool, has_gate: bool) -> Result<RouterKernel, Refusal> {

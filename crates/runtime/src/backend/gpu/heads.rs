@@ -2,7 +2,7 @@
 //! the layer behind which only rows with logits matter.
 
 use ruvllm_gpu::{Buffer, Gpu, Result};
-use ruvllm_models::{Heads, ModelConfig};
+use ruvllm_models::{Heads, LayerParts, ModelConfig};
 
 use super::inputs::{Input, zeroed};
 
@@ -11,7 +11,7 @@ use super::inputs::{Input, zeroed};
 pub(super) struct HeadRows {
     /// Queries, keys and values, `[n, heads + 2 kv_heads, head_dim]`.
     pub(super) qkv: Buffer,
-    /// Queries behind RoPE, `[n, heads, head_dim]`.
+    /// Queries behind RoPE, `[n, heads, head_dim]`, filled up where attention takes other sizes.
     pub(super) queries: Buffer,
     /// Outputs of attention.
     pub(super) attended: Input,
@@ -48,5 +48,8 @@ pub(super) fn reads_others(config: &ModelConfig, layer: usize) -> bool {
 
 /// The last layer that writes keys and values or changes a state.
 pub(super) fn last_writer(config: &ModelConfig) -> usize {
-    (0..config.n_layers).rev().find(|&layer| !reads_others(config, layer)).unwrap_or(0)
+    let writes = |&layer: &usize| {
+        config.decoder.layers.parts_of(layer) != LayerParts::Network && !reads_others(config, layer)
+    };
+    (0..config.n_layers).rev().find(writes).unwrap_or(0)
 }

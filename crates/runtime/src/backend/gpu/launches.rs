@@ -6,6 +6,7 @@ use ruvllm_adapters::Site;
 use ruvllm_gpu::{
     Activation, Activations, AttentionKernel, Buffer, Dispatch, Format, Gpu, HeadNormKernel, LowRank,
     LowRankRows, MAX_BATCH, PositionTables, Queries, Result, RopeKernel, RopeKvKernel, RowOutput, Sequences,
+    stored_head_dim,
 };
 use ruvllm_models::ModelConfig;
 
@@ -50,7 +51,8 @@ pub(super) struct Pass {
     pub(super) last: Arc<Rows>,
     /// Logits of these rows, `[rows, vocab_size]`.
     pub(super) values: Buffer,
-    /// Launches up to the keys and values of the last layer that has some of its own.
+    /// Launches up to the keys and values, or the states, of the last layer that has some of its
+    /// own.
     pub(super) keys: Vec<Dispatch>,
     /// Remaining launches, for the rows of `last` only.
     pub(super) logits: Vec<Dispatch>,
@@ -86,7 +88,8 @@ pub(super) struct Operands {
 /// Attention kernel of a layer; `one_sequence`: of queries that share a block table.
 pub(super) fn attention(config: &ModelConfig, layer: usize, one_sequence: bool) -> AttentionKernel {
     let (heads, decoder) = (config.heads(layer), &config.decoder);
-    let key = AttentionKernel::new(heads.n_heads as u32, heads.n_kv_heads as u32, heads.head_dim as u32)
+    let head_dim = stored_head_dim(heads.head_dim as u32);
+    let key = AttentionKernel::new(heads.n_heads as u32, heads.n_kv_heads as u32, head_dim)
         .scale(decoder.attention_scale);
     let values_from = decoder.latent.map(|latent| latent.rotary_dim as u32);
     let mut key = AttentionKernel { one_sequence, values_from, ..key };
@@ -149,8 +152,12 @@ pub(super) struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Norm, keys and values of all rows, and their way through states.
+    /// Norm, keys and values of all rows, and their way through states; nothing in a layer without
+    /// a mixer.
     fn keys(&mut self, index: usize, layer: &DeviceLayer) -> Result<()> {
+        if !layer.has_mixer() {
+            return Ok(());
+        }
         let attention = layer.attention.iter().flat_map(|attention| attention.qkv.formats());
         let state = layer.state.iter().flat_map(DeviceState::formats);
         self.norm(layer.attention_norm.as_ref(), attention.chain(state))?;
@@ -230,9 +237,12 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Attention, what has a state, or both, with their output projections.
+    /// Attention, what has a state, or both, with their output projections, if the layer has any.
     fn attend(&mut self, index: usize) -> Result<()> {
         let layer = &self.parts.weights.layers[index];
+        if !layer.has_mixer() {
+            return Ok(());
+        }
         let rows = Arc::clone(&self.rows);
         if let Some(attention) = &layer.attention {
             self.attention_output(index, attention)?;
@@ -277,6 +287,11 @@ impl Builder<'_> {
                     gpu.attention(key, queries, kv, &sequences, scratch, out)
                 }
             };
+            if let Some(filled) = &rows.filled {
+                let mut launches = attend(&filled.attended.clone().into())?;
+                launches.push(filled.cut(gpu, own.attended.values())?);
+                return Ok(launches);
+            }
             let Some(gates) = &rows.gates else { return attend(out) };
             let mut launches = attend(&gates.attended.clone().into())?;
             launches.push(gates.apply(gpu, config, own.attended.values())?);
@@ -293,8 +308,11 @@ impl Builder<'_> {
         self.adapt((index, Site::AttentionOutput), output, (attended, direct), &rows.delta)
     }
 
-    /// The feed-forward network, the experts or both.
+    /// The feed-forward network, the experts or both, if the layer has any.
     fn feed_forward(&mut self, index: usize, layer: &DeviceLayer) -> Result<()> {
+        if !layer.has_network() {
+            return Ok(());
+        }
         let network = layer.network.iter().flat_map(|network| network.gate_up.formats());
         // Routers read f32, as matrices in F16.
         let behind = || layer.experts.iter().filter(|experts| experts.beside.is_none());
@@ -313,10 +331,10 @@ impl Builder<'_> {
         self.behind(layer.ffn_post_norm.as_ref())
     }
 
-    /// A gated feed-forward network.
+    /// A feed-forward network.
     fn network(&mut self, index: usize, network: &Network) -> Result<()> {
         let Parts { gpu, activation, .. } = self.parts;
-        let (rows, cols) = (Arc::clone(&self.rows), network.gate_up.outputs / 2);
+        let (rows, cols) = (Arc::clone(&self.rows), network.gate_up.outputs / activation.inputs());
         let own = rows.network(cols);
         self.project(&network.gate_up, |format| rows.normed.of(format), &own.gate_up)?;
         self.adapt((index, Site::FeedForwardInput), &network.gate_up, (&rows.normed, true), &own.gate_up)?;

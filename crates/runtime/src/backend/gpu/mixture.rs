@@ -46,7 +46,7 @@ impl Builder<'_> {
             &own.gate_up,
             experts.weighs_inputs,
         )?;
-        let width = experts.gate_up.outputs / 2;
+        let width = experts.gate_up.outputs / experts.activation.inputs();
         self.launches.extend(own.gated.fill(gpu, experts.down.formats(), true, |out| {
             Ok(vec![gpu.gated(experts.activation, &own.gate_up, choices.pairs(), width, out)?])
         })?);

@@ -18,6 +18,7 @@ mod blocks;
 mod draft;
 mod executor;
 mod experts;
+mod filled;
 mod free_blocks;
 mod gates;
 mod gating;

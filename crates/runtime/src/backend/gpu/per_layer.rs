@@ -48,7 +48,8 @@ pub(super) struct PerLayerRows {
 }
 
 impl DevicePerLayer {
-    /// Allocates the weights. The embedding, of which a pass reads a row per token, lies in `memory`.
+    /// Allocates the weights. The embedding, of which a pass reads a row per token, lies in
+    /// `memory`.
     pub(super) fn allocate<'m>(
         uploader: &mut Uploader<'_, 'm>,
         weights: &'m PerLayerWeights,

@@ -1,6 +1,6 @@
 //! Keys and values of all sequences, and RoPE tables.
 
-use ruvllm_gpu::{Buffer, Gpu, KV_BLOCK_TOKENS, KvBlocks, KvFormat, Memory, Result};
+use ruvllm_gpu::{Buffer, Gpu, KV_BLOCK_TOKENS, KvBlocks, KvFormat, Memory, Result, stored_head_dim};
 use ruvllm_kernels::rope::{RopeFrequencies, RopeTable};
 use ruvllm_kv_cache::{KvPolicy, KvRopes};
 use ruvllm_models::ModelConfig;
@@ -48,7 +48,7 @@ impl KvPool {
         let layers = |memory, blocks| {
             let new = |layer| {
                 let heads = config.heads(layer);
-                let (kv_heads, head_dim) = (heads.n_kv_heads as u32, heads.head_dim as u32);
+                let (kv_heads, head_dim) = (heads.n_kv_heads as u32, stored_head_dim(heads.head_dim as u32));
                 match config.decoder.latent {
                     Some(_) => KvBlocks::without_values(gpu, memory, format, blocks, kv_heads, head_dim),
                     None => KvBlocks::new_in(gpu, memory, format, blocks, kv_heads, head_dim),
@@ -135,8 +135,9 @@ fn writes(config: &ModelConfig, layer: usize) -> bool {
 /// Bytes of a block in all layers.
 fn block_bytes(config: &ModelConfig, format: KvFormat) -> u64 {
     let heads = (0..config.n_layers).filter(|&layer| writes(config, layer)).map(|layer| config.heads(layer));
-    let planes: u64 =
-        heads.map(|heads| heads.n_kv_heads as u64 * format.plane_bytes(heads.head_dim as u32)).sum();
+    let planes: u64 = heads
+        .map(|heads| heads.n_kv_heads as u64 * format.plane_bytes(stored_head_dim(heads.head_dim as u32)))
+        .sum();
     // Values of latent attention are a part of its keys.
     (planes * if config.decoder.latent.is_some() { 1 } else { 2 }).max(1)
 }

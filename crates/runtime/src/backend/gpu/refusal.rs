@@ -79,6 +79,7 @@ pub(super) fn activation(activation: Activation) -> Result<ruvllm_gpu::Activatio
             alpha_bits: alpha.to_bits(),
             limit_bits: limit.to_bits(),
         }),
+        Activation::SquaredRelu => Ok(ruvllm_gpu::Activation::SquaredRelu),
         other => Err(Refusal::Unsupported(format!("no GPU kernel has the activation {other:?}"))),
     }
 }
@@ -89,8 +90,10 @@ pub(super) fn kv_format(policy: KvPolicy, config: &ModelConfig) -> Result<KvForm
         return Err(Refusal::Unsupported(format!("a GPU keeps keys and values as f16 or q8, not {policy}")));
     };
     let unit = format.head_dim_multiple();
+    // Heads in f16 are filled up.
     let mut dims = kinds(config).map(|layer| config.heads(layer).head_dim);
-    if let Some(head_dim) = dims.find(|head_dim| !head_dim.is_multiple_of(unit as usize)) {
+    let odd = dims.find(|head_dim| !head_dim.is_multiple_of(unit as usize));
+    if let Some(head_dim) = odd.filter(|_| format != KvFormat::F16) {
         let name = format.name();
         return Err(Refusal::Unsupported(format!(
             "its heads have {head_dim} values and keys and values as {name} take multiples of {unit}; use f16"
@@ -130,6 +133,11 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
     rest.layer_norms = false;
     rest.row_norms = false;
     rest.unit_head_norms = false;
+    rest.layers.parts.clear();
+    rest.layers.ffn_dims.clear();
+    if !rest.activation.is_gated() {
+        rest.activation = Activation::SwiGlu;
+    }
     rest.sinks = false;
     let layers = &mut rest.layers;
     (layers.local_heads, layers.optional_values, layers.value_norms) = (None, false, false);
@@ -142,13 +150,9 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
     if let Some(feature) = rest.unusual_feature() {
         return unsupported(&feature);
     }
-    let mut dims = kinds(config).map(|layer| config.heads(layer).head_dim);
-    if let Some(latent) = &decoder.latent {
-        check_latent(config, latent)?;
-    } else if let Some(head_dim) = dims.find(|dim| *dim > MAX_HEAD_DIM || !dim.is_multiple_of(8)) {
-        return Err(Refusal::Unsupported(format!(
-            "its heads have {head_dim} values and the GPU kernels take multiples of 8 up to {MAX_HEAD_DIM}"
-        )));
+    match &decoder.latent {
+        Some(latent) => check_latent(config, latent)?,
+        None => check_heads(config)?,
     }
     let experts = |width: fn(&Experts) -> usize| config.decoder.experts.as_ref().map_or(0, width);
     let networks = decoder.layers.ffn_dims.iter().map(|&width| ("feed-forward network", width));
@@ -188,6 +192,27 @@ fn unsupported_layers(config: &ModelConfig) -> Option<&'static str> {
     features.into_iter().find_map(|(is_there, name)| is_there.then_some(name))
 }
 
+/// Checks the size of heads. Attention fills up those that are no multiple of 8 (ADR-0152), norms
+/// take multiples of 4, and gates only heads as they are.
+fn check_heads(config: &ModelConfig) -> Result<(), Refusal> {
+    let decoder = &config.decoder;
+    let has_norms = decoder.head_norms || decoder.row_norms || decoder.unit_head_norms;
+    let (unit, with) = match (decoder.layers.local_heads.is_some(), decoder.gated_attention, has_norms) {
+        (true, ..) => (8, " in some layers"),
+        (_, true, _) => (8, " and gates"),
+        (_, _, true) => (4, " and norms"),
+        _ => (2, ""),
+    };
+    let mut dims = kinds(config).map(|layer| config.heads(layer).head_dim);
+    let Some(head_dim) = dims.find(|dim| *dim > MAX_HEAD_DIM || !dim.is_multiple_of(unit)) else {
+        return Ok(());
+    };
+    Err(Refusal::Unsupported(format!(
+        "its heads have {head_dim} values{with}, and the GPU kernels take multiples of {unit} up to \
+         {MAX_HEAD_DIM}"
+    )))
+}
+
 /// Checks the sizes of latent attention.
 fn check_latent(config: &ModelConfig, latent: &LatentAttention) -> Result<(), Refusal> {
     let (head_dim, rotary) = (config.head_dim, latent.rotary_dim);
@@ -211,9 +236,6 @@ fn check_latent(config: &ModelConfig, latent: &LatentAttention) -> Result<(), Re
 /// Form of a mixture that no kernel supports.
 fn unsupported_experts(experts: &Experts) -> Option<String> {
     let Experts { count, used, .. } = *experts;
-    if !experts.activation.is_gated() {
-        return Some("experts without a gate".to_owned());
-    }
     (count > MAX_EXPERTS as usize || used > MAX_USED_EXPERTS as usize)
         .then(|| format!("{used} of {count} experts, more than {MAX_USED_EXPERTS} of {MAX_EXPERTS}"))
 }
@@ -263,6 +285,32 @@ mod tests {
         assert!(message.contains(part) && message.contains("CPU only"), "{message}");
     }
 
+    /// Heads that are filled up, up to the sizes that norms and gates of heads take.
+    #[test]
+    fn sizes_of_heads_are_multiples_of_what_their_kernels_take() {
+        let folder = HfFolder::open(model_data("forms/granitehybrid")).expect("a folder");
+        let config = ModelConfig::from_checkpoint(&folder).expect("a configuration");
+        assert_eq!(config.head_dim, 10);
+        let with = |head_dim: usize, norms: bool, gates: bool| {
+            let mut config = config.clone();
+            config.head_dim = head_dim;
+            (config.decoder.head_norms, config.decoder.gated_attention) = (norms, gates);
+            check(&config).err().map(|refusal| refusal.to_string())
+        };
+        for (head_dim, norms, gates) in [(10, false, false), (100, true, false), (80, true, true)] {
+            assert_eq!(with(head_dim, norms, gates), None);
+        }
+        let refused = [
+            (514, false, false, "514 values, and the GPU kernels take multiples of 2 up to 512"),
+            (10, true, false, "10 values and norms, and the GPU kernels take multiples of 4"),
+            (100, false, true, "100 values and gates, and the GPU kernels take multiples of 8"),
+        ];
+        for (head_dim, norms, gates, part) in refused {
+            let message = with(head_dim, norms, gates).expect("a refusal");
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
     fn experts(config: &mut ModelConfig) -> &mut Experts {
         config.decoder.experts.as_mut().expect("a mixture")
     }
@@ -273,7 +321,6 @@ mod tests {
         assert_refused("33 of 64 experts", |config| {
             (experts(config).count, experts(config).used) = (64, 33);
         });
-        assert_refused("without a gate", |config| experts(config).activation = Activation::SquaredRelu);
         assert_refused("a factor of what layers add", |config| {
             (config.decoder.residual_scale, config.decoder.input_norms) = (0.5, false);
         });

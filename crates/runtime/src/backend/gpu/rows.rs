@@ -1,10 +1,11 @@
 //! Activation buffers on the device, shared by all layers and all passes with the same number of
 //! rows.
 
-use ruvllm_gpu::{Buffer, Choices, Dispatch, Gpu, KvRows, Result, SortedPairs};
-use ruvllm_models::{Experts, LatentAttention, ModelConfig};
+use ruvllm_gpu::{Buffer, Choices, Dispatch, Gpu, KvRows, Result, SortedPairs, stored_head_dim};
+use ruvllm_models::{Activation, Experts, LatentAttention, ModelConfig};
 
 use super::beside::BesideRows;
+use super::filled::FilledRows;
 use super::gates::GateRows;
 use super::heads::{HeadRows, kinds, last_writer};
 use super::inputs::{Input, zeroed};
@@ -20,7 +21,7 @@ pub(super) const PAD: usize = 8;
 /// Activations within a feed-forward network of one width.
 #[derive(Debug)]
 pub(super) struct NetworkRows {
-    /// `[n, 2, width]`.
+    /// `[n, 2, width]`, without a gate `[n, width]`.
     pub(super) gate_up: Buffer,
     /// `[n, width]`.
     pub(super) gated: Input,
@@ -35,7 +36,7 @@ pub(super) struct ExpertRows {
     pub(super) choices: Choices,
     /// Pairs of a row and an expert by expert.
     pub(super) sorted: SortedPairs,
-    /// `[pairs, 2, ffn_dim]`.
+    /// `[pairs, 2, ffn_dim]`, without a gate `[pairs, ffn_dim]`.
     pub(super) gate_up: Buffer,
     /// `[pairs, ffn_dim]`.
     pub(super) gated: Input,
@@ -62,9 +63,9 @@ pub(super) struct LatentRows {
 }
 
 impl NetworkRows {
-    fn new(gpu: &Gpu, n: u32, width: usize) -> Result<Self> {
-        let (gate_up, gated) = (zeroed(gpu, n, 2 * width)?, Input::new(gpu, n, width)?);
-        Ok(Self { gate_up, gated, width: width as u32 })
+    fn new(gpu: &Gpu, activation: Activation, n: u32, width: usize) -> Result<Self> {
+        let gate_up = zeroed(gpu, n, inputs(activation) * width)?;
+        Ok(Self { gate_up, gated: Input::new(gpu, n, width)?, width: width as u32 })
     }
 }
 
@@ -77,7 +78,7 @@ impl ExpertRows {
             logits: zeroed(gpu, n, outputs)?,
             sorted: SortedPairs::new(gpu, &choices, spec.count as u32)?,
             choices,
-            gate_up: zeroed(gpu, pairs, 2 * spec.ffn_dim)?,
+            gate_up: zeroed(gpu, pairs, inputs(spec.activation) * spec.ffn_dim)?,
             gated: Input::new(gpu, pairs, spec.ffn_dim)?,
             down: zeroed(gpu, pairs, model_dim)?,
             beside: spec.is_beside.then(|| BesideRows::new(gpu, model_dim, n)).transpose()?,
@@ -109,6 +110,24 @@ impl LatentRows {
     }
 }
 
+/// Projections that an activation is computed from.
+fn inputs(activation: Activation) -> usize {
+    1 + usize::from(activation.is_gated())
+}
+
+/// Widths of the feed-forward networks of every token.
+fn network_widths(config: &ModelConfig) -> Vec<usize> {
+    let mut widths = match &config.decoder.experts {
+        Some(spec) => vec![spec.dense_dim, spec.shared_dim],
+        None if config.decoder.layers.ffn_dims.is_empty() => vec![config.ffn_dim],
+        None => config.decoder.layers.ffn_dims.clone(),
+    };
+    widths.retain(|&width| width > 0);
+    widths.sort_unstable();
+    widths.dedup();
+    widths
+}
+
 /// Width of the first projection: queries or their latent, then the latent of keys and values and
 /// the rotated key.
 fn input_width(config: &ModelConfig, latent: &LatentAttention) -> usize {
@@ -134,6 +153,8 @@ pub(super) struct Rows {
     pub(super) usual: HeadRows,
     /// Of layers with other heads, in models that have some.
     local: Option<HeadRows>,
+    /// In models whose heads are filled up.
+    pub(super) filled: Option<FilledRows>,
     /// Positions, and the slots of padding rows for each: of layers without keys and values of
     /// their own, in models that have some.
     pub(super) unwritten: Option<KvRows>,
@@ -160,18 +181,11 @@ impl Rows {
         let attended = latent.map_or(query, |latent| config.n_heads * latent.value_dim);
         let post = if config.decoder.post_norms { dim } else { 0 };
         let (experts, recurrent) = (config.decoder.experts.as_ref(), config.decoder.recurrent.as_ref());
-        let mut widths = match experts {
-            Some(spec) => vec![spec.dense_dim, spec.shared_dim],
-            None if config.decoder.layers.ffn_dims.is_empty() => vec![config.ffn_dim],
-            None => config.decoder.layers.ffn_dims.clone(),
-        };
-        widths.retain(|&width| width > 0);
-        widths.sort_unstable();
-        widths.dedup();
         let kv = KvRows { positions: indices()?, slots: indices()? };
         let unwritten = || Ok(KvRows { positions: kv.positions.clone(), slots: indices()? });
         let local = config.decoder.layers.local_heads.is_some();
         let local = kinds(config).last().filter(|_| local).map(|layer| config.heads(layer));
+        let queries = config.n_heads * stored_head_dim(config.head_dim as u32) as usize;
         Ok(Self {
             n,
             tokens: indices()?,
@@ -182,11 +196,12 @@ impl Rows {
             delta: zeroed(gpu, n, dim)?,
             post: zeroed(gpu, n, post)?,
             normed: Input::new(gpu, n, dim)?,
-            usual: HeadRows::of_widths(gpu, [qkv, query, attended], n)?,
+            usual: HeadRows::of_widths(gpu, [qkv, queries, attended], n)?,
             local: local.map(|heads| HeadRows::new(gpu, heads, n)).transpose()?,
-            networks: widths
+            filled: FilledRows::new(gpu, config, n)?,
+            networks: network_widths(config)
                 .into_iter()
-                .map(|width| NetworkRows::new(gpu, n, width))
+                .map(|width| NetworkRows::new(gpu, config.decoder.activation, n, width))
                 .collect::<Result<_>>()?,
             experts: experts.map(|spec| ExpertRows::new(gpu, spec, dim, n)).transpose()?,
             gates: config.decoder.gated_attention.then(|| GateRows::new(gpu, config, n)).transpose()?,
@@ -221,5 +236,30 @@ impl Rows {
     /// Activations within latent attention.
     pub(super) fn latent(&self) -> &LatentRows {
         self.latent.as_ref().expect("the model has latent attention")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruvllm_models::HfFolder;
+    use ruvllm_testkit::model_data;
+
+    use super::*;
+
+    #[test]
+    fn networks_of_one_width_share_activations() {
+        let widths = |name: &str, listed: &[usize]| {
+            let folder = HfFolder::open(model_data("forms").join(name)).expect("a folder");
+            let mut config = ModelConfig::from_checkpoint(&folder).expect("a configuration");
+            if !listed.is_empty() {
+                config.decoder.layers.ffn_dims = listed.to_vec();
+            }
+            network_widths(&config)
+        };
+        assert_eq!(widths("granite", &[]).len(), 1);
+        assert_eq!(widths("nemotron_h", &[]), [48]);
+        assert_eq!(widths("nemotron_h", &[0, 48, 0, 96, 0, 48]), [48, 96]);
+        assert_eq!(widths("nemotron_h_moe", &[]), [40], "the shared expert");
+        assert!(widths("mixtral", &[]).is_empty());
     }
 }

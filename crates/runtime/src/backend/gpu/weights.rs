@@ -2,7 +2,7 @@
 
 use ruvllm_gpu::{Buffer, Gpu, HeadValues, Matrix, Memory};
 use ruvllm_models::{
-    AttentionWeights, FeedForward, LatentWeights, LayerWeights, Mixer, Model, ModelConfig,
+    AttentionWeights, FeedForward, LatentWeights, LayerParts, LayerWeights, Mixer, Model, ModelConfig,
     SharedAttentionWeights,
 };
 
@@ -32,9 +32,10 @@ pub(super) struct HeadNorms {
     pub(super) values: HeadValues,
 }
 
-/// A gated feed-forward network.
+/// A feed-forward network.
 #[derive(Debug)]
 pub(super) struct Network {
+    /// Gate and up; up alone for an activation without a gate.
     pub(super) gate_up: Projection,
     pub(super) down: Projection,
 }
@@ -54,7 +55,7 @@ pub(super) struct DeviceAttention {
     pub(super) output: Projection,
 }
 
-/// One transformer layer.
+/// One transformer layer: a mixer, a network or experts, or both.
 #[derive(Debug)]
 pub(super) struct DeviceLayer {
     /// Norm of the input of attention and of what has a state.
@@ -167,6 +168,16 @@ impl DeviceWeights {
 }
 
 impl DeviceLayer {
+    /// True if it has attention or a state.
+    pub(super) fn has_mixer(&self) -> bool {
+        self.attention.is_some() || self.state.is_some()
+    }
+
+    /// True if it has a feed-forward network or experts.
+    pub(super) fn has_network(&self) -> bool {
+        self.network.is_some() || self.experts.is_some()
+    }
+
     /// Projections of every token.
     fn projections(&self) -> impl Iterator<Item = &Projection> {
         let attention = self.attention.iter().flat_map(|attention| [&attention.qkv, &attention.output]);
@@ -201,7 +212,8 @@ impl DeviceLayer {
             }
         };
         let state = DeviceState::allocate(uploader, config, &name, &layer.mixer)?;
-        if attention.is_none() && state.is_none() {
+        let parts = config.decoder.layers.parts_of(index);
+        if attention.is_none() && state.is_none() && parts != LayerParts::Network {
             return Err(missing("attention"));
         }
         let scale = config.decoder.residual_scale;
@@ -211,7 +223,7 @@ impl DeviceLayer {
         let is_shared = layer.experts.as_ref().is_some_and(|experts| experts.beside.is_none());
         let suffix = if is_shared { "_shexp" } else { "" };
         let network = layer.feed_forward.as_ref();
-        if network.is_none() && layer.experts.is_none() {
+        if network.is_none() && layer.experts.is_none() && parts != LayerParts::Mixer {
             return Err(missing("feed-forward network"));
         }
         Ok(Self {
@@ -307,10 +319,10 @@ impl Network {
         network: &'m FeedForward,
     ) -> Result<Self, Refusal> {
         let [gate, up, down] = ["ffn_gate", "ffn_up", "ffn_down"].map(name);
-        let missing = || Refusal::Unsupported(format!("it has no {gate}"));
-        let gate_weights = network.gate.as_ref().ok_or_else(missing)?;
+        let gates = network.gate.iter().map(|weights| (gate.as_str(), weights));
+        let inputs: Vec<_> = gates.chain([(up.as_str(), &network.up)]).collect();
         Ok(Self {
-            gate_up: uploader.projection(&[(&gate, gate_weights), (&up, &network.up)])?,
+            gate_up: uploader.projection(&inputs)?,
             down: uploader.projection(&[(&down, &network.down)])?,
         })
     }
