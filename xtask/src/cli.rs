@@ -15,8 +15,8 @@ use crate::process::CommandLine;
 use crate::sanitize::Sanitizer;
 use crate::{
     Result, Workspace, adr, ci, clients, core_pack, cross_test, dependencies, deployment, dynamo, fixtures,
-    fuzz, gpu_bundle, grpc, kernel_sandbox, object_store, platforms, sanitize, second_opinion, setup, tidy,
-    web, workspace,
+    fuzz, gpu_bundle, gpu_web, grpc, kernel_sandbox, object_store, platforms, sanitize, second_opinion,
+    setup, tidy, web, workspace,
 };
 
 /// Builds, checks and measures the ruvllm workspace
@@ -116,6 +116,11 @@ enum Command {
     /// Software Vulkan is enough; skipped without a Vulkan loader. Not part of `ci`, but of `ci
     /// --full`, with a thousand random shapes and all tests of backend and program.
     Gpu,
+    /// Runs the GPU kernels in Chromium's WebGPU and compares results with software Vulkan
+    ///
+    /// Needs Node.js and Chromium (`setup --web`) and a Vulkan driver. Part of `ci --full` where
+    /// these are.
+    GpuWeb,
     /// Packs programs and a script that measure a server on a GPU of another machine
     ///
     /// Builds the program with GPU support, the load generator and the model generator for release;
@@ -279,6 +284,7 @@ pub fn run() -> Result<()> {
         }
         Command::Grpc { update } => grpc::grpc(&workspace, update),
         Command::Gpu => ci::gpu(&workspace),
+        Command::GpuWeb => gpu_web::check(&workspace),
         Command::GpuBundle { folder } => gpu_bundle::gpu_bundle(&workspace, &folder),
         Command::ObjectStore => object_store::object_store(&workspace),
         Command::KernelSandbox => kernel_sandbox::kernel_sandbox(&workspace),
@@ -397,6 +403,7 @@ mod tests {
             "embedding-speed --model a --python b",
             "plots",
             "gpu",
+            "gpu-web",
             "gpu-bundle target/bundle",
             "gen-model --help",
         ] {

@@ -72,6 +72,12 @@ pub(crate) fn builds(workspace: &Workspace) -> [CommandLine; 2] {
     [kernels, tests(workspace, "ruvllm")].map(|tests| tests.args(["--no-run"]))
 }
 
+/// Records the launches of the self-test with kernels for browsers.
+pub(crate) fn trace(workspace: &Workspace, folder: &str) -> CommandLine {
+    let run = ["run", "--locked", "--quiet", "--manifest-path", "crates/gpu/Cargo.toml"];
+    adapted(CommandLine::cargo(workspace).args(run).args(["--example", "trace", "--", folder]))
+}
+
 /// Lints the kernels, and backend and program with the feature.
 pub(crate) fn lint(workspace: &Workspace) -> Result<()> {
     let rest = ["--all-targets", "--locked", "--quiet", "--", "-D", "warnings"];

@@ -21,6 +21,7 @@ pub mod fixtures;
 mod fuzz;
 mod gpu;
 mod gpu_bundle;
+mod gpu_web;
 mod grpc;
 mod kernel_sandbox;
 pub mod metadata;

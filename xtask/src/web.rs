@@ -68,7 +68,7 @@ fn checks(workspace: &Workspace, options: &Options, browser: &str) -> CommandLin
 }
 
 /// The browser's name, if it and Node.js are installed.
-fn tools(workspace: &Workspace) -> Result<&'static str> {
+pub(crate) fn tools(workspace: &Workspace) -> Result<&'static str> {
     let runs = |program: &&str| CommandLine::new(program, workspace.root()).args(["--version"]).succeeds();
     match (runs(&NODE), BROWSERS.into_iter().find(runs)) {
         (true, Some(browser)) => Ok(browser),

@@ -64,6 +64,19 @@ pub struct AdapterInfo {
 }
 
 impl AdapterInfo {
+    /// The adapter with the features and limits alone that every WebGPU device has.
+    pub(crate) fn plain(self) -> Self {
+        Self {
+            f16: false,
+            subgroup: None,
+            cooperative: Vec::new(),
+            cache_key: None,
+            workgroup_memory: self.workgroup_memory.min(16 << 10),
+            max_threads: self.max_threads.min(256),
+            ..self
+        }
+    }
+
     fn new(index: usize, adapter: &wgpu::Adapter) -> Self {
         let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
         let has = |feature| features.contains(feature);

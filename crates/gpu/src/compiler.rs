@@ -29,6 +29,12 @@ pub(crate) struct Slot {
     pipeline: OnceLock<Result<Pipeline>>,
 }
 
+impl Slot {
+    pub(crate) fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+}
+
 /// Time spent on kernels, as the sum over all threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CompileTimes {

@@ -15,6 +15,7 @@ use crate::kernel::{Kernel, Target};
 use crate::memory::{Buffer, Ledger, Memory, Scratch};
 use crate::tiles::Tiles;
 use crate::timer::Timer;
+use crate::trace::Traced;
 
 /// Size of the staging memory of uploads, outside the budget.
 const STAGING: usize = 16 << 20;
@@ -59,6 +60,7 @@ pub struct Gpu {
     timer: Option<Timer>,
     pub(crate) tiles: Tiles,
     scratch: Mutex<[Option<Buffer>; 2]>,
+    pub(crate) trace: Mutex<Option<Vec<Traced>>>,
 }
 
 impl Gpu {
@@ -80,6 +82,25 @@ impl Gpu {
     /// As [`Gpu::open`].
     pub fn open_cached(selection: &Selection, budget: u64, cache_folder: Option<&Path>) -> Result<Self> {
         let (info, adapter) = adapter::select(&adapter::instance(), selection)?;
+        Self::open_adapter(info, &adapter, budget, cache_folder)
+    }
+
+    /// Opens an adapter as [`Gpu::open`] does, with the features and limits alone that every
+    /// WebGPU device has: kernels are those of a browser.
+    ///
+    /// # Errors
+    /// As [`Gpu::open`].
+    pub fn open_plain(selection: &Selection, budget: u64) -> Result<Self> {
+        let (info, adapter) = adapter::select(&adapter::instance(), selection)?;
+        Self::open_adapter(info.plain(), &adapter, budget, None)
+    }
+
+    fn open_adapter(
+        info: AdapterInfo,
+        adapter: &wgpu::Adapter,
+        budget: u64,
+        cache_folder: Option<&Path>,
+    ) -> Result<Self> {
         let mut wanted = wgpu::Features::SHADER_F16
             | wgpu::Features::SUBGROUP
             | wgpu::Features::TIMESTAMP_QUERY
@@ -116,6 +137,7 @@ impl Gpu {
         let (tiles, fault) = Tiles::open(cache_folder, &info, target);
         let compiler = Compiler::new(&device, target, &faults, (store, warning.or(fault)));
         let scratch = Mutex::default();
+        let trace = Mutex::default();
         Ok(Self {
             compiler,
             info,
@@ -128,6 +150,7 @@ impl Gpu {
             timer,
             tiles,
             scratch,
+            trace,
         })
     }
 
@@ -394,6 +417,9 @@ impl Gpu {
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::Driver`].
     pub fn run(&self, dispatches: &[&Dispatch]) -> Result<()> {
+        if self.is_traced() {
+            return self.run_traced(dispatches);
+        }
         self.submit(dispatches, None).map(|_| ())
     }
 
@@ -419,9 +445,7 @@ impl Gpu {
     ) -> Result<wgpu::CommandBuffer> {
         self.check()?;
         let mut encoder = self.encoder();
-        if !dispatches.is_empty() {
-            self.record(&mut encoder, dispatches, None)?;
-        }
+        self.record(&mut encoder, &works(dispatches), None)?;
         if let Some((from, to)) = copy {
             encoder.copy_buffer_to_buffer(from.raw(), 0, to.raw(), 0, Buffer::padded(to.len()));
         }
@@ -447,7 +471,7 @@ impl Gpu {
             return Err(Error::MissingFeature { adapter, feature: "timestamp queries" });
         };
         let mut encoder = self.encoder();
-        self.record(&mut encoder, dispatches, Some(timer.writes()))?;
+        self.record(&mut encoder, &works(dispatches), Some(timer.writes()))?;
         timer.resolve(&mut encoder);
         self.queue.submit([encoder.finish()]);
         Ok(timer.seconds(&self.map(&timer.readable)?))
@@ -504,13 +528,12 @@ impl Gpu {
         Ok((pipeline, launch.bindings.get_or_init(bind)))
     }
 
-    fn record(
+    pub(crate) fn record(
         &self,
         encoder: &mut wgpu::CommandEncoder,
-        dispatches: &[&Dispatch],
+        works: &[&Work],
         timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
     ) -> Result<()> {
-        let works: Vec<&Work> = dispatches.iter().flat_map(|dispatch| dispatch.works()).collect();
         self.compiler.prefer(works.iter().filter_map(|work| Some(&work.launch()?.slot)));
         let mut timestamps = timestamp_writes;
         for run in works.chunk_by(|a, b| a.launch().is_some() == b.launch().is_some()) {
@@ -534,6 +557,11 @@ impl Gpu {
     fn check(&self) -> Result<()> {
         self.faults.check()
     }
+}
+
+/// The work of dispatches in order.
+fn works<'d>(dispatches: &[&'d Dispatch]) -> Vec<&'d Work> {
+    dispatches.iter().flat_map(|dispatch| dispatch.works()).collect()
 }
 
 /// Records copies between buffers.

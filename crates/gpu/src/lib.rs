@@ -76,6 +76,7 @@ mod stream_keys;
 mod streams;
 mod tiles;
 mod timer;
+mod trace;
 mod tune;
 mod tuning;
 mod wgsl;
@@ -121,6 +122,7 @@ pub use state_keys::{
 pub use states::{Span, Spans};
 pub use stream_keys::{CutGatesKernel, MAX_STREAMS, StreamKernel, StreamRows};
 pub use streams::StreamGates;
+pub use trace::{Traced, TracedBuffer};
 pub use tune::Tuned;
 pub use tuning::ProductShape;
 pub use window::AttentionWindow;

@@ -3,7 +3,7 @@
 use super::{Steps, counted, counted_all};
 use crate::extent::Extent;
 use crate::process::CommandLine;
-use crate::{Result, Workspace, gpu};
+use crate::{Result, Workspace, gpu, gpu_web};
 
 /// Each kernel and a tiny model end to end, on any adapter; skipped without a Vulkan loader or
 /// driver.
@@ -28,7 +28,13 @@ pub(super) fn gpu_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> 
     ] {
         steps.run(name, &command.display(), || counted(&command))?;
     }
-    Ok(())
+    if let Some(missing) = gpu_web::missing(workspace) {
+        steps.skip("gpu in a browser", missing);
+        return Ok(());
+    }
+    steps.run("gpu in a browser", "cargo xtask gpu-web", || {
+        gpu_web::check(workspace).map(|()| "ok".to_owned())
+    })
 }
 
 /// Builds and runs the quick tests, so that the time of the second step is that of the tests.

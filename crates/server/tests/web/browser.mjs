@@ -12,10 +12,11 @@ const FLAGS = [
 
 /** A page of a fresh profile. `errors` and `requests` collect what the page reports. */
 export class Page {
-  static async start(chromium) {
+  /** `more`: further flags of the browser. */
+  static async start(chromium, more = []) {
     const page = new Page();
     page.profile = mkdtempSync(join(tmpdir(), 'ruvllm-web-'));
-    page.process = spawn(chromium, [...FLAGS, `--user-data-dir=${page.profile}`, 'about:blank'],
+    page.process = spawn(chromium, [...FLAGS, ...more, `--user-data-dir=${page.profile}`, 'about:blank'],
       { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'] });
     const started = new Promise((resolve, reject) => {
       page.process.once('error', reject);
