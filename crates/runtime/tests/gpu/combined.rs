@@ -128,32 +128,34 @@ fn drafts_with_adapters_on_a_mixture_have_the_bits_of_single_steps() {
     }
 }
 
-/// Mixtures in F16, whose products do not round activations, beside the engine with the same
-/// adapters.
+/// Mixtures in F16, whose products do not round activations.
 #[test]
 fn adapters_of_a_mixture_have_the_logits_of_the_cpu() {
+    ["mixtral", "qwen3moe"].into_iter().for_each(|name| adapters_have_the_logits_of_the_cpu(name, "f32"));
+}
+
+/// A form beside the engine with the same adapters of attention and of the final state, and keys
+/// and values in a format.
+pub(crate) fn adapters_have_the_logits_of_the_cpu(name: &str, kv: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let options = GpuOptions { adapter_format: FactorFormat::F32, ..form_options(folder.path()) };
-    for name in ["mixtral", "qwen3moe"] {
-        let Some(mut backend) = gpu_with(form(name), &options) else { return };
-        let cpu = EngineOptions::default()
-            .with_threads(2)
-            .with_kv("f32".parse::<KvPolicy>().expect("a policy"))
-            .with_tokenizer(options.tokenizer.clone());
-        let mut engine = Engine::load(&form(name).into(), &cpu, &mut |_| ()).expect("the engine loads it");
-        let prompt: Vec<TokenId> = (0..21).map(|i| (i * 7 + 3) % 50).collect();
-        let without = prompt_logits(&backend, &prompt, 512);
-        for list in lists(&base(&backend)).into_iter().filter(|list| !list.is_empty()) {
-            backend.set_adapters(&list).expect("default adapters");
-            engine.set_adapters(&list).expect("default adapters");
-            let expected: Vec<f64> =
-                prompt_logits(&engine, &prompt, 512).into_iter().map(f64::from).collect();
-            let found = error(&prompt_logits(&backend, &prompt, 512), &expected);
-            let change = error(&without, &expected);
-            println!("{name}, {} adapters: {found:.1e}, {change:.1e} without", list.len());
-            assert!(found <= tolerance(), "{name}: {found}");
-            assert!(change > 2.0 * tolerance(), "{name}: {found}, {change} without");
-        }
+    let Some(mut backend) = gpu_with(form(name), &options) else { return };
+    let cpu = EngineOptions::default()
+        .with_threads(2)
+        .with_kv(kv.parse::<KvPolicy>().expect("a policy"))
+        .with_tokenizer(options.tokenizer.clone());
+    let mut engine = Engine::load(&form(name).into(), &cpu, &mut |_| ()).expect("the engine loads it");
+    let prompt: Vec<TokenId> = (0..21).map(|i| (i * 7 + 3) % 50).collect();
+    let without = prompt_logits(&backend, &prompt, 512);
+    for list in lists(&base(&backend)).into_iter().filter(|list| !list.is_empty()) {
+        backend.set_adapters(&list).expect("default adapters");
+        engine.set_adapters(&list).expect("default adapters");
+        let expected: Vec<f64> = prompt_logits(&engine, &prompt, 512).into_iter().map(f64::from).collect();
+        let found = error(&prompt_logits(&backend, &prompt, 512), &expected);
+        let change = error(&without, &expected);
+        println!("{name}, {} adapters: {found:.1e}, {change:.1e} without", list.len());
+        assert!(found <= tolerance(), "{name}: {found}");
+        assert!(change > 2.0 * tolerance(), "{name}: {found}, {change} without");
     }
 }
 

@@ -5,17 +5,18 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use ruvllm::{
-    BackendBatch, Decoded, GpuBackend, GpuOptions, InferenceBackend, NextToken, PrefixSharing, TokenId,
-    Wanted,
+    BackendBatch, Decoded, Engine, EngineOptions, GpuBackend, GpuOptions, InferenceBackend, KvPolicy,
+    NextToken, PrefixSharing, TokenId, Wanted,
 };
 
 use crate::batches::tokenizer_of;
 use crate::families::form;
-use crate::support::{gpu_with, options, prompt_logits};
+use crate::support::{error, gpu_with, options, prompt_logits, tolerance};
 
 /// Heads of one width and two, shared keys and values, values that are keys, embeddings per layer,
-/// experts beside a network.
-const DIFFERING: [&str; 4] = ["gemma4_alike", "gemma4_keys", "gemma4_shared", "gemma4_moe"];
+/// experts beside a network, residual streams.
+const DIFFERING: [&str; 6] =
+    ["gemma4_alike", "gemma4_keys", "gemma4_shared", "gemma4_moe", "gemma3n", "gemma3n_widths"];
 
 fn load(name: &str, folder: &Path, options: GpuOptions) -> Option<GpuBackend> {
     let tokenizer = Some(tokenizer_of(folder, 72));
@@ -88,6 +89,30 @@ fn rows_of_a_batch_have_the_bits_that_they_have_alone() {
                 assert!(found == expected, "{name}, {sequences} sequences: row {row} of {lengths:?}");
             }
         }
+    }
+}
+
+/// Layers without keys and values of their own leave out the updates of these.
+#[test]
+fn adapters_have_the_logits_of_the_cpu() {
+    crate::combined::adapters_have_the_logits_of_the_cpu("gemma3n", "f16");
+}
+
+/// Keys and values in F16 have the errors that they have on the CPU.
+#[test]
+fn logits_are_those_of_the_cpu_with_keys_in_f16() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(backend) = load("gemma3n", folder.path(), options()) else { return };
+    let cpu = EngineOptions::default()
+        .with_threads(2)
+        .with_kv("f16".parse::<KvPolicy>().expect("a policy"))
+        .with_tokenizer(Some(tokenizer_of(folder.path(), 72)));
+    let engine = Engine::load(&form("gemma3n").into(), &cpu, &mut |_| ()).expect("the engine loads it");
+    for n in [1, 9, 26, 40] {
+        let prompt = tokens(n, n);
+        let expected: Vec<f64> = prompt_logits(&engine, &prompt, 512).into_iter().map(f64::from).collect();
+        let found = error(&prompt_logits(&backend, &prompt, 512), &expected);
+        assert!(found <= tolerance(), "{n} tokens: {found}");
     }
 }
 

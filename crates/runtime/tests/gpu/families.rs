@@ -125,7 +125,7 @@ fn decoded_tokens_have_the_logits_of_prompts() {
 }
 
 /// Forms of published configurations that the kernels have.
-const FORMS: [&str; 49] = [
+const FORMS: [&str; 51] = [
     "deepseek2",
     "deepseek3",
     "exaone4",
@@ -136,6 +136,8 @@ const FORMS: [&str; 49] = [
     "gemma2_without_caps",
     "gemma3_every_third",
     "gemma3_transformers5",
+    "gemma3n",
+    "gemma3n_widths",
     "gemma4_alike",
     "gemma4_keys",
     "gemma4_moe",
@@ -185,8 +187,12 @@ const ROUNDED: &str = "gpt_oss_mxfp4";
 /// times of the tolerance.
 const AMPLIFIED: [(&str, f64); 1] = [("qwen3next", 6.0)];
 
+/// Forms with larger errors by keys and values in F16 alone: 1.0e-2 at one position of Gemma 3n on
+/// the CPU, from which the GPU differs by 1.4e-3 at most (`differing.rs`); in times of the
+/// tolerance.
+const KEYS_AMPLIFIED: [(&str, f64); 1] = [("gemma3n", 6.0)];
+
 /// Forms that are refused, with the feature that the refusal names.
-const REFUSED: [(&str, &str); 2] = [("gemma3n", "residual streams"), ("gemma3n_widths", "residual streams")];
 
 pub(crate) fn form(name: &str) -> PathBuf {
     model_data("forms").join(name)
@@ -222,7 +228,9 @@ fn forms() {
         println!("{name}: largest error {largest:.1e} of the largest logit");
         let times =
             AMPLIFIED.iter().find(|(amplified, _)| *amplified == name).map_or(1.0, |(_, times)| *times);
-        let tolerance = if has_matrix_instructions() { times * tolerance() } else { tolerance() };
+        let by_keys = KEYS_AMPLIFIED.iter().find(|(amplified, _)| *amplified == name);
+        let tolerance = by_keys.map_or(1.0, |(_, times)| *times) * tolerance();
+        let tolerance = if has_matrix_instructions() { times * tolerance } else { tolerance };
         if largest > tolerance {
             beyond.push(format!("{name}: {largest:.1e}"));
         }
@@ -284,7 +292,7 @@ fn decoded_tokens_of_forms_have_the_logits_of_prompts() {
         "qwen35",
         "qwen3next",
     ];
-    let differing = ["gemma4_moe", "gemma4_shared"];
+    let differing = ["gemma3n", "gemma4_moe", "gemma4_shared"];
     for name in mixtures.into_iter().chain(with_states).chain(differing) {
         let Some(backend) = gpu_with(form(name), &options) else { return };
         let Form { tokens, logits, .. } = Form::read(name);
@@ -294,7 +302,9 @@ fn decoded_tokens_of_forms_have_the_logits_of_prompts() {
             let found = session.forward(&[token]).expect("logits");
             if position % 5 == 0 {
                 let error = error(found, &logits[position / 5 * vocab..][..vocab]);
-                assert!(error <= tolerance(), "{name}: logits at {position}: {error}");
+                let by_keys = KEYS_AMPLIFIED.iter().find(|(amplified, _)| *amplified == name);
+                let tolerance = by_keys.map_or(1.0, |(_, times)| *times) * tolerance();
+                assert!(error <= tolerance, "{name}: logits at {position}: {error}");
             }
         }
     }
@@ -328,22 +338,12 @@ fn experts_in_mxfp4_have_the_error_of_the_engine() {
 }
 
 #[test]
-fn other_forms_are_refused_by_feature() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let options = form_options(folder.path());
-    let known: Vec<&str> = FORMS.into_iter().chain([ROUNDED]).chain(REFUSED.map(|(name, _)| name)).collect();
+fn every_form_is_in_a_list() {
+    let known: Vec<&str> = FORMS.into_iter().chain([ROUNDED]).collect();
     for entry in fs::read_dir(form("")).expect("the forms") {
         let entry = entry.expect("an entry");
         let name = entry.file_name().to_string_lossy().into_owned();
         assert!(!entry.path().is_dir() || known.contains(&name.as_str()), "{name} is in no list");
-    }
-    for (name, feature) in REFUSED {
-        let Some(result) = crate::support::try_load(form(name).into(), &options) else { return };
-        let error = result.map(|_| ()).expect_err(name);
-        let message = crate::support::chain(&error);
-        assert!(matches!(error, ruvllm::Error::UnsupportedByBackend { .. }), "{name}: {message}");
-        let says_why = message.contains("CPU only") || message.contains("GPU kernels take");
-        assert!(message.contains(feature) && says_why, "{name}: {message}");
     }
 }
 

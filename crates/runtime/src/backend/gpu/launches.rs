@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ruvllm_adapters::Site;
 use ruvllm_gpu::{
-    Activation, Activations, AttentionKernel, Buffer, Dispatch, Format, Gpu, HeadNormKernel, LowRank,
-    LowRankRows, MAX_BATCH, PositionTables, Queries, Result, RopeKernel, RopeKvKernel, RowOutput, Sequences,
-    stored_head_dim,
+    Activation, Activations, AttentionKernel, Buffer, CutGatesKernel, Dispatch, Format, Gpu, HeadNormKernel,
+    LowRank, LowRankRows, MAX_BATCH, PositionTables, Queries, Result, RopeKernel, RopeKvKernel, RowOutput,
+    Sequences, stored_head_dim,
 };
 use ruvllm_models::ModelConfig;
 
@@ -16,6 +16,7 @@ use super::inputs::Input;
 use super::pool::{Angles, KvPool};
 use super::rows::Rows;
 use super::states::DeviceState;
+use super::streams::DeviceLayerStreams;
 use super::uploads::{Projection, Stored};
 use super::weights::{DeviceAttention, DeviceLayer, DeviceWeights, Network, Norm};
 
@@ -120,6 +121,7 @@ impl Parts<'_> {
         if let Some(per_layer) = &self.weights.per_layer {
             builder.embed_per_layer(per_layer)?;
         }
+        builder.split_streams()?;
         let (mut keys, last_writer) = (Vec::new(), last_writer(self.config));
         for (index, layer) in self.weights.layers.iter().enumerate() {
             builder.keys(index, layer)?;
@@ -131,6 +133,7 @@ impl Parts<'_> {
             builder.feed_forward(index, layer)?;
             builder.end_layer(index, layer)?;
         }
+        builder.merge_streams()?;
         builder.output()?;
         let logits = std::mem::take(&mut builder.launches);
         let Operands { rows, last, logits: values, adapted, .. } = operands;
@@ -160,7 +163,16 @@ impl Builder<'_> {
         }
         let attention = layer.attention.iter().flat_map(|attention| attention.qkv.formats());
         let state = layer.state.iter().flat_map(DeviceState::formats);
-        self.norm(layer.attention_norm.as_ref(), attention.chain(state))?;
+        // The branch beside the mixer reads f32 too.
+        let branch = layer.streams.iter().flat_map(DeviceLayerStreams::projections);
+        let branch = branch.flat_map(Projection::formats).chain(layer.streams.iter().map(|_| Format::F16));
+        if let Some(streams) = &layer.streams {
+            self.predict_streams(streams)?;
+        }
+        self.norm(layer.attention_norm.as_ref(), attention.chain(state).chain(branch))?;
+        if let Some(streams) = &layer.streams {
+            self.branch_off(streams)?;
+        }
         if let Some(state) = &layer.state {
             self.advance_states(index, state)?;
         }
@@ -223,6 +235,8 @@ impl Builder<'_> {
         let mut copied = vec![(queries(&rows), queries(&last)), (&rows.residual, &last.residual)];
         let inputs = rows.per_layer.iter().zip(&last.per_layer);
         copied.extend(inputs.map(|(from, to)| (&from.inputs, &to.inputs)));
+        let streams = rows.streams.iter().zip(&last.streams);
+        copied.extend(streams.flat_map(|(from, to)| [(&from.values, &to.values), (&from.side, &to.side)]));
         let gates = rows.gates.iter().zip(&last.gates);
         copied.extend(gates.map(|(from, to)| (&from.projected, &to.projected)));
         let states = rows.states.iter().zip(&last.states);
@@ -256,7 +270,11 @@ impl Builder<'_> {
             Some(state) => self.mix_states(state, &rows.delta)?,
             None => (),
         }
-        self.behind(layer.attention_post_norm.as_ref())
+        self.behind(layer.attention_post_norm.as_ref())?;
+        match layer.streams {
+            Some(_) => self.merge_branch(),
+            None => Ok(()),
+        }
     }
 
     /// Attention and its output projection.
@@ -338,6 +356,11 @@ impl Builder<'_> {
         let own = rows.network(cols);
         self.project(&network.gate_up, |format| rows.normed.of(format), &own.gate_up)?;
         self.adapt((index, Site::FeedForwardInput), &network.gate_up, (&rows.normed, true), &own.gate_up)?;
+        if let Some(deviations) = self.parts.config.decoder.gate_cutoff(index) {
+            let deviations_bits = deviations.to_bits();
+            let key = CutGatesKernel { cols, width: 2 * cols, deviations_bits };
+            self.launches.push(gpu.cut_gates(key, &own.gate_up)?);
+        }
         self.launches.extend(own.gated.fill(gpu, network.down.formats(), true, |out| {
             Ok(vec![gpu.gated(activation, &own.gate_up, rows.n, cols, out)?])
         })?);

@@ -37,6 +37,7 @@ mod report;
 mod rows;
 mod session;
 mod states;
+mod streams;
 mod temperature;
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ use super::weights::DeviceLayer;
 /// Embeddings of all layers.
 #[derive(Debug)]
 pub(super) struct DevicePerLayer {
-    /// `[tokens, n_layers * input_dim]`; tokens behind them have the first row.
+    /// `[tokens, n_layers * input_dim]`, filled up; tokens behind them have the first row.
     embedding: Matrix,
     /// From the embedding of a token.
     projection: Projection,
@@ -41,6 +41,8 @@ pub(super) struct PerLayerRows {
     pub(super) inputs: Buffer,
     /// The projection, then the embeddings, of the same shape.
     raw: Buffer,
+    /// Embeddings filled up, where their width is no whole unit of F16 matrices.
+    padded: Option<Buffer>,
     /// `[n, input_dim]`.
     gate: Buffer,
     /// `[n, input_dim]`, filled up.
@@ -56,7 +58,7 @@ impl DevicePerLayer {
         memory: Memory,
     ) -> std::result::Result<Self, Refusal> {
         let usual = std::mem::replace(&mut uploader.memory, memory);
-        let embedding = uploader.matrix("per_layer_token_embd.weight", &[&weights.embedding]);
+        let embedding = uploader.padded_matrix("per_layer_token_embd.weight", &[&weights.embedding]);
         uploader.memory = usual;
         let norm: Vec<f32> = weights.norm.iter().map(|weight| weight * FRAC_1_SQRT_2).collect();
         Ok(Self {
@@ -99,6 +101,9 @@ impl PerLayerRows {
         Ok(Some(Self {
             inputs: zeroed(gpu, n, all)?,
             raw: zeroed(gpu, n, all)?,
+            padded: (!all.is_multiple_of(PAD))
+                .then(|| zeroed(gpu, n, all.next_multiple_of(PAD)))
+                .transpose()?,
             gate: zeroed(gpu, n, input_dim)?,
             gated: Input::new(gpu, n, input_dim.next_multiple_of(PAD))?,
         }))
@@ -118,7 +123,14 @@ impl Builder<'_> {
         let parts = rows.n * config.n_layers as u32;
         self.launches.push(gpu.rms_norm(&own.raw, &weights.norm, eps, parts, &own.inputs.clone().into())?);
         let scale = (config.decoder.layers.input_dim as f32).sqrt() * FRAC_1_SQRT_2;
-        self.launches.push(weights.embedding.gather_or_first(gpu, &rows.tokens, &own.raw, scale)?);
+        let width = weights.embedding.cols();
+        let embedded = own.padded.as_ref().unwrap_or(&own.raw);
+        self.launches.push(weights.embedding.gather_or_first(gpu, &rows.tokens, embedded, scale)?);
+        if own.padded.is_some() {
+            let values = (config.decoder.layers.input_dim * config.n_layers) as u32;
+            let (part, out) = (RowPart { values, width, first: 0 }, own.raw.clone().into());
+            self.launches.push(gpu.copy_part(part, embedded, (rows.n, values), &out)?);
+        }
         self.launches.push(gpu.add(&own.inputs, &own.raw)?);
         Ok(())
     }
@@ -140,10 +152,17 @@ impl Builder<'_> {
         self.behind(Some(&weights.norm))
     }
 
-    /// What follows the feed-forward network of a layer: its input and its factor, if it has them.
+    /// Launches behind the feed-forward network of a layer: correction of streams, its input and
+    /// its factor, if it has them.
     pub(super) fn end_layer(&mut self, index: usize, layer: &DeviceLayer) -> Result<()> {
+        if let Some(streams) = &layer.streams {
+            self.correct_streams(streams)?;
+        }
         if let Some(input) = &layer.input {
             self.project_layer_input(index, input)?;
+        }
+        if layer.streams.is_some() {
+            self.add_to_streams()?;
         }
         let rows = Arc::clone(&self.rows);
         if let Some(factor) = &layer.output_scale

@@ -144,6 +144,8 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
     (layers.input_dim, layers.output_scales) = (0, false);
     layers.kv_sources.clear();
     layers.ffn_dims.clear();
+    rest.streams = None;
+    rest.gate_cutoffs.clear();
     if rest.window.is_chunked() {
         rest.window = Window::Full;
     }

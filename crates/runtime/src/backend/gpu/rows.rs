@@ -11,6 +11,7 @@ use super::heads::{HeadRows, kinds, last_writer};
 use super::inputs::{Input, zeroed};
 use super::per_layer::PerLayerRows;
 use super::states::StateRows;
+use super::streams::StreamBuffers;
 
 /// Most pairs of a row and a head of a pass of latent attention.
 pub(super) const MOST_PAIRS: u32 = 32_768;
@@ -170,6 +171,8 @@ pub(super) struct Rows {
     latent: Option<LatentRows>,
     /// In models with embeddings per layer.
     pub(super) per_layer: Option<PerLayerRows>,
+    /// In models with several residual streams.
+    pub(super) streams: Option<StreamBuffers>,
 }
 
 impl Rows {
@@ -208,6 +211,7 @@ impl Rows {
             states: recurrent.map(|spec| StateRows::new(gpu, config, spec, n)).transpose()?,
             latent: latent.map(|latent| LatentRows::new(gpu, config, latent, n)).transpose()?,
             per_layer: PerLayerRows::new(gpu, config, n)?,
+            streams: StreamBuffers::new(gpu, config, n)?,
         })
     }
 

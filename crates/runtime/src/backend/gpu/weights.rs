@@ -11,6 +11,7 @@ use super::latent::DeviceLatent;
 use super::per_layer::{DeviceLayerInput, DevicePerLayer};
 use super::refusal::Refusal;
 use super::states::DeviceState;
+use super::streams::{DeviceLayerStreams, DeviceStreams};
 use super::uploads::{Part, Projection, Stored, Uploader, Uploads, WeightBytes};
 
 /// Weights of an `RMSNorm`, or with a bias of a layer norm.
@@ -74,6 +75,8 @@ pub(super) struct DeviceLayer {
     pub(super) ffn_post_norm: Option<Buffer>,
     /// In models with embeddings per layer.
     pub(super) input: Option<DeviceLayerInput>,
+    /// In models with several residual streams.
+    pub(super) streams: Option<DeviceLayerStreams>,
     /// Factor of the residual stream behind the layer.
     pub(super) output_scale: Option<Buffer>,
 }
@@ -83,6 +86,7 @@ pub(super) struct DeviceLayer {
 pub(super) struct DeviceWeights {
     pub(super) embedding: Matrix,
     pub(super) per_layer: Option<DevicePerLayer>,
+    pub(super) streams: Option<DeviceStreams>,
     pub(super) layers: Vec<DeviceLayer>,
     pub(super) output_norm: Norm,
     pub(super) output: Projection,
@@ -136,6 +140,10 @@ impl DeviceWeights {
         let memory = if host_layers > 0 { Memory::Host } else { Memory::Device };
         let per_layer = |weights| DevicePerLayer::allocate(&mut uploader, weights, memory);
         let per_layer = weights.per_layer.as_ref().map(per_layer).transpose()?;
+        let streams = match &weights.streams {
+            Some(streams) => DeviceStreams::allocate(&mut uploader, config, streams)?,
+            None => None,
+        };
         let output = match &weights.output {
             Some(linear) => uploader.projection(&[("output", linear)])?,
             None => Projection {
@@ -156,7 +164,8 @@ impl DeviceWeights {
         }
         layers.reverse();
         let (uploads, bytes) = uploader.finish();
-        Ok((Self { embedding, per_layer, layers, output_norm, output, host_layers, bytes }, uploads))
+        let weights = Self { embedding, per_layer, streams, layers, output_norm, output, host_layers, bytes };
+        Ok((weights, uploads))
     }
 
     /// Matrices in memory of the device that every token is multiplied with.
@@ -184,7 +193,8 @@ impl DeviceLayer {
         let state = self.state.iter().flat_map(DeviceState::projections);
         let network = self.network.iter().flat_map(|network| [&network.gate_up, &network.down]);
         let input = self.input.iter().flat_map(DeviceLayerInput::projections);
-        attention.chain(state).chain(network).chain(input)
+        let streams = self.streams.iter().flat_map(DeviceLayerStreams::projections);
+        attention.chain(state).chain(network).chain(input).chain(streams)
     }
 
     fn allocate<'m>(
@@ -244,6 +254,10 @@ impl DeviceLayer {
             ffn_post_norm: uploader.optional(post_norm(&layer.ffn_post_norm).as_deref())?,
             input: match &layer.input {
                 Some(input) => Some(DeviceLayerInput::allocate(uploader, &name, input, scale)?),
+                None => None,
+            },
+            streams: match &layer.streams {
+                Some(streams) => Some(DeviceLayerStreams::allocate(uploader, &name, streams)?),
                 None => None,
             },
             output_scale: match layer.output_scale {
