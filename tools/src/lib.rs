@@ -17,12 +17,14 @@ mod tokenizer_goldens;
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 use xtask::Workspace;
 
 use adapters::{AdapterQualityArgs, TrainAdapterArgs};
 use bench::{BenchArgs, EmbeddingSpeedArgs, KvQualityArgs, QuantizeTableArgs};
 pub use error::{Error, Result};
+use family_goldens::FAMILIES;
 use gen_model::{Shape, TypeMix};
 
 /// Measures the ruvllm workspace and compares it with other implementations
@@ -89,6 +91,9 @@ enum Command {
     /// Prints a table. Not part of `ci`: it needs a Python with the packages `torch` and
     /// `transformers`. The models stay in target/family-goldens until the next run.
     FamilyGoldens {
+        /// Family to draw, repeatable (default: all); its models are the same as among those of all
+        #[arg(long = "family", value_name = "NAME", value_parser = PossibleValuesParser::new(FAMILIES))]
+        families: Vec<String>,
         /// Models of each family
         #[arg(long, default_value_t = 8)]
         models: usize,
@@ -147,8 +152,8 @@ pub fn run() -> Result<()> {
         Command::EmbeddingSpeed(args) => bench::embedding_speed(&workspace()?, &args),
         Command::Plots => plots::plots(&workspace()?),
         Command::TokenizerGoldens { folder } => tokenizer_goldens::tokenizer_goldens(&folder),
-        Command::FamilyGoldens { models, seed, python } => {
-            family_goldens::family_goldens(&workspace()?, &python, models, seed)
+        Command::FamilyGoldens { families, models, seed, python } => {
+            family_goldens::family_goldens(&workspace()?, &python, &families, (models, seed))
         }
         Command::TemplateGoldens { folder, python } => {
             template_goldens::template_goldens(&workspace()?, &folder, &python)
@@ -194,9 +199,20 @@ mod tests {
             "adapter-quality a=a.txt b=b.txt --model c.gguf --limit 4096 --no-record",
             "gen-model --shape llama-1b --type q4_k_m out.gguf",
             "gen-model --shape llama-7b --type iq4_xs out.gguf",
+            "family-goldens --models 24 --seed 1 --family nemotron --family lfm2",
         ] {
             let words = std::iter::once("xtask").chain(line.split(' '));
             assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn unknown_families_are_named_beside_the_known_ones() {
+        let words = ["xtask", "family-goldens", "--family", "lfm2", "--family", "lfm3"];
+        let error = Cli::try_parse_from(words).expect_err("no such family").to_string();
+        for part in ["invalid value 'lfm3' for '--family <NAME>'", "possible values: llama, mistral", "lfm2"]
+        {
+            assert!(error.contains(part), "{error}");
         }
     }
 }

@@ -1,8 +1,8 @@
 """Writes small models of every family with drawn configurations and random weights, and what transformers computes.
 
-    python3 make.py OUT MODELS SEED
+    python3 make.py OUT MODELS SEED [FAMILY..]
 
-Needs torch, transformers (4.57 or later) and safetensors. OUT gets a folder for each model, in it the model as
+Without a FAMILY, models of all; those of a family are the same beside others as alone. Needs torch, transformers (4.57 or later) and safetensors. OUT gets a folder for each model, in it the model as
 `save_pretrained` writes it and `reference.f32`, the logits of all tokens (of encoders the hidden states, of rerankers the logit
 of the text); and `models.json`, a list of {folder, family, draw, ids, first}: of a pair of texts, the first has so many tokens. What
 transformers itself refuses is drawn anew. Where there is PEFT, decoders also get a LoRA
@@ -215,7 +215,7 @@ def main():
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
     made = []
-    for family in FAMILIES:
+    for family in sys.argv[4:] or FAMILIES:
         draw = random.Random(f"{seed} {family}")
         for number in range(models):
             for _ in range(DRAWS_PER_MODEL):

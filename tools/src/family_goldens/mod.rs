@@ -5,6 +5,8 @@
 //! folders as transformers does, and computes logits; the folders are computed here too, also with
 //! the PEFT adapters beside them. Each difference becomes a test of `ruvllm-models`.
 
+mod families;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,6 +24,7 @@ use serde::Deserialize;
 use xtask::Workspace;
 use xtask::process::CommandLine;
 
+pub(crate) use self::families::FAMILIES;
 use crate::{Error, Result};
 
 /// The Python program.
@@ -72,24 +75,26 @@ struct Outcome {
     faults: Vec<String>,
 }
 
-/// Draws `models` models of each family from `seed`, compares logits, and prints a table. The
-/// models stay in `target/`.
+/// Draws `models` models of each of `families`, or of all if there are none, from `seed`, compares
+/// logits, and prints a table. The models stay in `target/`.
 ///
 /// # Errors
 /// A Python without transformers, and any model that is refused here or differs.
-pub(crate) fn family_goldens(workspace: &Workspace, python: &Path, models: usize, seed: u64) -> Result<()> {
+pub(crate) fn family_goldens(
+    workspace: &Workspace,
+    python: &Path,
+    families: &[String],
+    (models, seed): (usize, u64),
+) -> Result<()> {
     let folder = workspace.path("target/family-goldens");
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(Error::io("empty", &folder))?;
     }
     fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
     let (models, seed) = (models.to_string(), seed.to_string());
-    let command = CommandLine::new(python, Path::new(".")).args([
-        workspace.path(MAKE),
-        folder.clone(),
-        PathBuf::from(models),
-        PathBuf::from(seed),
-    ]);
+    let of_all = [workspace.path(MAKE), folder.clone(), PathBuf::from(models), PathBuf::from(seed)];
+    let command =
+        CommandLine::new(python, Path::new(".")).args(of_all).args(families.iter().map(PathBuf::from));
     command.run()?;
     let path = folder.join("models.json");
     let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
@@ -241,6 +246,17 @@ mod tests {
         reference[0] = f32::NAN;
         assert_eq!(error(&reference), Ok(f64::INFINITY));
         assert_eq!(error(&reference[1..]), Err("216 values instead of 215".to_owned()));
+    }
+
+    #[test]
+    fn families_are_those_of_the_python_program() {
+        let workspace = Workspace::find().expect("the workspace");
+        let program = fs::read_to_string(workspace.path(MAKE)).expect("the program");
+        let (_, table) = program.split_once("FAMILIES = dict(").expect("the table");
+        let (table, _) = table.split_once("\n\n").expect("its end");
+        let words = table.split([' ', '\n', ',']);
+        let names: Vec<&str> = words.filter_map(|word| Some(word.split_once('=')?.0)).collect();
+        assert_eq!(names, FAMILIES);
     }
 
     #[test]
