@@ -75,7 +75,7 @@ fn a_server_on_the_gpu_answers_as_generate_does() {
     let device = ["--device", &gpu, "--context", "128"];
     let generate = ["generate", "--json", "--temperature", "0", "-n", "8"];
     let expected = run(&[&generate[..], &device, &[PROMPT]].concat()).json()["text"].clone();
-    let memory = ["--gpu-memory", "512MiB", "--gpu-sequences", "3"];
+    let memory = ["--gpu-memory", "512MiB", "--gpu-sequences", "3", "--gpu-host-memory", "8MiB"];
     let server = Served::start(&[&device[..], &memory].concat());
     let body = json!({"prompt": PROMPT, "temperature": 0, "max_tokens": 8});
     // More clients than contexts.
@@ -102,6 +102,8 @@ fn a_server_on_the_gpu_answers_as_generate_does() {
     let uses = ["weights", "kv_cache", "activations"];
     let used = uses.map(|name| of(&format!("device_memory_bytes{{{model},use=\"{name}\"}}")));
     assert!(used.iter().all(|&bytes| bytes > 0.0) && used.iter().sum::<f64>() <= budget, "{used:?} {budget}");
+    let host = ["prefix_lookups_total", "prefix_blocks"].map(|name| of(&format!("host_{name}{{{model}}}")));
+    assert!(host[0] >= 5.0 && host[1] == 0.0, "{host:?}: nothing was displaced");
     let mut server = server;
     let kill = Command::new("kill").args(["-TERM", &server.child.id().to_string()]).status().unwrap();
     assert!(kill.success() && server.child.wait().unwrap().success());

@@ -115,6 +115,12 @@ pub trait InferenceBackend: Send + Sync {
         None
     }
 
+    /// Counters of the stored prefixes that sequences have displaced to memory of the host.
+    /// Default: `None`, for a backend without a place for them.
+    fn host_prefix_statistics(&self) -> Option<TreeStatistics> {
+        None
+    }
+
     /// The tenant of a path, to whose requests its stored prefixes are visible. Default: the root,
     /// for a backend that keeps tenants apart in nothing.
     ///

@@ -68,6 +68,13 @@ impl InferenceBackend for Fragile {
         Some(statistics)
     }
 
+    fn host_prefix_statistics(&self) -> Option<TreeStatistics> {
+        let mut statistics = TreeStatistics::default();
+        (statistics.lookups, statistics.partial_hits) = (4, 2);
+        (statistics.inserted_blocks, statistics.blocks) = (11, 7);
+        Some(statistics)
+    }
+
     fn is_lost(&self) -> bool {
         self.is_lost.load(SeqCst)
     }

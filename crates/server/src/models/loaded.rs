@@ -269,6 +269,12 @@ impl LoadedModel {
         }
     }
 
+    /// Counters of the prefixes that sequences on a device have displaced to memory of the host;
+    /// `None` without a place for them.
+    pub(crate) fn host_prefix_statistics(&self) -> Option<TreeStatistics> {
+        self.queue()?.backend().host_prefix_statistics()
+    }
+
     /// True once the model can compute nothing more and must be loaded again.
     pub(crate) fn is_lost(&self) -> bool {
         self.queue().is_some_and(BackendQueue::is_lost)

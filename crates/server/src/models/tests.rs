@@ -117,6 +117,9 @@ fn metrics_count_the_steps_of_a_backend_and_its_memory() {
     assert_eq!(metric(&router, "ruvllm_model_memory_bytes{model=\"base\"}"), Some(0.0));
     assert_eq!(metric(&router, "ruvllm_prefix_lookups_total{model=\"base\"}"), Some(5.0));
     assert_eq!(metric(&router, "ruvllm_prefix_hits_total{model=\"base\"}"), Some(3.0));
+    let names = ["lookups_total", "hits_total", "displaced_blocks_total", "blocks"];
+    let host = names.map(|name| metric(&router, &format!("ruvllm_host_prefix_{name}{{model=\"base\"}}")));
+    assert_eq!(host, [4.0, 2.0, 11.0, 7.0].map(Some));
 }
 
 #[test]

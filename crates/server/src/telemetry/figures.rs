@@ -22,6 +22,8 @@ pub(super) struct ModelFigures {
     pub(super) device: Option<DeviceMemory>,
     /// Prefixes in memory or on the device. Absent without a prefix cache.
     pub(super) prefixes: Option<TreeStatistics>,
+    /// Prefixes displaced from a device to memory of the host. Absent without a place for them.
+    pub(super) host_prefixes: Option<TreeStatistics>,
     /// Absent for an encoder and for another backend.
     pub(super) engine: Option<EngineFigures>,
 }
@@ -46,6 +48,7 @@ impl ModelFigures {
             steps: model.step_statistics(),
             device: model.device_memory(),
             prefixes: model.prefix_statistics(),
+            host_prefixes: model.host_prefix_statistics(),
             engine: model.try_engine().map(|engine| EngineFigures {
                 learning: model.learning().map(ModelLearning::figures),
                 ..EngineFigures::read(engine)

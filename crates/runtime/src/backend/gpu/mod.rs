@@ -320,11 +320,6 @@ impl GpuBackend {
         self.executor.pool.host_bytes()
     }
 
-    /// Counters of the stored prefixes in memory of the host; `None` without a place for them.
-    pub fn host_prefix_statistics(&self) -> Option<TreeStatistics> {
-        self.executor.pool.blocks.host_statistics()
-    }
-
     /// Bytes of the factors of adapters on the device.
     pub fn adapter_bytes(&self) -> u64 {
         self.executor.passes().adapter_bytes()
@@ -468,6 +463,10 @@ impl InferenceBackend for GpuBackend {
 
     fn prefix_statistics(&self) -> Option<TreeStatistics> {
         Some(self.executor.pool.blocks.statistics())
+    }
+
+    fn host_prefix_statistics(&self) -> Option<TreeStatistics> {
+        self.executor.pool.blocks.host_statistics()
     }
 
     /// In the pool of adapters.

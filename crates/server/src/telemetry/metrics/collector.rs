@@ -9,7 +9,9 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
 use ruvllm::{DeviceMemory, ProcessMemory, StepStatistics, TreeStatistics};
 
-use super::engine::{ModelMetric, device_metrics, engine_metrics, prefix_metrics, step_metrics};
+use super::engine::{
+    ModelMetric, device_metrics, engine_metrics, host_prefix_metrics, prefix_metrics, step_metrics,
+};
 use super::kernel_packs::write_kernel_packs;
 use super::labels::Labels;
 use super::samples::write;
@@ -22,6 +24,7 @@ pub(super) struct EngineCollector {
     models: Arc<ModelSet>,
     steps: [ModelMetric<StepStatistics>; 12],
     prefixes: [ModelMetric<TreeStatistics>; 5],
+    host_prefixes: [ModelMetric<TreeStatistics>; 4],
     engine: Vec<ModelMetric<EngineFigures>>,
     device: [ModelMetric<DeviceMemory>; 3],
     sources: Arc<Sources>,
@@ -33,6 +36,7 @@ impl EngineCollector {
             models,
             steps: step_metrics(),
             prefixes: prefix_metrics(),
+            host_prefixes: host_prefix_metrics(),
             engine: engine_metrics(),
             device: device_metrics(),
             sources,
@@ -67,6 +71,7 @@ impl Collector for EngineCollector {
         self.write_models(&mut encoder, &models)?;
         write_metrics(&mut encoder, &self.steps, &models, |model| model.steps.as_ref())?;
         write_metrics(&mut encoder, &self.prefixes, &models, |model| model.prefixes.as_ref())?;
+        write_metrics(&mut encoder, &self.host_prefixes, &models, |model| model.host_prefixes.as_ref())?;
         write_metrics(&mut encoder, &self.engine, &models, |model| model.engine.as_ref())?;
         write_metrics(&mut encoder, &self.device, &models, |model| model.device.as_ref())?;
         write_kernel_packs(&mut encoder, &loaded)?;

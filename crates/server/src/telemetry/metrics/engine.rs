@@ -148,6 +148,24 @@ pub(super) fn prefix_metrics() -> [ModelMetric<TreeStatistics>; 5] {
     ]
 }
 
+/// Metrics of the prefixes that sequences on a device have displaced to memory of the host.
+pub(super) fn host_prefix_metrics() -> [ModelMetric<TreeStatistics>; 4] {
+    [
+        counter("host_prefix_lookups", "Lookups in the prefixes displaced to host memory", |tree| {
+            one(tree.lookups)
+        }),
+        counter("host_prefix_hits", "Lookups there that found tokens", |tree| {
+            one(tree.full_hits + tree.partial_hits)
+        }),
+        counter("host_prefix_displaced_blocks", "KV blocks copied from the device to host memory", |tree| {
+            one(tree.inserted_blocks)
+        }),
+        gauge("host_prefix_blocks", "KV blocks of displaced prefixes in host memory", |tree| {
+            one(tree.blocks as u64)
+        }),
+    ]
+}
+
 fn snapshot_metric() -> EngineMetric {
     gauge("prefix_snapshot", "Bytes of these states, within the KV budget", |engine: &EngineFigures| {
         engine.prefix.as_ref().map_or_else(Vec::new, |prefix| one(prefix.snapshot_bytes as u64))
