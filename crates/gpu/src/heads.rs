@@ -4,39 +4,11 @@
 use crate::dispatch::Dispatch;
 use crate::error::{Result, expect_multiple, expect_size};
 use crate::gpu::Gpu;
+use crate::head_key::{CutHeadsKernel, stored_head_dim};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::rows::check_groups;
 use crate::wgsl::cut_heads_groups;
-
-/// Attention takes heads of a multiple of so many values.
-const UNIT: u32 = 8;
-
-/// Values of a head of `head_dim` values in queries, keys and values of attention: the next
-/// multiple of 8. Those behind `head_dim` are zeros.
-pub fn stored_head_dim(head_dim: u32) -> u32 {
-    head_dim.next_multiple_of(UNIT)
-}
-
-/// Copy of the first values of each head.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CutHeadsKernel {
-    /// Heads per row.
-    pub heads: u32,
-    /// Values of a head that are copied, of [`stored_head_dim`].
-    pub head_dim: u32,
-}
-
-impl CutHeadsKernel {
-    pub(crate) fn name(&self) -> String {
-        format!("cut_heads_{}x{}", self.heads, self.head_dim)
-    }
-
-    pub(crate) fn check(&self) -> Result<()> {
-        expect_multiple("heads", 1, self.heads.into())?;
-        expect_multiple("head dimension", 1, self.head_dim.into())
-    }
-}
 
 impl Gpu {
     /// Prepares the copy of the first `head_dim` values of each head: the output of attention over

@@ -5,8 +5,9 @@ use crate::expert_keys::{
     ExpertAffineKernel, ExpertScaleKernel, ExpertStack, ExpertSumKernel, RouterKernel, RouterLogitsKernel,
     SortKernel,
 };
-use crate::heads::{CutHeadsKernel, stored_head_dim};
+use crate::head_key::{CutHeadsKernel, stored_head_dim};
 use crate::kv_format::KvFormat;
+use crate::largest_key::{ArgmaxKernel, LargestKernel};
 use crate::latent_key::{LatentKeysKernel, LatentQueriesKernel, PartNormKernel};
 use crate::layer_keys::{HeadValues, RowPart};
 use crate::low_rank_key::LowRankKernel;
@@ -173,31 +174,6 @@ pub struct AddKernel {
     pub period: u32,
     /// The sum is multiplied by a factor.
     pub scaled: bool,
-}
-
-/// Argmax of the first values of each row, the first among equals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ArgmaxKernel {
-    /// Values of a row.
-    pub width: u32,
-    /// Number of the first of them that are compared.
-    pub values: u32,
-}
-
-/// Values per row that [`Gpu::largest`](crate::Gpu::largest) finds.
-pub const LARGEST_VALUES: u32 = 64;
-
-/// The largest of each 1024 candidates of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct LargestKernel {
-    /// Values of a row.
-    pub width: u32,
-    /// Candidates of a row: its first values, or those that a launch before has left.
-    pub candidates: u32,
-    /// Candidates are values of the row.
-    pub is_first: bool,
-    /// One list is left: its values are stored, in the place of their order.
-    pub is_last: bool,
 }
 
 /// Operation on each row.
@@ -589,13 +565,9 @@ impl Kernel {
             }
             Self::CutHeads(k) => k.name(),
             Self::CopyRow(n) => format!("copy_row_{n}"),
-            Self::Argmax(a) => format!("argmax_{}of{}", a.values, a.width),
+            Self::Argmax(a) => a.name(),
             Self::ArgmaxMerge(n) => format!("argmax_merge_{n}"),
-            Self::Largest(l) => {
-                let from = if l.is_first { "" } else { "_lists" };
-                let to = if l.is_last { "_last" } else { "" };
-                format!("largest_{}of{}{from}{to}", l.candidates, l.width)
-            }
+            Self::Largest(l) => l.name(),
             Self::Read(n) => format!("read_{n}"),
         }
     }

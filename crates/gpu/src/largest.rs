@@ -3,7 +3,8 @@
 use crate::dispatch::Dispatch;
 use crate::error::{Result, expect_multiple};
 use crate::gpu::Gpu;
-use crate::kernel::{Kernel, LARGEST_VALUES, LargestKernel};
+use crate::kernel::Kernel;
+use crate::largest_key::{LARGEST_VALUES, LargestKernel};
 use crate::memory::Buffer;
 use crate::rows::check_groups;
 use crate::wgsl::LARGEST_CANDIDATES;

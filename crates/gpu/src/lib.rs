@@ -50,11 +50,13 @@ mod faults;
 mod future;
 mod gemm;
 mod gpu;
+mod head_key;
 mod heads;
 mod kernel;
 mod kv;
 mod kv_format;
 mod largest;
+mod largest_key;
 mod latent;
 mod latent_key;
 mod layer_keys;
@@ -77,6 +79,7 @@ mod streams;
 mod tiles;
 mod timer;
 mod trace;
+mod tracing;
 mod tune;
 mod tuning;
 mod wgsl;
@@ -95,15 +98,15 @@ pub use expert_keys::{
 };
 pub use experts::{Choices, ExpertMatrix, SortedPairs};
 pub use gpu::Gpu;
-pub use heads::{CutHeadsKernel, stored_head_dim};
+pub use head_key::{CutHeadsKernel, stored_head_dim};
 pub use kernel::{
-    AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, CooperativeKernel, CooperativeTile,
-    ExpandKernel, GatherKernel, GemmKernel, HeadNormKernel, Kernel, LARGEST_VALUES, LargestKernel, MAX_BATCH,
-    MAX_PRODUCT_ROWS, MergeKernel, Product, RopeKernel, RopeKvKernel, RowKernel, RowOp, Target, Tile,
-    TiledAttentionKernel,
+    AddKernel, AttentionKernel, AttentionOutput, CooperativeKernel, CooperativeTile, ExpandKernel,
+    GatherKernel, GemmKernel, HeadNormKernel, Kernel, MAX_BATCH, MAX_PRODUCT_ROWS, MergeKernel, Product,
+    RopeKernel, RopeKvKernel, RowKernel, RowOp, Target, Tile, TiledAttentionKernel,
 };
 pub use kv::{KvBlocks, KvRows, PositionTables};
 pub use kv_format::{KV_BLOCK_TOKENS, KvFormat};
+pub use largest_key::{ArgmaxKernel, LARGEST_VALUES, LargestKernel};
 pub use latent_key::{LatentKeysKernel, LatentQueriesKernel, PartNormKernel};
 pub use layer_keys::{HeadValues, RowPart};
 pub use low_rank::{LowRank, LowRankExpansion, LowRankRows, NO_SLOT};

@@ -7,14 +7,14 @@ use crate::expert_keys::{
     RouterLogitsKernel, SortKernel, SumStart,
 };
 use crate::kernel::{
-    AttentionKernel, AttentionOutput, CooperativeKernel, GemmKernel, Kernel, MAX_BATCH, MAX_PRODUCT_ROWS,
-    Product, RopeKernel, RowOp, Target, TiledAttentionKernel,
+    AddKernel, AttentionKernel, AttentionOutput, CooperativeKernel, GemmKernel, HeadNormKernel, Kernel,
+    MAX_BATCH, MAX_PRODUCT_ROWS, Product, RopeKernel, RowOp, Target, TiledAttentionKernel,
 };
 use crate::latent_key::{LatentKeysKernel, LatentQueriesKernel};
 use crate::layer_keys::{HeadValues, RowPart};
 use crate::low_rank_key::{LowRankKernel, LowRankStep, check_room, check_terms};
 use crate::repack::Format;
-use crate::split_key::SPLIT_UNIT;
+use crate::split_key::{ColumnSplits, SPLIT_UNIT};
 use crate::wgsl;
 use crate::window::AttentionWindow;
 
@@ -78,23 +78,10 @@ impl Kernel {
                 expect_multiple("tokens of a split", 1, m.split_tokens.into())?;
                 expect_multiple("head dimension", if m.quantize { 32 } else { 8 }, m.head_dim.into())
             }
-            Self::HeadNorm(h) => {
-                expect_multiple("query heads", 1, h.heads.into())?;
-                expect_multiple("KV heads", 1, h.kv_heads.into())?;
-                let keeps = !h.together || h.values == HeadValues::Kept;
-                expect_size("normed values of heads with one norm", 1, keeps.into())?;
-                expect_multiple("head dimension", 4, h.head_dim.into())
-            }
+            Self::HeadNorm(h) => check_head_norm(h),
             Self::CutHeads(k) => k.check(),
             Self::CopyRow(n) => expect_multiple("values", 4, (*n).into()),
-            Self::Add(a) => {
-                expect_multiple("values", 1, a.values.into())?;
-                if a.period == a.values {
-                    return Ok(());
-                }
-                expect_multiple("values of the addend", 4, a.period.into())?;
-                expect_multiple("values", a.period.into(), a.values.into())
-            }
+            Self::Add(a) => check_add(a),
             Self::Read(n) => expect_multiple("words", 1024, (*n).into()),
             Self::Argmax(a) if (1..=a.width).contains(&a.values) => Ok(()),
             Self::Argmax(a) => {
@@ -109,6 +96,24 @@ impl Kernel {
             Self::ArgmaxMerge(n) => expect_multiple("values", 1, (*n).into()),
         }
     }
+}
+
+/// A period of the addend is repeated over whole rows.
+fn check_add(a: &AddKernel) -> Result<()> {
+    expect_multiple("values", 1, a.values.into())?;
+    if a.period == a.values {
+        return Ok(());
+    }
+    expect_multiple("values of the addend", 4, a.period.into())?;
+    expect_multiple("values", a.period.into(), a.values.into())
+}
+
+fn check_head_norm(h: &HeadNormKernel) -> Result<()> {
+    expect_multiple("query heads", 1, h.heads.into())?;
+    expect_multiple("KV heads", 1, h.kv_heads.into())?;
+    let keeps = !h.together || h.values == HeadValues::Kept;
+    expect_size("normed values of heads with one norm", 1, keeps.into())?;
+    expect_multiple("head dimension", 4, h.head_dim.into())
 }
 
 /// A part lies within its rows, and fits into output rows of `cols` values.
@@ -332,6 +337,10 @@ fn check_cooperative(g: &CooperativeKernel, info: &AdapterInfo) -> Result<()> {
     }
     let target = Target { subgroup: info.fixed_subgroup(), f16: info.f16, cooperative: info.matrix_side() };
     let (side, subgroup) = wgsl::square(target);
+    if side == 8 && matches!(g.splits, ColumnSplits::InTurn(_)) {
+        let expected = "squares of 16: the language of Metal adds no matrices".to_owned();
+        return Err(Error::Shape { what: "squares of splits in turn", expected, found: side.into() });
+    }
     let tile = g.tile;
     let sides = |subgroups: u32, extent: u32| {
         subgroups.is_power_of_two()

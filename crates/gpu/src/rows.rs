@@ -4,7 +4,8 @@ use crate::activation::Activation;
 use crate::dispatch::Dispatch;
 use crate::error::{Error, Result, expect_multiple, expect_size};
 use crate::gpu::Gpu;
-use crate::kernel::{AddKernel, ArgmaxKernel, HeadNormKernel, Kernel, RopeKernel, RowKernel, RowOp};
+use crate::kernel::{AddKernel, HeadNormKernel, Kernel, RopeKernel, RowKernel, RowOp};
+use crate::largest_key::ArgmaxKernel;
 use crate::layer_keys::RowPart;
 use crate::memory::Buffer;
 use crate::wgsl::{
@@ -225,7 +226,7 @@ impl Gpu {
     /// # Numerics
     /// Error at most `64 * 2^-23 |exact| + 1e-33 |gate up|` for SiLU; for GELU (the tanh form)
     /// `64 * 2^-23 |gate up|`. Of the clamped SiLU as of SiLU, with the clamped gate and `1 + up`.
-    /// Of the squared ReLU `2^-23 |exact| + 2^-126`.
+    /// Of the squared `ReLU` `2^-23 |exact| + 2^-126`.
     ///
     /// # Errors
     /// [`Error::Shape`] for an operand of another size.

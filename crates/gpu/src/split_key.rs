@@ -8,7 +8,7 @@
 pub enum ColumnSplits {
     /// One sum over all columns.
     Whole,
-    /// A workgroup computes its splits one after the other.
+    /// A workgroup computes its splits one after the other. Not with squares of 8 (Metal).
     InTurn(u32),
     /// Splits have workgroups of their own, and [`SumSplitsKernel`] adds them.
     Apart(u32),

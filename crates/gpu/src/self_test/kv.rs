@@ -6,7 +6,7 @@ use super::rows::Turns;
 use super::{EPSILON, Report, output, poisoned, worst};
 use crate::error::Result;
 use crate::gpu::Gpu;
-use crate::heads::stored_head_dim;
+use crate::head_key::stored_head_dim;
 use crate::kernel::{RopeKernel, RopeKvKernel};
 use crate::kv::{KvBlocks, KvRows, PositionTables};
 use crate::kv_format::{KV_BLOCK_TOKENS, KvFormat};

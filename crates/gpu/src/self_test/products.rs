@@ -181,7 +181,7 @@ fn gemm(gpu: &Gpu, random: &mut Random, report: &mut Report, shape: Shape, path:
     if let Path::Cooperative(tile, splits) = path {
         let other = if tile == SMALL { LARGE } else { SMALL };
         let splits = match splits {
-            ColumnSplits::Apart(split) => ColumnSplits::InTurn(split),
+            ColumnSplits::Apart(split) if gpu.target().cooperative != Some(8) => ColumnSplits::InTurn(split),
             splits => splits,
         };
         let y = poisoned(gpu, (batch * rows) as usize)?;

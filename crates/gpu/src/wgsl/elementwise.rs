@@ -2,7 +2,8 @@
 
 use super::Code;
 use super::product::GRID_X;
-use crate::kernel::{AddKernel, ArgmaxKernel, RopeKernel};
+use crate::kernel::{AddKernel, RopeKernel};
+use crate::largest_key::ArgmaxKernel;
 use crate::rope_layout::RopeLayout;
 
 /// Threads of a workgroup of [`rope`]; a thread per pair of values.

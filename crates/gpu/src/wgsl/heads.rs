@@ -7,7 +7,7 @@
 use super::Code;
 use super::output::entry;
 use super::rows::sum_tree;
-use crate::heads::{CutHeadsKernel, stored_head_dim};
+use crate::head_key::{CutHeadsKernel, stored_head_dim};
 use crate::kernel::HeadNormKernel;
 use crate::layer_keys::HeadValues;
 

@@ -10,7 +10,7 @@
 
 use super::Code;
 use super::elementwise::{ORDER, ORDER_OF_IMPOSSIBLE};
-use crate::kernel::{LARGEST_VALUES, LargestKernel};
+use crate::largest_key::{LARGEST_VALUES, LargestKernel};
 
 /// Threads of a workgroup.
 const THREADS: u32 = 256;

@@ -365,6 +365,10 @@ fn attention_kernels() -> Vec<Kernel> {
 /// Kernels for the targets that can run them; for cooperative matrices those that use them.
 fn all() -> impl Iterator<Item = (Kernel, Target)> {
     let runs = |kernel: &Kernel, target: Target| match kernel {
+        // Metal adds no matrices.
+        Kernel::Cooperative(g) if matches!(g.splits, ColumnSplits::InTurn(_)) => {
+            target.f16 && target.cooperative != Some(8)
+        }
         Kernel::Cooperative(_) | Kernel::ExpertCooperative(..) => target.f16,
         // Not with the squares of 8 of Metal.
         Kernel::TiledAttention(_) => target.f16 && target.cooperative != Some(8),

@@ -192,8 +192,6 @@ const AMPLIFIED: [(&str, f64); 1] = [("qwen3next", 6.0)];
 /// tolerance.
 const KEYS_AMPLIFIED: [(&str, f64); 1] = [("gemma3n", 6.0)];
 
-/// Forms that are refused, with the feature that the refusal names.
-
 pub(crate) fn form(name: &str) -> PathBuf {
     model_data("forms").join(name)
 }

@@ -14,9 +14,10 @@ use ruvllm_gpu::{
 };
 use ruvllm_models::LatentAttention;
 
+use super::inputs::PAD;
 use super::latent::DeviceLatent;
 use super::launches::{Builder, Phase, attention};
-use super::rows::{LatentRows, PAD};
+use super::rows::LatentRows;
 use super::weights::DeviceAttention;
 
 impl Builder<'_> {

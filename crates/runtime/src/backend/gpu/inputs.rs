@@ -2,6 +2,9 @@
 
 use ruvllm_gpu::{Activations, Buffer, Dispatch, Format, Gpu, Quantized, Result, RowOutput};
 
+/// Latents of queries and unrotated parts are filled up to multiples of it, as F16 matrices are.
+pub(super) const PAD: usize = 8;
+
 /// Input rows of products: f32 for F16 matrices, 8 bits for quantized ones.
 #[derive(Debug)]
 pub(super) struct Input {

@@ -17,8 +17,8 @@ use super::pool::{Angles, KvPool};
 use super::rows::Rows;
 use super::states::DeviceState;
 use super::streams::DeviceLayerStreams;
-use super::uploads::{Projection, Stored};
-use super::weights::{DeviceAttention, DeviceLayer, DeviceWeights, Network, Norm};
+use super::uploads::{Norm, Projection, Stored};
+use super::weights::{DeviceAttention, DeviceLayer, DeviceWeights, Network};
 
 /// Kind of a pass: selects GEMM or GEMV kernels (ADR-0033).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -4,7 +4,6 @@ use ruvllm_gpu::{KvFormat, MAX_EXPERTS, MAX_USED_EXPERTS};
 use ruvllm_kv_cache::KvPolicy;
 use ruvllm_models::{Activation, Experts, LatentAttention, ModelConfig, Recurrent, RecurrentMixer, Window};
 
-use super::executor::MAX_ROWS;
 use super::heads::kinds;
 use super::kv_policy::format_of;
 use crate::error::Error;
@@ -17,6 +16,9 @@ const MAX_HEAD_DIM: usize = 512;
 
 /// Largest sizes of a key and of a latent in latent attention.
 const MAX_LATENT: (usize, usize) = (1024, 512);
+
+/// Most embeddings of layers in a row: those of all rows of a pass are one side of a grid.
+pub(super) const MOST_PARTS: usize = 127;
 
 /// Reason to refuse a model.
 #[derive(Debug, thiserror::Error)]
@@ -181,7 +183,6 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), Refusal> {
 fn unsupported_layers(config: &ModelConfig) -> Option<&'static str> {
     let (decoder, layers) = (&config.decoder, &config.decoder.layers);
     let other_mixers = decoder.latent.is_some() || decoder.recurrent.is_some() || decoder.gated_attention;
-    let most_parts = usize::from(u16::MAX) / MAX_ROWS as usize;
     let features = [
         (layers.value_norms && !decoder.head_norms, "norms of values without norms of queries and keys"),
         (layers.optional_values && !layers.value_norms, "values that are keys, without norms"),
@@ -189,7 +190,7 @@ fn unsupported_layers(config: &ModelConfig) -> Option<&'static str> {
             other_mixers && (layers.local_heads.is_some() || !layers.kv_sources.is_empty()),
             "heads of several widths or shared keys beside gated attention, latents or states",
         ),
-        (layers.input_dim > 0 && config.n_layers > most_parts, "embeddings for more than 127 layers"),
+        (layers.input_dim > 0 && config.n_layers > MOST_PARTS, "embeddings for more than 127 layers"),
     ];
     features.into_iter().find_map(|(is_there, name)| is_there.then_some(name))
 }

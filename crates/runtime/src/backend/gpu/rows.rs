@@ -8,16 +8,13 @@ use super::beside::BesideRows;
 use super::filled::FilledRows;
 use super::gates::GateRows;
 use super::heads::{HeadRows, kinds, last_writer};
-use super::inputs::{Input, zeroed};
+use super::inputs::{Input, PAD, zeroed};
 use super::per_layer::PerLayerRows;
 use super::states::StateRows;
 use super::streams::StreamBuffers;
 
 /// Most pairs of a row and a head of a pass of latent attention.
 pub(super) const MOST_PAIRS: u32 = 32_768;
-
-/// Latents of queries and unrotated parts are filled up to multiples of it, as F16 matrices are.
-pub(super) const PAD: usize = 8;
 
 /// Activations within a feed-forward network of one width.
 #[derive(Debug)]

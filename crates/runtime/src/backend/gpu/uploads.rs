@@ -27,6 +27,15 @@ pub(super) struct Stored {
     pub(super) staged: Option<Matrix>,
 }
 
+/// Weights of an `RMSNorm`, or with a bias of a layer norm.
+#[derive(Debug)]
+pub(super) struct Norm {
+    /// `[model_dim]`.
+    pub(super) weight: Buffer,
+    /// `[model_dim]`.
+    pub(super) bias: Option<Buffer>,
+}
+
 /// Projections of one input: `[outputs]` values per row.
 #[derive(Debug)]
 pub(super) struct Projection {

@@ -12,16 +12,7 @@ use super::per_layer::{DeviceLayerInput, DevicePerLayer};
 use super::refusal::Refusal;
 use super::states::DeviceState;
 use super::streams::{DeviceLayerStreams, DeviceStreams};
-use super::uploads::{Part, Projection, Stored, Uploader, Uploads, WeightBytes};
-
-/// Weights of an `RMSNorm`, or with a bias of a layer norm.
-#[derive(Debug)]
-pub(super) struct Norm {
-    /// `[model_dim]`.
-    pub(super) weight: Buffer,
-    /// `[model_dim]`.
-    pub(super) bias: Option<Buffer>,
-}
+use super::uploads::{Norm, Part, Projection, Stored, Uploader, Uploads, WeightBytes};
 
 /// Norms of queries and keys.
 #[derive(Debug)]

@@ -22,6 +22,7 @@ use super::host_blocks::{Direction, Transfers};
 use super::largest::Prepared;
 use super::launches::{Operands, Parts, Pass, Phase, attention};
 use super::pool::{Angles, KvPool};
+use super::refusal::MOST_PARTS;
 use super::rows::{MOST_PAIRS, Rows};
 use super::states::StateLease;
 use super::weights::DeviceWeights;
@@ -29,6 +30,7 @@ use super::weights::DeviceWeights;
 /// Rows of the largest and the smallest prefill pass. Sizes are powers of two; padding rows fill
 /// the rest.
 pub(super) const MAX_ROWS: u32 = 512;
+const _: () = assert!(MOST_PARTS * MAX_ROWS as usize <= u16::MAX as usize);
 const MIN_ROWS: u32 = 16;
 
 /// Blocks of the smallest block table: one split of attention. Larger ones have `2^n` or `3 * 2^n /

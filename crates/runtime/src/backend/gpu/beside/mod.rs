@@ -1,17 +1,14 @@
 //! Experts beside a feed-forward network (ADR-0151): both have norms of their own before and
 //! behind, and the router one more.
 
-use std::sync::Arc;
+mod launches;
 
 use ruvllm_gpu::{Buffer, Gpu, Result};
 use ruvllm_models::BesideWeights;
 
-use super::experts::DeviceExperts;
 use super::inputs::zeroed;
-use super::launches::Builder;
 use super::refusal::Refusal;
-use super::uploads::Uploader;
-use super::weights::Norm;
+use super::uploads::{Norm, Uploader};
 
 /// Norms and factors of experts beside a network.
 #[derive(Debug)]
@@ -55,29 +52,5 @@ impl DeviceBeside {
 impl BesideRows {
     pub(super) fn new(gpu: &Gpu, model_dim: usize, n: u32) -> Result<Self> {
         Ok(Self { network: zeroed(gpu, n, model_dim)?, experts: zeroed(gpu, n, model_dim)? })
-    }
-}
-
-impl Builder<'_> {
-    /// Norms the output of the network in `delta`, and adds that of the experts of the residual
-    /// stream, normed too.
-    pub(super) fn mixture_beside(&mut self, experts: &DeviceExperts, beside: &DeviceBeside) -> Result<()> {
-        let (gpu, eps) = (self.parts.gpu, self.parts.config.norm_eps);
-        let rows = Arc::clone(&self.rows);
-        let Some(own) = &rows.experts().beside else { return Ok(()) };
-        let norm = |x: &Buffer, weight: &Buffer, out: &Buffer| {
-            gpu.rms_norm(x, weight, eps, rows.n, &out.clone().into())
-        };
-        self.launches.push(norm(&rows.delta, &beside.network_norm, &own.network)?);
-        self.launches.push(norm(&rows.residual, &beside.router_norm, &own.experts)?);
-        self.route(experts, &own.experts)?;
-        if let Some(scales) = &beside.scales {
-            self.launches.push(gpu.scale_choices(&rows.experts().choices, scales)?);
-        }
-        self.norm(Some(&beside.input_norm), experts.gate_up.formats())?;
-        self.mix(experts, false, &own.experts)?;
-        self.launches.push(norm(&own.experts, &beside.output_norm, &rows.delta)?);
-        self.launches.push(gpu.add(&rows.delta, &own.network)?);
-        Ok(())
     }
 }
