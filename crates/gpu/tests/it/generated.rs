@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use naga::valid::{Capabilities, ValidationFlags, Validator};
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use ruvllm_gpu::{
     Activation, AddKernel, ArgmaxKernel, AttentionKernel, AttentionOutput, ColumnSplits, CooperativeKernel,
     CooperativeTile, CutGatesKernel, CutHeadsKernel, ExpandKernel, ExpertAffineKernel, ExpertScaleKernel,
@@ -363,7 +363,7 @@ fn attention_kernels() -> Vec<Kernel> {
 }
 
 /// Kernels for the targets that can run them; for cooperative matrices those that use them.
-fn all() -> impl Iterator<Item = (Kernel, Target)> {
+pub(crate) fn all() -> impl Iterator<Item = (Kernel, Target)> {
     let runs = |kernel: &Kernel, target: Target| match kernel {
         // Metal adds no matrices.
         Kernel::Cooperative(g) if matches!(g.splits, ColumnSplits::InTurn(_)) => {
@@ -381,6 +381,20 @@ fn all() -> impl Iterator<Item = (Kernel, Target)> {
     TARGETS.into_iter().flat_map(with)
 }
 
+/// The parsed kernel; panics if it is not valid.
+pub(crate) fn validated(name: &str, source: &str) -> (naga::Module, ModuleInfo) {
+    let module = naga::front::wgsl::parse_str(source)
+        .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(source)));
+    let capabilities = Capabilities::SUBGROUP
+        | Capabilities::SHADER_FLOAT16
+        | Capabilities::SHADER_FLOAT16_IN_FLOAT32
+        | Capabilities::COOPERATIVE_MATRIX;
+    let info = Validator::new(ValidationFlags::all(), capabilities)
+        .validate(&module)
+        .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(source)));
+    (module, info)
+}
+
 #[test]
 fn every_kernel_is_valid_and_translates_to_spirv_and_msl() {
     // Many kernels are alike for several targets.
@@ -391,15 +405,7 @@ fn every_kernel_is_valid_and_translates_to_spirv_and_msl() {
         if !seen.insert((source.clone(), target.cooperative)) {
             continue;
         }
-        let module = naga::front::wgsl::parse_str(&source)
-            .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&source)));
-        let capabilities = Capabilities::SUBGROUP
-            | Capabilities::SHADER_FLOAT16
-            | Capabilities::SHADER_FLOAT16_IN_FLOAT32
-            | Capabilities::COOPERATIVE_MATRIX;
-        let info = Validator::new(ValidationFlags::all(), capabilities)
-            .validate(&module)
-            .unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&source)));
+        let (module, info) = validated(&name, &source);
         let spirv = naga::back::spv::Options { lang_version: (1, 3), ..Default::default() };
         naga::back::spv::write_vec(&module, &info, &spirv, None).unwrap_or_else(|e| panic!("{name}: {e}"));
         if target.cooperative == Some(16) {

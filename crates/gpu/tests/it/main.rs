@@ -9,6 +9,7 @@ mod device;
 mod generated;
 mod host_memory;
 mod kv;
+mod metal;
 mod shapes;
 mod states;
 mod tuning;
