@@ -189,6 +189,9 @@ enum Command {
         /// Also what `web` needs
         #[arg(long)]
         web: bool,
+        /// Also what `gpu` and the steps of the GPU in `ci --full` need
+        #[arg(long)]
+        gpu: bool,
         /// Also what `core-pack` needs
         #[arg(long)]
         core_pack: bool,
@@ -306,8 +309,8 @@ pub fn run() -> Result<()> {
         Command::Dependencies { check: true } => dependencies::check(&workspace).map(|_| ()),
         Command::Dependencies { check: false } => dependencies::update(&workspace),
         Command::Man { folder } => man(&workspace, &folder),
-        Command::Setup { dry_run, cross, platforms, web, core_pack } => {
-            setup::setup(&workspace, dry_run, setup::Extras { cross, platforms, web, core_pack })
+        Command::Setup { dry_run, cross, platforms, web, gpu, core_pack } => {
+            setup::setup(&workspace, dry_run, setup::Extras { cross, platforms, web, gpu, core_pack })
         }
         Command::Adr { command } => run_adr(&workspace, &command),
         Command::Bench(_)

@@ -20,6 +20,9 @@ const UNOPTIMIZED: (&str, &str) = ("GALLIVM_PERF", "nopt");
 /// Tests of the backend that [`quick`] runs: logits and greedy tokens of a tiny model, end to end.
 const END_TO_END: [&str; 1] = ["families::llama"];
 
+/// Type checker of the kernels' MSL.
+pub(crate) const CLANG: &str = "clang";
+
 /// Environment variables that name driver manifests instead.
 const NAMED: [&str; 2] = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"];
 
@@ -57,6 +60,17 @@ pub(crate) fn kernels(workspace: &Workspace, extent: Extent) -> CommandLine {
 
 fn kernel_tests(workspace: &Workspace) -> CommandLine {
     CommandLine::cargo(workspace).args(["test", "--locked", "--manifest-path", "crates/gpu/Cargo.toml"])
+}
+
+/// Type check of the kernels' MSL by clang. Needs no adapter.
+pub(crate) fn msl(workspace: &Workspace) -> CommandLine {
+    kernel_tests(workspace).args(["--test", "it", "--", "--ignored", "metal::"])
+}
+
+/// Description of the missing type checker of [`msl`]; `None` if there is one.
+pub(crate) fn lacks_clang(workspace: &Workspace) -> Option<String> {
+    let starts = CommandLine::new(CLANG, workspace.root()).args(["--version"]).succeeds();
+    (!starts).then(|| format!("no {CLANG}: cargo xtask setup --gpu"))
 }
 
 /// Each kernel, and a tiny model end to end: the tests whose time on software Vulkan has a goal.

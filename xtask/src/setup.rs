@@ -5,7 +5,7 @@
 
 use crate::process::CommandLine;
 use crate::{Error, Result, Workspace};
-use crate::{cross_test, platforms, web};
+use crate::{cross_test, gpu, platforms, web};
 
 /// A program that the build or the checks call.
 struct Need {
@@ -119,12 +119,38 @@ const WEB_NEEDS: [Need; 2] = [
     },
 ];
 
+/// Additional programs of the steps of the GPU.
+const GPU_NEEDS: [Need; 2] = [
+    Need {
+        what: "software Vulkan",
+        probe: &[
+            "sh",
+            "-c",
+            "test -e /usr/share/vulkan/icd.d/lvp_icd.*.json && /sbin/ldconfig -p | grep -q libvulkan.so.1",
+        ],
+        install: &[
+            "apt-get",
+            "install",
+            "-y",
+            "--no-install-recommends",
+            "libvulkan1",
+            "mesa-vulkan-drivers",
+        ],
+    },
+    Need {
+        what: "clang",
+        probe: &[gpu::CLANG, "--version"],
+        install: &["apt-get", "install", "-y", "--no-install-recommends", "clang"],
+    },
+];
+
 /// Commands whose tools are installed on request only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extras {
     pub(crate) cross: bool,
     pub(crate) platforms: bool,
     pub(crate) web: bool,
+    pub(crate) gpu: bool,
     pub(crate) core_pack: bool,
 }
 
@@ -133,9 +159,14 @@ pub(crate) fn setup(workspace: &Workspace, dry_run: bool, extras: Extras) -> Res
     let cross = CROSS_NEEDS.iter().filter(|_| extras.cross);
     let platforms = PLATFORM_NEEDS.iter().filter(|_| extras.platforms);
     let web = WEB_NEEDS.iter().filter(|_| extras.web);
+    let gpu = GPU_NEEDS.iter().filter(|_| extras.gpu);
     // `platforms` names it too.
     let library = [&LIBRARY].into_iter().filter(|_| extras.core_pack && !extras.platforms);
-    provide(workspace, NEEDS.iter().chain(cross).chain(platforms).chain(web).chain(library), dry_run)
+    provide(
+        workspace,
+        NEEDS.iter().chain(cross).chain(platforms).chain(web).chain(gpu).chain(library),
+        dry_run,
+    )
 }
 
 /// Installs the `needs` whose probe fails; with `dry_run` only lists them.

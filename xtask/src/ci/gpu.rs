@@ -13,9 +13,10 @@ pub(crate) fn gpu(workspace: &Workspace) -> Result<()> {
     steps.summary()
 }
 
-/// Lints, then the tests of kernels, backend and the program's device option, if there is an
-/// adapter.
+/// Types of MSL, if there is clang; lints, then the tests of kernels, backend and the program's
+/// device option, if there is an adapter.
 pub(super) fn gpu_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
+    msl_step(workspace, steps)?;
     if !quick_steps(workspace, steps)? {
         return Ok(());
     }
@@ -35,6 +36,15 @@ pub(super) fn gpu_steps(workspace: &Workspace, steps: &mut Steps) -> Result<()> 
     steps.run("gpu in a browser", "cargo xtask gpu-web", || {
         gpu_web::check(workspace).map(|()| "ok".to_owned())
     })
+}
+
+fn msl_step(workspace: &Workspace, steps: &mut Steps) -> Result<()> {
+    if let Some(missing) = gpu::lacks_clang(workspace) {
+        steps.skip("gpu msl", missing);
+        return Ok(());
+    }
+    let tests = gpu::msl(workspace);
+    steps.run("gpu msl", &tests.display(), || counted(&tests))
 }
 
 /// Builds and runs the quick tests, so that the time of the second step is that of the tests.
