@@ -56,8 +56,8 @@ enum Command {
     /// `cargo xtask setup --cross` installs them. `ci` runs this where they are present. Emulation
     /// shows that results are right, not how fast they are.
     CrossTest,
-    /// Type-checks the engine for macOS; builds tests and program for Windows and runs them under
-    /// wine
+    /// Type-checks the engine for macOS and the GPU kernels for browsers; builds tests and program
+    /// for Windows and runs them under wine
     ///
     /// Not part of `ci`, but of `ci --full`; `cargo xtask setup --platforms` installs the tools.
     Platforms,

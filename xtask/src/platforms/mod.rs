@@ -1,5 +1,5 @@
-//! `cargo xtask platforms`: checks of other systems on Linux: types for macOS, tests and program
-//! for Windows under wine.
+//! `cargo xtask platforms`: checks of other systems on Linux: types for macOS and browsers, tests
+//! and program for Windows under wine.
 //!
 //! Debian packages the source of the standard library, from which cargo builds it for any target.
 
@@ -19,22 +19,25 @@ const SOURCE: &str = "library/std/Cargo.toml";
 /// Target folder, separate from the default build.
 const TARGET_FOLDER: &str = "target/platforms";
 
-/// Another operating system.
+/// Another system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Platform {
-    /// Type checks of the engine. Not of the program: the C code of its TLS library needs Apple's
-    /// headers.
+    /// Type checks of the engine with its GPU backend, for Metal. Not of the program: the C code of
+    /// its TLS library needs Apple's headers.
     MacOs,
+    /// Type checks of the GPU kernels' crate, for WebGPU.
+    Browser,
     /// Tests and program, built and run.
     Windows,
 }
 
 impl Platform {
-    pub(crate) const ALL: [Self; 2] = [Self::MacOs, Self::Windows];
+    pub(crate) const ALL: [Self; 3] = [Self::MacOs, Self::Browser, Self::Windows];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::MacOs => "macOS",
+            Self::Browser => "browsers",
             Self::Windows => "Windows",
         }
     }
@@ -57,11 +60,20 @@ impl Platform {
 
     /// Runs the checks; returns a note on their scope.
     pub(crate) fn check(self, workspace: &Workspace) -> Result<String> {
+        let checks = |command: CommandLine, scope: &str| {
+            println!("{}", command.display());
+            command.run().map(|()| scope.to_owned())
+        };
         match self {
             Self::MacOs => {
-                let command = cargo(workspace, "check", "aarch64-apple-darwin").args(["--package", "ruvllm"]);
-                println!("{}", command.display());
-                command.run().map(|()| "types of the engine".to_owned())
+                let engine = ["--package", "ruvllm", "--features", "gpu"];
+                let command = cargo(workspace, "check", "aarch64-apple-darwin").args(engine);
+                checks(command, "types of the engine and its GPU backend")
+            }
+            Self::Browser => {
+                let kernels = ["--manifest-path", "crates/gpu/Cargo.toml", "--lib"];
+                let command = cargo(workspace, "check", "wasm32-unknown-unknown").args(kernels);
+                checks(command, "types of the GPU kernels")
             }
             Self::Windows => wine::check(workspace),
         }
@@ -82,9 +94,13 @@ pub(crate) fn platforms(workspace: &Workspace) -> Result<()> {
 
 /// A command of cargo that builds the standard library too.
 fn cargo(workspace: &Workspace, command: &str, target: &str) -> CommandLine {
+    let library = match target {
+        "wasm32-unknown-unknown" => "-Zbuild-std=std,panic_abort",
+        _ => "-Zbuild-std=std,panic_unwind",
+    };
     CommandLine::cargo(workspace)
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTC", COMPILER)
-        .args([command, "-Zbuild-std=std,panic_unwind", "--locked", "--quiet"])
+        .args([command, library, "--locked", "--quiet"])
         .args(["--target", target, "--target-dir", TARGET_FOLDER])
 }
