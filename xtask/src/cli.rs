@@ -121,13 +121,18 @@ enum Command {
     /// Needs Node.js and Chromium (`setup --web`) and a Vulkan driver. Part of `ci --full` where
     /// these are.
     GpuWeb,
-    /// Packs programs and a script that measure a server on a GPU of another machine
+    /// Packs programs and a script that check and measure a GPU of another machine
     ///
-    /// Builds the program with GPU support, the load generator and the model generator for release;
-    /// the archive runs on Linux of the same processor without a toolchain and the internet.
+    /// Builds the program with GPU support, the checks of kernels, the load generator and the model
+    /// generator for release. One run of the script checks every kernel and measures kernels, a
+    /// model and a server; the archive runs on Linux of the same processor without a toolchain and
+    /// the internet.
     GpuBundle {
-        /// Folder for `ruvllm-gpu.tar.gz`, which is created
+        /// Folder for `ruvllm-gpu.tar.xz`, which is created
         folder: PathBuf,
+        /// Folder with llama.cpp's `llama-bench` and its libraries, which the script runs in turn
+        #[arg(long, value_name = "DIR")]
+        peer: Option<PathBuf>,
     },
     /// Runs client libraries of others against the server: one table of features and clients
     ///
@@ -288,7 +293,7 @@ pub fn run() -> Result<()> {
         Command::Grpc { update } => grpc::grpc(&workspace, update),
         Command::Gpu => ci::gpu(&workspace),
         Command::GpuWeb => gpu_web::check(&workspace),
-        Command::GpuBundle { folder } => gpu_bundle::gpu_bundle(&workspace, &folder),
+        Command::GpuBundle { folder, peer } => gpu_bundle::gpu_bundle(&workspace, &folder, peer.as_deref()),
         Command::ObjectStore => object_store::object_store(&workspace),
         Command::KernelSandbox => kernel_sandbox::kernel_sandbox(&workspace),
         Command::CorePack { check: false } => core_pack::update(&workspace),
@@ -408,6 +413,7 @@ mod tests {
             "gpu",
             "gpu-web",
             "gpu-bundle target/bundle",
+            "gpu-bundle target/bundle --peer llama.cpp/build/bin",
             "gen-model --help",
         ] {
             let words = std::iter::once("xtask").chain(line.split(' '));

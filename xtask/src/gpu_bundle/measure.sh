@@ -1,8 +1,11 @@
 #!/bin/sh
-# Measures `ruvllm serve --device gpu` on this machine: endurance and device memory.
+# Checks every kernel beside float64, and measures kernels (GB/s, TFLOP/s), a model (tokens/s, beside
+# llama.cpp where the archive has it) and `ruvllm serve --device gpu` (endurance, device memory) on
+# this machine.
 #
 #   sh measure.sh [REQUESTS [OUT]]     10000 requests; JSON documents and logs go to the folder OUT
 #
+# PARTS='kernels speed server' names the parts to run; all without it.
 # DEVICE=gpu:N selects another adapter, MODEL=FILE another model in place of a random one of 1.2
 # billion parameters. VK_DRIVER_FILES names a driver that the loader does not find by itself.
 set -eu
@@ -23,8 +26,44 @@ nvidia-smi >"$out/nvidia-smi.txt" 2>&1 || echo 'no nvidia-smi: no figures of the
 model=${MODEL:-/tmp/ruvllm-llama-1b.gguf}
 [ -f "$model" ] || ./ruvllm-tools gen-model --shape llama-1b --type q4_k_m "$model"
 
-# Documents of the servers that ended well, for the common one.
+# Documents of the parts that ended well, for the common one.
 { printf '{"doctor": '; cat "$out/doctor.json"; } >"$out/all.json"
+
+# True if a part is to run.
+wanted() {
+    case " ${PARTS:-kernels speed server} " in *" $1 "*) ;; *) return 1 ;; esac
+}
+
+# NAME: adds its document.
+add() {
+    { printf ', "%s": ' "$1"; cat "$out/$1.json"; } >>"$out/all.json"
+}
+
+if wanted kernels; then
+    echo '== kernels: errors of each, GB/s, TFLOP/s' >&2
+    case $device in gpu:*) adapter="--adapter ${device#gpu:}" ;; *) adapter= ;; esac
+    # shellcheck disable=SC2086
+    if ./gpu-bench $adapter --json "$out/kernels.json" >"$out/kernels.txt"; then
+        add kernels
+    else
+        echo 'a kernel failed:' >&2
+        grep FAILED "$out/kernels.txt" >&2 || true
+    fi
+    cat "$out/kernels.txt"
+fi
+
+if wanted speed; then
+    echo '== tokens/s, in turn' >&2
+    for round in 1 2 3; do
+        for depth in 0 4096; do
+            ./ruvllm bench --device "$device" --model "$model" -p 512 -n 64 -g 64 -d $depth -r 5
+        done
+        if [ -x peer/llama-bench ]; then
+            LD_LIBRARY_PATH="$PWD/peer${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
+                ./peer/llama-bench -m "$model" -p 512 -n 64 -d 0,4096 -r 5 -ngl 99 -fa 1
+        fi
+    done | tee "$out/speed.txt"
+fi
 
 # NAME, ARGUMENTS OF THE MODEL, BUDGET, KV BUDGET
 endure() {
@@ -33,17 +72,19 @@ endure() {
         --program-model "$2 --device $device --gpu-cache $out/kernels" \
         --program-serve "--gpu-sequences 32 --gpu-memory $3 --kv-budget $4" \
         --json "$out/$1.json" 2>"$out/$1.log"; then
-        { printf ', "%s": ' "$1"; cat "$out/$1.json"; } >>"$out/all.json"
+        add "$1"
     else
         echo "$1 failed:" >&2
         tail -5 "$out/$1.log" >&2
     fi
 }
 
-# The built-in model: beside its few buffers the device shows what the driver takes for a process.
-endure builtin '' 512MiB 128MiB
-endure llama-1b "-m $model" 4GiB 2GiB
-# A budget that the passes of all sizes together exceed.
-endure llama-1b-tight "-m $model" 1408MiB 512MiB
+if wanted server; then
+    # The built-in model: beside its few buffers the device shows what the driver takes for a process.
+    endure builtin '' 512MiB 128MiB
+    endure llama-1b "-m $model" 4GiB 2GiB
+    # A budget that the passes of all sizes together exceed.
+    endure llama-1b-tight "-m $model" 1408MiB 512MiB
+fi
 echo '}' >>"$out/all.json"
 echo "== all: $out/all.json" >&2
