@@ -1,7 +1,7 @@
 //! MSL of every kernel, as naga writes it for Metal, against the type checker of clang.
 //!
 //! Naga translates more than Metal's compiler accepts, and its texts are compiled on a device only.
-//! Clang does not know MSL. Its C++ for OpenCL has the same address spaces and vectors, and
+//! Clang does not know MSL. Its C++ for `OpenCL` has the same address spaces and vectors, and
 //! `metal_stdlib` beside this file declares the functions and types of the standard library of
 //! Metal that occur, so that clang checks names, types and address spaces.
 
@@ -22,7 +22,7 @@ use crate::generated::{all, validated};
 /// Kernels per process of clang, so that it reads the header once for all of them.
 const BATCH: usize = 64;
 
-/// C++ for OpenCL without its library and extensions other than `half`. Attributes of Metal cause
+/// C++ for `OpenCL` without its library and extensions other than `half`. Attributes of Metal cause
 /// warnings only.
 const FLAGS: [&str; 10] = [
     "-x",
