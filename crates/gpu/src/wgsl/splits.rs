@@ -6,6 +6,7 @@ use crate::split_key::SumSplitsKernel;
 
 /// Threads of a workgroup of [`emit`]; a thread per output.
 pub(crate) const SUM_THREADS: u32 = 256;
+
 /// `y[b, r] = (partial[0, b, r] + partial[1, b, r] + ..) scale[b]`.
 pub(super) fn emit(code: &mut Code, s: &SumSplitsKernel) {
     let SumSplitsKernel { rows, splits, width, first } = *s;
