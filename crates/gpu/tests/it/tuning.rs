@@ -68,9 +68,10 @@ fn files_of_tiles_that_cannot_be_used_are_ignored_with_the_reason() {
     let Some(gpu) = gpu_in(folder.path()) else { return };
     let file = gpu.tiles_file().expect("a folder").to_owned();
     drop(gpu);
-    let title = "ruvllm-gpu tiles, version 1\n";
+    let title = "ruvllm-gpu tiles, version 2\n";
     for (text, reason) in [
         ("another\n".to_owned(), "first line"),
+        ("ruvllm-gpu tiles, version 1\nproduct F16 48 64 1 1 32 4 1".to_owned(), "first line"),
         (format!("{title}product"), "too few words"),
         (format!("{title}product F16 48 64 1 1 32 4"), "another form"),
         (format!("{title}product F17 48 64 1 1 32 4 1"), "unknown format"),
