@@ -92,15 +92,14 @@ pub(crate) fn trace(workspace: &Workspace, folder: &str) -> CommandLine {
     adapted(CommandLine::cargo(workspace).args(run).args(["--example", "trace", "--", folder]))
 }
 
-/// Lints the kernels, and backend and program with the feature.
+/// Lints the kernels, and backend and program with the feature, the program in the form without a
+/// model.
 pub(crate) fn lint(workspace: &Workspace) -> Result<()> {
     let rest = ["--all-targets", "--locked", "--quiet", "--", "-D", "warnings"];
     let kernels = ["clippy", "--manifest-path", "crates/gpu/Cargo.toml"];
     CommandLine::cargo(workspace).args(kernels).args(rest).run()?;
-    for package in ["ruvllm", "ruvllm-cli"] {
-        with_feature(workspace, "clippy", package).args(rest).run()?;
-    }
-    Ok(())
+    with_feature(workspace, "clippy", "ruvllm").args(rest).run()?;
+    with_feature(workspace, "clippy", "ruvllm-cli").args(["--no-default-features"]).args(rest).run()
 }
 
 /// Tests of the backend. They fail without an adapter.

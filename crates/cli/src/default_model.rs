@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use gguf_rs_lite::Gguf;
 use ruvllm::ModelSource;
-use ruvllm_default_model as built_in;
 use ruvllm_hub::{ModelReference, Store, StoredModel};
 use ruvllm_models::{Checkpoint, open_checkpoint};
 
+use crate::built_in;
 use crate::config;
 pub(crate) use crate::config::MODEL_VARIABLE;
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 /// The model of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ModelChoice {
-    /// The one inside the program.
+    /// The one inside the program, if this build has one.
     BuiltIn,
     /// A file or folder.
     File {
@@ -68,7 +68,7 @@ impl ModelChoice {
     /// Name of the model in messages.
     pub(crate) fn name(&self) -> String {
         match self {
-            Self::BuiltIn => built_in::NAME.to_owned(),
+            Self::BuiltIn => built_in::model().map_or("no model", |model| model.name).to_owned(),
             Self::File { path, .. } => path.display().to_string(),
         }
     }
@@ -81,20 +81,27 @@ impl ModelChoice {
         }
     }
 
-    /// Source of the model for the engine.
+    /// Source of the model for the engine; one that does not load for a choice that
+    /// [`check`](Self::check) refuses.
     pub(crate) fn source(&self) -> ModelSource {
         match self {
-            Self::BuiltIn => ModelSource::Static { name: built_in::NAME.to_owned(), bytes: built_in::gguf() },
+            Self::BuiltIn => match built_in::model() {
+                Some(model) => model.source(),
+                None => ModelSource::Static { name: self.name(), bytes: &[] },
+            },
             Self::File { path, .. } => ModelSource::Path(path.clone()),
         }
     }
 
-    /// Rejects a name that is neither a file, a folder nor a model of the store.
+    /// Rejects a name that is neither a file, a folder nor a model of the store, and the built-in
+    /// model in a build without one.
     ///
     /// # Errors
-    /// [`Error::NotPulled`], [`Error::NoSuchModel`].
+    /// [`Error::NotPulled`], [`Error::NoSuchModel`], [`Error::NoModel`].
     pub(crate) fn check(&self) -> Result<()> {
-        let Self::File { path, .. } = self else { return Ok(()) };
+        let Self::File { path, .. } = self else {
+            return built_in::model().map(drop).ok_or(Error::NoModel);
+        };
         if self.not_pulled().is_some() {
             return Err(Error::NotPulled { reference: path.display().to_string() });
         }
@@ -112,7 +119,7 @@ impl ModelChoice {
     pub(crate) fn open(&self) -> Result<Box<dyn Checkpoint>> {
         self.check()?;
         let opened = match self {
-            Self::BuiltIn => Gguf::from_static(built_in::gguf())
+            Self::BuiltIn => Gguf::from_static(built_in::model().map_or(&[], |model| model.bytes))
                 .map(|gguf| Box::new(gguf) as Box<dyn Checkpoint>)
                 .map_err(ruvllm_models::Error::from),
             Self::File { path, .. } => open_checkpoint(path),
@@ -173,8 +180,16 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "builtin-model")]
     #[test]
     fn the_built_in_model_opens() {
         assert!(ModelChoice::BuiltIn.open().is_ok());
+    }
+
+    #[cfg(not(feature = "builtin-model"))]
+    #[test]
+    fn a_build_without_a_model_asks_for_one() {
+        let error = ModelChoice::BuiltIn.open().map(drop).expect_err("there is none");
+        assert!(error.to_string().contains("--model"), "{error}");
     }
 }

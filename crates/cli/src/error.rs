@@ -118,6 +118,12 @@ pub(crate) enum Error {
         /// The reference as it was written.
         reference: String,
     },
+    /// A command that names no model, in a build without one.
+    #[error(
+        "this build of ruvllm has no model inside; name one with --model FILE, or in {}",
+        crate::config::MODEL_VARIABLE
+    )]
+    NoModel,
     /// The configuration file is invalid.
     #[error("{}:{line}: {reason}", path.display())]
     Config {

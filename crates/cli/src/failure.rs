@@ -108,7 +108,8 @@ fn kind(error: &Error) -> &'static str {
     use ruvllm_adapters::Error as E;
     use ruvllm_kernel_packs::Error as P;
     match error {
-        Error::NothingToMeasure
+        Error::NoModel
+        | Error::NothingToMeasure
         | Error::SameFile
         | Error::StdoutTwice
         | Error::StdinTwice { .. }

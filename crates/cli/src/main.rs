@@ -9,6 +9,7 @@
 mod adapter_store;
 mod answer_filter;
 mod args;
+mod built_in;
 mod cli;
 mod command_line;
 mod commands;

@@ -23,8 +23,12 @@ fi
 ./ruvllm doctor --gpu --json | tee "$out/doctor.json"
 nvidia-smi >"$out/nvidia-smi.txt" 2>&1 || echo 'no nvidia-smi: no figures of the driver' >&2
 
+# SHAPE FILE: a random model, unless the file is there
+make_model() {
+    [ -f "$2" ] || ./ruvllm-tools gen-model --shape "$1" --type q4_k_m "$2"
+}
 model=${MODEL:-/tmp/ruvllm-llama-1b.gguf}
-[ -f "$model" ] || ./ruvllm-tools gen-model --shape llama-1b --type q4_k_m "$model"
+make_model llama-1b "$model"
 
 # Documents of the parts that ended well, for the common one.
 { printf '{"doctor": '; cat "$out/doctor.json"; } >"$out/all.json"
@@ -80,8 +84,10 @@ endure() {
 }
 
 if wanted server; then
-    # The built-in model: beside its few buffers the device shows what the driver takes for a process.
-    endure builtin '' 512MiB 128MiB
+    # A small model: beside its few buffers the device shows what the driver takes for a process.
+    small=/tmp/ruvllm-llama-110m.gguf
+    make_model llama-110m "$small"
+    endure llama-110m "-m $small" 1GiB 128MiB
     endure llama-1b "-m $model" 4GiB 2GiB
     # A budget that the passes of all sizes together exceed.
     endure llama-1b-tight "-m $model" 1408MiB 512MiB

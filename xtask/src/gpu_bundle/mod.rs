@@ -64,11 +64,13 @@ pub(crate) fn gpu_bundle(workspace: &Workspace, folder: &Path, peer: Option<&Pat
     Ok(())
 }
 
+/// Builds the programs, `ruvllm` without its model: the archive is a third in size, and the script
+/// has models made.
 fn build(workspace: &Workspace, target: &Path) -> Result<()> {
     let packages = ["ruvllm-cli", "ruvllm-benches", "ruvllm-tools"].into_iter().flat_map(|name| ["-p", name]);
     let programs = PROGRAMS.into_iter().flat_map(|name| ["--bin", name]);
     CommandLine::cargo(workspace)
-        .args(["build", "--release", "--locked", "--features", "ruvllm-cli/gpu"])
+        .args(["build", "--release", "--locked", "--no-default-features", "--features", "ruvllm-cli/gpu"])
         .args(packages)
         .args(programs)
         .args(["--target-dir".as_ref(), target.as_os_str()])

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use ruvllm::{EngineOptions, ModelSource, Speculation};
-use ruvllm_default_model as built_in;
 use ruvllm_hub::Store;
 
 use super::engine::ModelArgs;
+use crate::built_in::{self, BuiltIn};
 use crate::default_model::ModelChoice;
 use crate::error::Result;
 
@@ -107,8 +107,7 @@ impl SpeculationArgs {
 /// Models that may draft for a model: the built-in draft, files `draft*.gguf` beside it, small
 /// models of the store. The engine takes the first one with the model's vocabulary.
 fn candidates(model: &ModelArgs) -> Vec<ModelSource> {
-    let mut candidates =
-        vec![ModelSource::Static { name: built_in::DRAFT_NAME.to_owned(), bytes: built_in::draft() }];
+    let mut candidates: Vec<_> = built_in::draft().into_iter().map(BuiltIn::source).collect();
     if let ModelChoice::File { path, .. } = ModelChoice::new(model.model.as_deref()) {
         candidates.extend(beside(&path).into_iter().map(ModelSource::Path));
         let most = size(&path) / DRAFT_PART;
