@@ -10,8 +10,8 @@ use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
 use crate::support::{
-    doubles, error, gpu, gpu_with, greedy_on_device, greedy_on_host, has_matrix_instructions, ids, options,
-    prompt_logits, read_json, tiny, tolerance,
+    doubles, error, gpu, gpu_with, greedy_on_device, greedy_on_host, has_matrix_instructions, ids, leaves,
+    options, prompt_logits, read_json, tiny, tolerance,
 };
 
 /// A prompt with its expected outputs.
@@ -243,24 +243,6 @@ fn forms() {
         }
     }
     assert!(beyond.is_empty(), "{beyond:?}");
-}
-
-/// Index of the first of the tokens that a greedy text would not have behind a prompt and those
-/// before, not even if logits had an error of half the margin, a share of the largest magnitude.
-fn leaves(
-    session: &mut dyn BackendSession,
-    prompt: &[TokenId],
-    greedy: &[TokenId],
-    margin: f64,
-) -> Option<usize> {
-    let mut before = prompt.to_vec();
-    greedy.iter().position(|&token| {
-        let logits = session.forward(&before).expect("logits");
-        let largest = logits.iter().fold(0.0_f32, |largest, logit| largest.max(logit.abs()));
-        let best = logits.iter().fold(f32::NEG_INFINITY, |best, &logit| best.max(logit));
-        before = vec![token];
-        f64::from(best - logits[token as usize]) > margin * f64::from(largest)
-    })
 }
 
 /// Token by token, as decode computes them.

@@ -8,7 +8,9 @@ use gguf_rs_lite::{Gguf, TensorInfo, Writer};
 use ruvllm::{FactorFormat, GenerateRequest, GpuBackend, GpuOptions, InferenceBackend, Prompt, TokenId};
 
 use crate::adapter_sites::{of_site, sites};
-use crate::support::{cpu, error, gpu_with, greedy_on_device, greedy_on_host, options, tiny, tolerance};
+use crate::support::{
+    cpu, error, gpu_with, greedy_on_device, has_matrix_instructions, leaves, options, tiny, tolerance,
+};
 
 /// Values of a head that are left: a multiple of 4, which norms of heads take.
 const HEAD_DIM: usize = 12;
@@ -86,8 +88,9 @@ fn heads_of_other_sizes_have_the_logits_of_the_engine() {
         assert!(error <= tolerance(), "{name}: {error}");
         for prompt in [tokens(2, 9), prompt] {
             let mut session = InferenceBackend::session(&engine, prompt.len() + 12).expect("a sequence");
-            let expected = greedy_on_host(&mut *session, &prompt, 12);
-            assert_eq!(greedy_on_device(&backend, &prompt, 12), expected, "{name}");
+            let found = greedy_on_device(&backend, &prompt, 12);
+            let margin = if has_matrix_instructions() { 2.0 * tolerance() } else { 0.0 };
+            assert_eq!(leaves(&mut *session, &prompt, &found, margin), None, "{name}: {found:?}");
         }
     }
 }

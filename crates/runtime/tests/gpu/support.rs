@@ -137,6 +137,24 @@ pub(crate) fn greedy_on_host(session: &mut dyn BackendSession, prompt: &[TokenId
     tokens
 }
 
+/// Index of the first of the tokens that a greedy text would not have behind a prompt and those
+/// before, not even if logits had an error of half the margin, a share of the largest magnitude.
+pub(crate) fn leaves(
+    session: &mut dyn BackendSession,
+    prompt: &[TokenId],
+    greedy: &[TokenId],
+    margin: f64,
+) -> Option<usize> {
+    let mut before = prompt.to_vec();
+    greedy.iter().position(|&token| {
+        let logits = session.forward(&before).expect("logits");
+        let largest = logits.iter().fold(0.0_f32, |largest, logit| largest.max(logit.abs()));
+        let best = logits.iter().fold(f32::NEG_INFINITY, |best, &logit| best.max(logit));
+        before = vec![token];
+        f64::from(best - logits[token as usize]) > margin * f64::from(largest)
+    })
+}
+
 /// `n` greedy tokens after a prompt, the largest logit found on the device.
 pub(crate) fn greedy_on_device(backend: &GpuBackend, prompt: &[TokenId], n: usize) -> Vec<TokenId> {
     let mut session = backend.gpu_session(prompt.len() + n).expect("a sequence");
