@@ -162,6 +162,13 @@ pub struct Evicted<B, S = ()> {
     pub states: Vec<S>,
 }
 
+/// Result of an eviction from a leaf.
+enum Taken<B, S> {
+    Blocks(Evicted<B, S>),
+    /// A state whose blocks stay.
+    State(S),
+}
+
 /// One descent through the tree of a key.
 struct Walk {
     /// Nodes of which at least one block agrees.
@@ -200,26 +207,56 @@ impl<B: Clone, S: Clone> PrefixTree<B, Lru, S> {
     /// A block is free once its last handle is dropped. To free memory, drop the result, check the
     /// pool, and evict again.
     pub fn evict(&self, n_blocks: usize) -> Vec<Evicted<B, S>> {
-        let (mut evicted, mut missing, mut pinned) = (Vec::new(), n_blocks, Vec::new());
-        while missing > 0
+        let (mut evicted, mut missing) = (Vec::new(), n_blocks);
+        self.evict_while(|taken| {
+            if let Some(Taken::Blocks(taken)) = taken {
+                missing = missing.saturating_sub(taken.blocks.len());
+                evicted.push(taken);
+            }
+            missing
+        });
+        evicted
+    }
+
+    /// Evicts a state, the least recently used one of the least recently used leaf's path, and the
+    /// blocks that no other state needs. Returns the states taken out; none without one to take.
+    pub fn evict_state(&self) -> Vec<S> {
+        let mut states = Vec::new();
+        self.evict_while(|taken| {
+            match taken {
+                Some(Taken::State(state)) => states.push(state),
+                Some(Taken::Blocks(evicted)) => states.extend(evicted.states),
+                None => {}
+            }
+            usize::from(states.is_empty())
+        });
+        states
+    }
+
+    /// Evicts from the least recently used leaves while `missing` returns a number of blocks that
+    /// are wanted. It is called before the first one, and gets what was taken.
+    fn evict_while(&self, mut missing: impl FnMut(Option<Taken<B, S>>) -> usize) {
+        let (mut wanted, mut pinned) = (missing(None), Vec::new());
+        while wanted > 0
             && let Some((turn, leaf)) = self.leaves.pop()
         {
-            match self.evict_leaf(leaf, turn, |_| missing) {
-                LeafEviction::Evicted { evicted: taken, has_rest } => {
-                    missing = missing.saturating_sub(taken.blocks.len());
-                    evicted.push(taken);
+            match self.evict_leaf(leaf, turn, |_| wanted) {
+                LeafEviction::Evicted { evicted, has_rest } => {
+                    wanted = missing(Some(Taken::Blocks(evicted)));
                     if has_rest {
                         self.leaves.push(turn, leaf);
                     }
                 }
-                LeafEviction::State(_) => self.leaves.push(turn, leaf),
+                LeafEviction::State(state) => {
+                    wanted = missing(Some(Taken::State(state)));
+                    self.leaves.push(turn, leaf);
+                }
                 LeafEviction::Used(used) => self.leaves.push(used.turn, leaf),
                 LeafEviction::Pinned => pinned.push((turn, leaf)),
                 LeafEviction::Gone => {}
             }
         }
         pinned.into_iter().for_each(|(turn, leaf)| self.leaves.push(turn, leaf));
-        evicted
     }
 }
 

@@ -319,6 +319,25 @@ mod tests {
     }
 
     #[test]
+    fn a_state_is_evicted_alone_while_another_one_needs_its_blocks() {
+        let tree = tree();
+        insert(&tree, &[1, 1], 10);
+        insert(&tree, &[1, 1, 2, 2], 20);
+        insert(&tree, &[5, 5], 30);
+        assert_eq!(found(&tree, &[5, 5, 0]).1, Some(30));
+        assert_eq!(tree.evict_state(), [10]);
+        assert_eq!((tree.statistics().blocks, found(&tree, &[5, 5, 0]).1), (3, Some(30)));
+        assert_eq!(tree.evict_state(), [20]);
+        assert_eq!(tree.statistics().blocks, 1);
+        check(&tree);
+        let pin = tree.lookup_state(&key("a"), &[5, 5, 0]).found.pin;
+        assert!(tree.evict_state().is_empty(), "it is pinned");
+        drop(pin);
+        assert_eq!((tree.evict_state(), tree.evict_state()), (vec![30], vec![]));
+        assert_eq!(tree.statistics().nodes, 0);
+    }
+
+    #[test]
     fn a_pin_keeps_blocks_and_their_state_and_no_other_states() {
         let tree = tree();
         insert(&tree, &[1, 1], 10);
