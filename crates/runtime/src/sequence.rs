@@ -13,7 +13,7 @@ use ruvllm_text::TokenId;
 use crate::backend::sequence::common_prefix_len;
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::prefix::{PrefixCache, Reused};
+use crate::prefix::{PrefixCache, Reused, borders};
 use crate::quality::{QualityMemory, QualityWatch};
 use crate::request::KvQuality;
 
@@ -206,11 +206,9 @@ impl NativeSequence {
         if self.cache.state_values() == 0 || !self.spec.caches_prefix {
             return;
         }
-        let (block_tokens, most) = (self.cache.store().block_tokens(), prompt_tokens.saturating_sub(1));
-        let ends = [self.spec.shared_tokens, known_tokens, most];
-        let borders = ends.map(|end| end.min(most) / block_tokens * block_tokens);
-        self.borders.extend(borders.iter().filter(|&&border| border > self.cache.len()));
-        self.borders.sort_unstable();
+        let (block_tokens, ends) =
+            (self.cache.store().block_tokens(), [self.spec.shared_tokens, known_tokens]);
+        self.borders = borders(prompt_tokens, ends, self.cache.len(), block_tokens);
     }
 
     /// Tokens up to the next planned border, at which a pass of the prompt ends.

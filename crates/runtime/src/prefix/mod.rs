@@ -5,6 +5,7 @@
 //! files if there is a folder. Stored prefixes are read back or recomputed, whichever is faster.
 
 mod archive;
+mod borders;
 mod caching;
 mod cost;
 mod events;
@@ -35,6 +36,7 @@ use sha2::{Digest as _, Sha256};
 use crate::error::{Error, Result};
 use crate::quality::QualityFiles;
 
+pub(crate) use borders::borders;
 pub use caching::{PrefixCaching, PrefixStorage};
 use cost::ReuseCost;
 pub use events::{BlockHash, PrefixEvent, PrefixEvents};
