@@ -29,8 +29,7 @@ pub struct ConvolutionKernel {
     pub taps: u32,
     /// Values per input row.
     pub width: u32,
-    /// All rows are of the first span: a workgroup has some of them, and a launch of its own keeps
-    /// the last inputs.
+    /// All rows are of the first span: a workgroup has some of them.
     pub one_sequence: bool,
 }
 
@@ -110,8 +109,6 @@ pub struct SplitGatesKernel {
 pub enum StateKernel {
     /// Causal convolution.
     Convolve(ConvolutionKernel),
-    /// Last inputs of the rows of a causal convolution, to the state.
-    KeepInputs(ConvolutionKernel),
     /// Gated delta rule.
     DeltaRule(DeltaRuleKernel),
     /// Selective scan.
@@ -221,7 +218,7 @@ impl StateKernel {
     /// Fails if sizes do not match.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            Self::Convolve(k) | Self::KeepInputs(k) => k.check(),
+            Self::Convolve(k) => k.check(),
             Self::DeltaRule(k) => k.check(),
             Self::SelectiveScan(k) => k.check(),
             Self::Gate(k) => k.check(),
@@ -236,7 +233,6 @@ impl StateKernel {
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Convolve(k) => format!("convolve_{}", k.name()),
-            Self::KeepInputs(k) => format!("keep_inputs_{}", k.name()),
             Self::DeltaRule(k) => {
                 let DeltaRuleKernel { key_heads, value_heads, key_dim, value_dim, .. } = k;
                 let grouped = if k.grouped { "_grouped" } else { "" };

@@ -1,9 +1,10 @@
 //! Layers that keep a state per sequence: causal convolution, gated delta rule, selective scan, and
 //! the gates behind them.
 //!
-//! States are in slots of a buffer. A [`Span`] names the rows of a sequence in a launch, the slot
-//! that they begin with and the slot that the state behind them goes to. These may be the same;
-//! with two slots in turn, a launch whose result is not wanted leaves the state before it.
+//! States are in slots of a buffer. A [`Span`] names the rows of a sequence in a launch and the
+//! slot of the state before them. The state behind a row is kept in a slot where one is named for
+//! that row, which no span of the launch begins with: so the states before a launch stay, its
+//! result may be dropped, and a sequence can go back behind any row whose state was kept.
 
 use crate::dispatch::Dispatch;
 use crate::error::{Error, Result, expect_multiple, expect_size};
@@ -22,59 +23,84 @@ use crate::wgsl::{self, CONVOLUTION_THREADS, MatrixTile, TILE_ROWS};
 pub struct Span {
     /// Slot of the state before the first row; `None`: zeros.
     pub from: Option<u32>,
-    /// Slot of the state behind the last row.
-    pub to: u32,
     /// First row.
     pub first: u32,
     /// Number of rows.
     pub rows: u32,
 }
 
-/// Spans of a launch.
+/// Spans of a launch, and the slots of the states behind its rows.
+///
+/// Entry `i` has the span `i` and the slot of row `i`.
 #[derive(Debug, Clone)]
 pub struct Spans {
     buffer: Buffer,
+    /// Spans that a launch computes.
+    launched: u32,
 }
 
 impl Spans {
-    /// Allocates `n` spans without rows.
+    /// Allocates the spans of launches of `rows` rows: as many, none of which has rows.
     ///
     /// # Errors
     /// As [`Gpu::zeroed`].
-    pub fn new(gpu: &Gpu, n: u32) -> Result<Self> {
-        Ok(Self { buffer: gpu.zeroed(u64::from(n) * 16)? })
+    pub fn new(gpu: &Gpu, rows: u32) -> Result<Self> {
+        Ok(Self { buffer: gpu.zeroed(u64::from(rows) * 16)?, launched: rows })
     }
 
-    /// Number of spans.
-    pub fn count(&self) -> u32 {
+    /// The same spans for launches that compute the first one alone.
+    #[must_use]
+    pub fn of_one_sequence(&self) -> Self {
+        Self { buffer: self.buffer.clone(), launched: 1 }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> u32 {
         (self.buffer.len() / 16) as u32
     }
 
-    /// Writes the first spans; `None`, and those that are not given, have no rows: they read and
-    /// write nothing. Ordered before later dispatches.
+    /// Writes the first spans, and the slots of the states behind rows, `(row, slot)`. Further
+    /// spans have no rows, they read and write nothing; the states behind other rows are not kept.
+    /// Ordered before later dispatches.
     ///
     /// # Errors
-    /// [`Error::Shape`] for more spans than there are; those of [`Gpu::write`].
-    pub fn write(&self, gpu: &Gpu, spans: &[Option<Span>]) -> Result<()> {
-        let mut entries = vec![[wgsl::NO_STATE, 0, 0, 0]; self.count() as usize];
-        if spans.len() > entries.len() {
-            let (expected, found) = (format!("at most {}", entries.len()), spans.len() as u64);
-            return Err(Error::Shape { what: "spans", expected, found });
+    /// [`Error::Shape`] for more spans or other rows than there are, and for a slot that a span
+    /// begins with; those of [`Gpu::write`].
+    pub fn write(&self, gpu: &Gpu, spans: &[Span], kept: &[(u32, u32)]) -> Result<()> {
+        let mut entries = vec![[wgsl::NO_STATE, wgsl::NO_STATE, 0, 0]; self.rows() as usize];
+        let n = entries.len();
+        let shape = |what, found: u64| Error::Shape { what, expected: format!("at most {n}"), found };
+        if spans.len() > n {
+            return Err(shape("spans", spans.len() as u64));
         }
-        for (entry, span) in entries.iter_mut().zip(spans) {
-            if let Some(Span { from, to, first, rows }) = *span {
-                *entry = [from.unwrap_or(wgsl::NO_STATE), to, first, rows];
+        for (entry, &Span { from, first, rows }) in entries.iter_mut().zip(spans) {
+            let end = u64::from(first) + u64::from(rows);
+            if end > n as u64 {
+                return Err(shape("rows up to the end of a span", end));
             }
+            *entry = [from.unwrap_or(wgsl::NO_STATE), wgsl::NO_STATE, rows, first];
+        }
+        for &(row, slot) in kept {
+            if spans.iter().any(|span| span.from == Some(slot)) {
+                let expected = "none that a span begins with".to_owned();
+                return Err(Error::Shape { what: "slot of a state to keep", expected, found: slot.into() });
+            }
+            let entry = entries.get_mut(row as usize);
+            entry.ok_or_else(|| shape("rows up to one with a state to keep", u64::from(row) + 1))?[1] = slot;
         }
         gpu.write(&self.buffer, &entries)
+    }
+
+    /// Fails if launches have other rows.
+    fn check(&self, rows: u64) -> Result<()> {
+        expect_size("rows of the spans", rows, self.rows().into())
     }
 }
 
 /// Operations of layers with a state. Rows of no span keep the output that they had.
 impl Gpu {
     /// Prepares a causal convolution: `out[r, c] = f(sum_j w[j, c] x[r - taps + 1 + j, c])`, where
-    /// the rows before the first one of a span are in its state. Two launches, to be run in order,
-    /// for a key of one sequence.
+    /// the rows before the first one of a span are in its state.
     ///
     /// `x`: f32, `[rows, width]`; `weights`: f32, `[taps, channels]`, those of the oldest row
     /// first; `bias`: f32, `[channels]`, present as the key says; `state`: f32, `[slots, taps - 1,
@@ -94,7 +120,7 @@ impl Gpu {
         (weights, bias): (&Buffer, Option<&Buffer>),
         (state, spans): (&Buffer, &Spans),
         out: &Buffer,
-    ) -> Result<Vec<Dispatch>> {
+    ) -> Result<Dispatch> {
         let kernel = Kernel::State(StateKernel::Convolve(key));
         kernel.check(self.info())?;
         let channels = u64::from(key.channels) * 4;
@@ -109,16 +135,9 @@ impl Gpu {
         buffers.extend(bias.cloned());
         buffers.extend([state.clone(), spans.buffer.clone(), out.clone()]);
         let words = (key.channels / 4).div_ceil(CONVOLUTION_THREADS);
-        if !key.one_sequence {
-            check_groups("spans", spans.count().into())?;
-            return Ok(vec![self.prepare(&kernel, buffers, (words, spans.count()))?]);
-        }
-        let tiles = (rows as u32).div_ceil(TILE_ROWS);
-        let keep = Kernel::State(StateKernel::KeepInputs(key));
-        Ok(vec![
-            self.prepare(&kernel, buffers, (words, tiles))?,
-            self.prepare(&keep, vec![x.clone(), state.clone(), spans.buffer.clone()], (words, 1))?,
-        ])
+        spans.check(rows)?;
+        let parts = if key.one_sequence { (rows as u32).div_ceil(TILE_ROWS) } else { spans.launched };
+        self.prepare(&kernel, buffers, (words, parts))
     }
 
     /// Prepares the gated delta rule. With the state `S` of a head, `[key_dim, value_dim]`, and the
@@ -159,12 +178,12 @@ impl Gpu {
         expect_size("bytes of decays and rates", rows * 2 * per_head, rates.len())?;
         expect_size("bytes of biases and factors", 2 * per_head, heads.len())?;
         expect_multiple("bytes of the states", key.state_values() * 4, state.len())?;
+        spans.check(rows)?;
         let tile = MatrixTile::new(key.key_dim, key.value_dim);
         let buffers = [x, rates, heads, &spans.buffer, state, out].map(Buffer::clone);
         let groups = tile.blocks * key.value_heads;
         check_groups("parts of heads", groups.into())?;
-        check_groups("spans", spans.count().into())?;
-        self.prepare(&kernel, buffers.into(), (groups, spans.count()))
+        self.prepare(&kernel, buffers.into(), (groups, spans.launched))
     }
 
     /// Prepares a selective scan. With the state `S` of a head, `[state_dim, head_dim]`, and the
@@ -203,12 +222,12 @@ impl Gpu {
         expect_size("bytes of time steps", rows * per_head, steps.len())?;
         expect_size("bytes of biases, factors and skips", 3 * per_head, heads.len())?;
         expect_multiple("bytes of the states", key.state_values() * 4, state.len())?;
+        spans.check(rows)?;
         let tile = MatrixTile::new(key.state_dim, key.head_dim);
         let buffers = [x, steps, heads, &spans.buffer, state, out].map(Buffer::clone);
         let groups = tile.blocks * key.heads;
         check_groups("parts of heads", groups.into())?;
-        check_groups("spans", spans.count().into())?;
-        self.prepare(&kernel, buffers.into(), (groups, spans.count()))
+        self.prepare(&kernel, buffers.into(), (groups, spans.launched))
     }
 
     /// Prepares `out = x * f(gate)`, with `f` SiLU or the sigmoid, in groups of `dim` values with

@@ -130,7 +130,8 @@ pub use crate::backend::conversation::BackendConversation;
 #[cfg(feature = "gpu")]
 pub use crate::backend::gpu::{
     GpuAdapter, GpuAdapterKind, GpuBackend, GpuCacheFile, GpuCheck, GpuCompileTimes, GpuKernel, GpuLoadTimes,
-    GpuMatrixShape, GpuOptions, GpuSelfTest, GpuSession, GpuTuned, gpu_adapters, gpu_choose, gpu_self_test,
+    GpuMatrixShape, GpuOptions, GpuSelfTest, GpuSession, GpuStates, GpuTuned, gpu_adapters, gpu_choose,
+    gpu_self_test,
 };
 pub use crate::backend::queue::BackendQueue;
 pub use crate::backend::sequence::BackendSession;

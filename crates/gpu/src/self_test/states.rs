@@ -1,4 +1,5 @@
-//! Layers with a state: several sequences in a launch, whole and in two parts.
+//! Layers with a state: several sequences in a launch, whole and in two parts, with the state
+//! behind every row and behind the last ones.
 
 use super::{EPSILON, Report, output, poisoned, same_bits, worst};
 use crate::dispatch::Dispatch;
@@ -34,12 +35,15 @@ struct Layout {
     lens: Vec<(usize, usize)>,
     /// Values of a state, and of an output row.
     values: (usize, usize),
-    /// Two slots per sequence; the first is that of the state before it.
-    states: Vec<f32>,
+    /// A slot per sequence, of the state before it.
+    before: Vec<f32>,
 }
 
 /// Launches with states, spans and an output.
-type Launch<'l> = dyn Fn(&Buffer, &Spans, &Buffer) -> Result<Vec<Dispatch>> + 'l;
+type Launch<'l> = dyn Fn(&Buffer, &Spans, &Buffer) -> Result<Dispatch> + 'l;
+
+/// Spans of a launch, and the slots of rows.
+type Launched = (Vec<Span>, Vec<(u32, u32)>);
 
 impl Layout {
     fn new(random: &mut Random, values: (usize, usize), most: u32) -> Self {
@@ -49,8 +53,8 @@ impl Layout {
                 (len as usize, random.range(0, len - 1) as usize)
             })
             .collect();
-        let states = random.values(2 * lens.len() * values.0);
-        Self { lens, values, states }
+        let before = random.values(lens.len() * values.0);
+        Self { lens, values, before }
     }
 
     fn rows(&self) -> usize {
@@ -66,35 +70,51 @@ impl Layout {
     fn before(&self, index: usize) -> Vec<f32> {
         match index % 2 {
             0 => vec![0.0; self.values.0],
-            _ => self.states[2 * index * self.values.0..][..self.values.0].to_vec(),
+            _ => self.before[index * self.values.0..][..self.values.0].to_vec(),
         }
     }
 
-    /// Spans of rows from `from` to `to` of each sequence.
-    fn spans(&self, bounds: impl Fn((usize, usize)) -> (usize, usize)) -> Vec<Option<Span>> {
-        let span = |(index, &lens)| {
-            let (from, to) = bounds(lens);
-            let slot = 2 * index as u32;
-            let before = if from > 0 { Some(slot + 1) } else { (index % 2 == 1).then_some(slot) };
-            let (first, rows) = ((self.first(index) + from) as u32, (to - from) as u32);
-            (rows > 0).then_some(Span { from: before, to: slot + 1, first, rows })
-        };
-        let mut spans: Vec<_> = self.lens.iter().enumerate().map(span).collect();
-        spans.insert(1, None);
-        spans
+    /// Slot of the state behind a row.
+    fn slot(&self, row: usize) -> u32 {
+        (self.lens.len() + row) as u32
     }
 
-    /// Outputs, and the states behind the sequences.
-    fn run(&self, gpu: &Gpu, passes: &[Vec<Option<Span>>], launch: &Launch<'_>) -> Result<[Vec<f32>; 2]> {
-        let state = gpu.upload(&self.states)?;
-        let spans = Spans::new(gpu, self.lens.len() as u32 + 1)?;
+    /// State in the slot of a row.
+    fn behind<'s>(&self, states: &'s [f32], row: usize) -> &'s [f32] {
+        &states[self.slot(row) as usize * self.values.0..][..self.values.0]
+    }
+
+    /// Span of the rows from `from` to `to` of a sequence; none without rows.
+    fn span(&self, index: usize, (from, to): (usize, usize)) -> Option<Span> {
+        let first = self.first(index) + from;
+        let before =
+            if from > 0 { Some(self.slot(first - 1)) } else { (index % 2 == 1).then_some(index as u32) };
+        (from < to).then_some(Span { from: before, first: first as u32, rows: (to - from) as u32 })
+    }
+
+    /// Rows from `from` to `to` of each sequence, each with a slot for the state behind it.
+    fn part(&self, bounds: impl Fn((usize, usize)) -> (usize, usize)) -> Launched {
+        let spans = (0..self.lens.len()).filter_map(|index| self.span(index, bounds(self.lens[index])));
+        let mut spans: Vec<Span> = spans.collect();
+        let rows = spans.iter().flat_map(|span| span.first..span.first + span.rows);
+        let kept = rows.map(|row| (row, self.slot(row as usize))).collect();
+        // A workgroup without rows among the others.
+        spans.insert(spans.len().min(1), Span { from: None, first: 0, rows: 0 });
+        (spans, kept)
+    }
+
+    /// Outputs, and the states behind rows: NaN where none was kept.
+    fn run(&self, gpu: &Gpu, passes: &[Launched], launch: &Launch<'_>) -> Result<[Vec<f32>; 2]> {
+        let mut states = self.before.clone();
+        states.resize((self.lens.len() + self.rows()) * self.values.0, f32::NAN);
+        let state = gpu.upload(&states)?;
+        let spans = Spans::new(gpu, self.rows() as u32)?;
         let out = poisoned(gpu, self.rows() * self.values.1)?;
-        for pass in passes {
-            spans.write(gpu, pass)?;
-            gpu.run(&launch(&state, &spans, &out)?.iter().collect::<Vec<_>>())?;
+        for (pass, kept) in passes {
+            spans.write(gpu, pass, kept)?;
+            gpu.run(&[&launch(&state, &spans, &out)?])?;
         }
-        let states: Vec<f32> = gpu.download(&state)?;
-        Ok([gpu.download(&out)?, states])
+        Ok([gpu.download(&out)?, gpu.download(&state)?])
     }
 
     /// Runs whole sequences and both parts; compares with `exact`, which has the outputs and bounds
@@ -107,12 +127,23 @@ impl Layout {
         launch: &Launch<'_>,
         exact: impl Fn(usize) -> (Vec<f64>, Vec<f64>),
     ) -> Result<[Vec<f32>; 2]> {
-        let [out, states] = self.run(gpu, &[self.spans(|(len, _)| (0, len))], launch)?;
-        let passes = [self.spans(|(_, cut)| (0, cut)), self.spans(|(len, cut)| (cut, len))];
+        let whole = self.part(|(len, _)| (0, len));
+        let [out, states] = self.run(gpu, std::slice::from_ref(&whole), launch)?;
+        let passes = [self.part(|(_, cut)| (0, cut)), self.part(|(len, cut)| (cut, len))];
         let [again, parts] = self.run(gpu, &passes, launch)?;
         let text = format!("{text}, {:?} rows", self.lens);
         report.add_equal(format!("{name}: outputs of parts"), &text, same_bits(&out, &again));
         report.add_equal(format!("{name}: states of parts"), &text, same_bits(&states, &parts));
+        // States at the ends alone.
+        let ends: Vec<usize> = (0..self.lens.len()).map(|i| self.first(i) + self.lens[i].0 - 1).collect();
+        let kept = ends.iter().map(|&row| (row as u32, self.slot(row))).collect();
+        let [last, kept] = self.run(gpu, &[(whole.0, kept)], launch)?;
+        report.add_equal(format!("{name}: outputs without states"), &text, same_bits(&out, &last));
+        let is_kept = |row: usize| match ends.contains(&row) {
+            true => same_bits(self.behind(&kept, row), self.behind(&states, row)),
+            false => self.behind(&kept, row).iter().all(|value| value.is_nan()),
+        };
+        report.add_equal(format!("{name}: states at the ends"), &text, (0..self.rows()).all(is_kept));
         let width = self.values.1;
         for (index, &(len, _)) in self.lens.iter().enumerate() {
             let rows = &out[self.first(index) * width..][..(len + 1) * width];
@@ -188,27 +219,25 @@ fn convolution(gpu: &Gpu, random: &mut Random, report: &mut Report, form: Convol
     let name = convolution_name(form);
     let text = format!("{channels} channels by {taps}");
     let [out, states] = layout.check(gpu, (name, &text), report, &launch(false), exact)?;
-    for index in 0..layout.lens.len() {
-        let all = inputs(index);
-        let found = &states[(2 * index + 1) * kept * c..][..kept * c];
-        let is_kept = same_bits(found, &all[all.len() - kept * c..]);
-        report.add_equal(format!("{name}: last inputs"), &text, is_kept);
-        // One sequence, whole and in parts that leave its state in one slot.
-        let (len, cut) = layout.lens[index];
-        let own = |from: usize, to: usize| -> Vec<Option<Span>> {
-            layout.spans(|lens| if lens == (len, cut) { (from, to) } else { (0, 0) })
-                [index + usize::from(index > 0)]
-            .map(Some)
+    for (index, &(len, cut)) in layout.lens.iter().enumerate() {
+        let (all, first) = (inputs(index), layout.first(index));
+        let is_kept =
+            |at: usize| same_bits(layout.behind(&states, first + at), &all[(at + 1) * c..][..kept * c]);
+        report.add_equal(format!("{name}: last inputs"), &text, (0..len).all(is_kept));
+        // One sequence in parts, by tiles.
+        let passes: Vec<_> = [(0, cut), (cut, len)]
             .into_iter()
-            .collect()
-        };
-        let passes: Vec<_> =
-            [own(0, cut), own(cut, len)].into_iter().filter(|pass| !pass.is_empty()).collect();
-        let [tiled, kept_behind] = layout.run(gpu, &passes, &launch(true))?;
-        let rows = layout.first(index) * c..(layout.first(index) + len) * c;
+            .filter_map(|bounds| layout.span(index, bounds))
+            .map(|span| {
+                let rows = span.first..span.first + span.rows;
+                (vec![span], rows.map(|row| (row, layout.slot(row as usize))).collect())
+            })
+            .collect();
+        let [tiled, behind] = layout.run(gpu, &passes, &launch(true))?;
+        let rows = first * c..(first + len) * c;
         report.add_equal(format!("{name}: one sequence"), &text, same_bits(&tiled[rows.clone()], &out[rows]));
-        let behind = &kept_behind[(2 * index + 1) * kept * c..][..kept * c];
-        report.add_equal(format!("{name}: state of one sequence"), &text, same_bits(behind, found));
+        let is_same = |row: usize| same_bits(layout.behind(&behind, row), layout.behind(&states, row));
+        report.add_equal(format!("{name}: state of one sequence"), &text, (first..first + len).all(is_same));
     }
     Ok(())
 }
@@ -246,7 +275,7 @@ fn delta_rule(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()>
     let buffers = [gpu.upload(&x)?, gpu.upload(&rates)?, gpu.upload(&factors)?];
     let launch = |state: &Buffer, spans: &Spans, out: &Buffer| {
         let [x, rates, heads] = &buffers;
-        Ok(vec![gpu.delta_rule(key, (x, rates), heads, (state, spans), out)?])
+        gpu.delta_rule(key, (x, rates), heads, (state, spans), out)
     };
     let exact = |index: usize| {
         let (first, len) = (layout.first(index), layout.lens[index].0);
@@ -316,7 +345,7 @@ fn selective_scan(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result
     let buffers = [gpu.upload(&x)?, gpu.upload(&steps)?, gpu.upload(&factors)?];
     let launch = |state: &Buffer, spans: &Spans, out: &Buffer| {
         let [x, steps, heads] = &buffers;
-        Ok(vec![gpu.selective_scan(key, (x, steps), heads, (state, spans), out)?])
+        gpu.selective_scan(key, (x, steps), heads, (state, spans), out)
     };
     let exact = |index: usize| {
         let (first, len) = (layout.first(index), layout.lens[index].0);

@@ -19,9 +19,6 @@ pub(crate) fn kernels() -> Vec<Kernel> {
         for (taps, one_sequence) in [(4, false), (4, true), (2, false), (8, true)] {
             let key = ConvolutionKernel { form, channels: 2048, taps, width: 6144, one_sequence };
             kernels.push(StateKernel::Convolve(key));
-            if one_sequence {
-                kernels.push(StateKernel::KeepInputs(key));
-            }
         }
     }
     for (key_dim, value_dim) in [(128, 128), (8, 16), (100, 36), (1024, 64)] {
@@ -52,7 +49,7 @@ fn operands_of_other_sizes_are_errors() {
     let Some(gpu) = gpu() else { return };
     let bytes = |values: u64| gpu.zeroed(values * 4).unwrap();
     let key = DeltaRuleKernel { key_heads: 1, value_heads: 2, key_dim: 8, value_dim: 4, grouped: true };
-    let spans = Spans::new(&gpu, 2).unwrap();
+    let spans = Spans::new(&gpu, 3).unwrap();
     let message = |key, state: u64| {
         let operands = (&bytes(3 * 24), &bytes(3 * 4));
         gpu.delta_rule(key, operands, &bytes(4), (&bytes(state), &spans), &bytes(3 * 8))
@@ -64,6 +61,25 @@ fn operands_of_other_sizes_are_errors() {
     assert!(
         message(DeltaRuleKernel { key_dim: 6, ..key }, 64).unwrap_err().contains("rows of a head's state")
     );
-    let span = Span { from: None, to: 0, first: 0, rows: 1 };
-    assert!(matches!(spans.write(&gpu, &[Some(span); 3]), Err(Error::Shape { what: "spans", .. })));
+    let other = Spans::new(&gpu, 2).unwrap();
+    let operands = (&bytes(3 * 24), &bytes(3 * 4));
+    let result = gpu.delta_rule(key, operands, &bytes(4), (&bytes(64), &other), &bytes(3 * 8));
+    assert!(matches!(result, Err(Error::Shape { what: "rows of the spans", .. })));
+}
+
+#[test]
+fn spans_name_rows_that_are_there_and_no_slot_twice() {
+    let Some(gpu) = gpu() else { return };
+    let spans = Spans::new(&gpu, 3).unwrap();
+    let span = Span { from: Some(7), first: 0, rows: 3 };
+    let what = |list: &[Span], kept: &[(u32, u32)]| match spans.write(&gpu, list, kept) {
+        Err(Error::Shape { what, .. }) => Some(what),
+        other => other.map(|()| None).unwrap(),
+    };
+    assert_eq!(what(&[span], &[(2, 6), (0, 8)]), None);
+    assert_eq!(what(&[span; 4], &[]), Some("spans"));
+    assert_eq!(what(&[Span { first: 1, ..span }], &[]), Some("rows up to the end of a span"));
+    assert_eq!(what(&[span], &[(3, 6)]), Some("rows up to one with a state to keep"));
+    assert_eq!(what(&[span], &[(2, 7)]), Some("slot of a state to keep"));
+    assert_eq!((spans.rows(), spans.of_one_sequence().rows()), (3, 3));
 }

@@ -146,6 +146,10 @@ pub trait BackendBatch {
     /// one would compute the same bits. Default: does nothing.
     fn keep_prefix(&mut self, _number: usize, _tokens: &[TokenId], _sharing: &PrefixSharing<'_>) {}
 
+    /// Tells a sequence that goes on with the rest of `prompt`, whose beginning it has, whom it
+    /// shares what it computes of it with; `None`: with nobody. Default: does nothing.
+    fn go_on_with(&mut self, _number: usize, _prompt: &[TokenId], _sharing: Option<&PrefixSharing<'_>>) {}
+
     /// The sequence with a number; `None` after [`end`](Self::end).
     fn sequence(&mut self, number: usize) -> Option<&mut dyn BackendSession>;
 

@@ -220,6 +220,8 @@ impl Executor for SessionExecutor<'_> {
         }
         if let Some(held) = self.sequences.get_mut(&id) {
             held.sharing = Sharing::of(spec);
+            let sharing = held.sharing.as_ref().map(Sharing::as_prefix);
+            self.batch.go_on_with(held.number, prompt, sharing.as_ref());
         }
         kept
     }

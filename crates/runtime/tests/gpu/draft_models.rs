@@ -9,8 +9,6 @@ use ruvllm::{
 };
 use ruvllm_testkit::model_data;
 
-use crate::batches::tokenizer_of;
-use crate::families::form;
 use crate::support::{chain, gpu_with, options, tiny, try_load};
 
 /// Models with one vocabulary: a model, the same with other weights of the same values, and
@@ -256,9 +254,4 @@ fn unusable_draft_models_are_refused_by_name() {
     assert!(error.to_string().contains("it has 512 tokens, the model has 570"), "{error}");
     let error = load(large(), "no-such.gguf".into(), &options()).expect("an adapter");
     assert!(error.to_string().contains("cannot open no-such.gguf"), "{error}");
-    let folder = tempfile::tempdir().expect("a folder");
-    let options = GpuOptions { tokenizer: Some(tokenizer_of(folder.path(), 72)), ..options() };
-    let error = load(form("lfm2"), form("lfm2"), &options).expect("an adapter");
-    assert!(matches!(error, Error::UnsupportedByBackend { .. }), "{error:?}");
-    assert!(error.to_string().contains("keep a state") && error.to_string().contains("draft"), "{error}");
 }

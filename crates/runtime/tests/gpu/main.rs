@@ -22,5 +22,7 @@ mod prefixes;
 mod quantized;
 mod refused;
 mod sequences;
+mod state_drafts;
+mod state_prefixes;
 mod states;
 mod support;

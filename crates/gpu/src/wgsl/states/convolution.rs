@@ -39,17 +39,16 @@ pub(super) fn convolve(code: &mut Code, k: &ConvolutionKernel) {
         code.binding(2, "read", "bias", "vec4<f32>");
     }
     let next = 2 + u32::from(biased);
-    // Tiles of a sequence leave the state to the launch behind them.
-    code.binding(next, if k.one_sequence { "read" } else { "read_write" }, "state", "vec4<f32>");
+    code.binding(next, "read_write", "state", "vec4<f32>");
     code.binding(next + 1, "read", "spans", "vec4<u32>");
     code.binding(next + 2, "read_write", "out", "vec4<f32>");
     head(code, k);
     entry(code, THREADS, None, "");
     let (span, first, end) = match k.one_sequence {
         true => {
-            ("0u", format!("group.y * {TILE_ROWS}u"), format!("min(span.w, (group.y + 1u) * {TILE_ROWS}u)"))
+            ("0u", format!("group.y * {TILE_ROWS}u"), format!("min(span.z, (group.y + 1u) * {TILE_ROWS}u)"))
         }
-        false => ("group.y", "0u".to_owned(), "span.w".to_owned()),
+        false => ("group.y", "0u".to_owned(), "span.z".to_owned()),
     };
     code.line(format!(
         "let word = group.x * {THREADS}u + thread;
@@ -64,7 +63,7 @@ pub(super) fn convolve(code: &mut Code, k: &ConvolutionKernel) {
         if k.one_sequence {
             code.line(format!(
                 "if (first + {j}u >= KEPT) {{
-                before{j} = input(span.z + first + {j}u - KEPT, word);
+                before{j} = input(span.w + first + {j}u - KEPT, word);
                 }} else if (span.x != NONE) {{
                 before{j} = state[(span.x * KEPT + first + {j}u) * WORDS + word];
                 }}"
@@ -80,7 +79,7 @@ pub(super) fn convolve(code: &mut Code, k: &ConvolutionKernel) {
     }
     code.line(
         "for (var i = first; i < end; i++) {
-        let row = span.z + i;
+        let row = span.w + i;
         let present = input(row, word);
         var sum = weight0 * before0;",
     );
@@ -100,38 +99,9 @@ pub(super) fn convolve(code: &mut Code, k: &ConvolutionKernel) {
     for j in 0..kept - 1 {
         code.line(format!("before{j} = before{};", j + 1));
     }
-    code.line(format!("before{} = present;\n}}", kept - 1));
-    for j in (0..kept).filter(|_| !k.one_sequence) {
-        code.line(format!("state[(span.y * KEPT + {j}u) * WORDS + word] = before{j};"));
+    code.line(format!("before{} = present;\nlet kept = spans[row].y;\nif (kept != NONE) {{", kept - 1));
+    for j in 0..kept {
+        code.line(format!("state[(kept * KEPT + {j}u) * WORDS + word] = before{j};"));
     }
-    code.line("}\n}");
-}
-
-/// The last inputs of the first span: of its rows, and of its state before them if they are few.
-pub(super) fn keep_inputs(code: &mut Code, k: &ConvolutionKernel) {
-    code.binding(0, "read", "x", "vec4<f32>");
-    code.binding(1, "read_write", "state", "vec4<f32>");
-    code.binding(2, "read", "spans", "vec4<u32>");
-    head(code, k);
-    entry(code, THREADS, None, "");
-    code.line(format!(
-        "let word = group.x * {THREADS}u + thread;
-        let span = spans[0];
-        if (word < WORDS && span.w > 0u) {{"
-    ));
-    // All reads come before the first write: both slots may be the same.
-    for j in 0..k.taps - 1 {
-        code.line(format!(
-            "var kept{j} = vec4<f32>();
-            if (span.w + {j}u >= KEPT) {{
-            kept{j} = input(span.z + span.w + {j}u - KEPT, word);
-            }} else if (span.x != NONE) {{
-            kept{j} = state[(span.x * KEPT + span.w + {j}u) * WORDS + word];
-            }}"
-        ));
-    }
-    for j in 0..k.taps - 1 {
-        code.line(format!("state[(span.y * KEPT + {j}u) * WORDS + word] = kept{j};"));
-    }
-    code.line("}\n}");
+    code.line("}\n}\n}\n}");
 }

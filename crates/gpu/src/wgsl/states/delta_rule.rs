@@ -35,10 +35,10 @@ pub(super) fn emit(code: &mut Code, k: &DeltaRuleKernel) {
     tile.load(code);
     row(code, k, &tile);
     tile.store(code);
-    code.line("}");
+    code.line("}\n}");
 }
 
-/// The loop over rows.
+/// The loop over rows, but for its end.
 fn row(code: &mut Code, k: &DeltaRuleKernel, tile: &MatrixTile) {
     let per_key = k.value_heads / k.key_heads;
     let key_head = match k.grouped {
@@ -51,7 +51,7 @@ fn row(code: &mut Code, k: &DeltaRuleKernel, tile: &MatrixTile) {
         let bias = heads[head];
         let factor = heads[HEADS + head];
         for (var i = 0u; i < rows; i++) {{
-        let row = span.z + i;
+        let row = span.w + i;
         let at = row * CHANNELS;"
     ));
     for r in 0..tile.own {
@@ -102,7 +102,6 @@ fn row(code: &mut Code, k: &DeltaRuleKernel, tile: &MatrixTile) {
         result += results[other * COLUMNS + thread];
         }
         out[(row * HEADS + head) * WIDTH + column] = result * scale;
-        }
         }",
     );
 }

@@ -66,7 +66,7 @@ impl MatrixTile {
             let is_own = column < WIDTH;
             let lane = thread / COLUMNS;
             let span = spans[group.y];
-            let rows = span.w;",
+            let rows = span.z;",
             blocks = self.blocks
         ));
         for r in 0..self.own {
@@ -79,9 +79,13 @@ impl MatrixTile {
         code.line("}");
     }
 
-    /// Stores the words of the state behind the span.
+    /// Stores the words of the state behind a row that names a slot for it.
     pub(super) fn store(&self, code: &mut Code) {
-        code.line("if (is_own && rows > 0u) {\nlet at = (span.y * HEADS + head) * WORDS;");
+        code.line(
+            "let kept = spans[row].y;
+            if (is_own && kept != NONE) {
+            let at = (kept * HEADS + head) * WORDS;",
+        );
         for r in 0..self.own {
             self.if_own(code, r, &format!("state[(at + word{r}) * WIDTH + column] = state{r};"));
         }

@@ -1,8 +1,9 @@
 //! Kernels of layers with a state.
 //!
-//! A span (`x` the slot before, `y` the slot behind, `z` the first row, `w` the number of rows) is
-//! the same for all threads of a workgroup. Sequences are computed row by row: a state has the same
-//! bits whether it stays in registers or goes through its slot.
+//! A span (`x` the slot before, `z` the number of rows, `w` the first one) is the same for all
+//! threads of a workgroup; `y` of an entry is the slot of the state behind the row of that number.
+//! Sequences are computed row by row: a state has the same bits whether it stays in registers or
+//! goes through its slot, and a row the same ones whether its state is kept.
 
 mod convolution;
 mod delta_rule;
@@ -22,7 +23,6 @@ pub(crate) const NO_STATE: u32 = u32::MAX;
 pub(super) fn emit(code: &mut Code, kernel: &StateKernel) {
     match kernel {
         StateKernel::Convolve(k) => convolution::convolve(code, k),
-        StateKernel::KeepInputs(k) => convolution::keep_inputs(code, k),
         StateKernel::DeltaRule(k) => delta_rule::emit(code, k),
         StateKernel::SelectiveScan(k) => scan::emit(code, k),
         StateKernel::Gate(k) => gate::gate(code, k),

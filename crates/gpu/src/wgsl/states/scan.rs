@@ -34,7 +34,7 @@ pub(super) fn emit(code: &mut Code, k: &SelectiveScanKernel) {
         let factor = heads[HEADS + head];
         let skip = heads[2u * HEADS + head];
         for (var i = 0u; i < rows; i++) {{
-        let row = span.z + i;
+        let row = span.w + i;
         let at = row * CHANNELS;
         let input = x[at + input_word][column % 4u];
         let step = softplus(steps[row * HEADS + head] + bias);
@@ -64,9 +64,8 @@ pub(super) fn emit(code: &mut Code, k: &SelectiveScanKernel) {
         result += results[place + other * COLUMNS + thread];
         }}
         out[(row * HEADS + head) * WIDTH + column] = fma(skip, input, result);
-        }}
         }}"
     ));
     tile.store(code);
-    code.line("}");
+    code.line("}\n}");
 }

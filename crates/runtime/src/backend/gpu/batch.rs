@@ -250,6 +250,12 @@ impl BackendBatch for GpuBatch<'_> {
         }
     }
 
+    fn go_on_with(&mut self, number: usize, prompt: &[TokenId], sharing: Option<&PrefixSharing<'_>>) {
+        if let Some(session) = self.sequences.get_mut(number) {
+            session.share(prompt, sharing);
+        }
+    }
+
     fn sequence(&mut self, number: usize) -> Option<&mut dyn BackendSession> {
         self.forget(number);
         self.sequences.get_mut(number).map(|session| session as &mut dyn BackendSession)
@@ -263,12 +269,10 @@ impl BackendBatch for GpuBatch<'_> {
     fn draft_room(&self, number: usize) -> usize {
         let Some(session) = self.sequences.get(number) else { return 0 };
         let executor = &self.backend.executor;
-        if session.place.state.is_some() {
-            // A rejected token could not be taken back from a state.
-            return 0;
-        }
         let rows = executor.passes().batch_limit(executor, session.len + session.room());
-        session.room().min(rows).min(DRAFT_ROWS as usize).saturating_sub(1)
+        let room = session.room().min(rows).min(DRAFT_ROWS as usize).saturating_sub(1);
+        // Each token of a draft has a state of its own.
+        session.place.state.as_ref().map_or(room, |state| state.draft_room(session.len, room))
     }
 
     /// One pass for up to 64 tokens; fewer if their partial sums of attention need too much memory.

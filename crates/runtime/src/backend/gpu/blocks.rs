@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ruvllm_kv_cache::prefix::{Match, PrefixKey, PrefixTree, Scope, TreeStatistics};
+use ruvllm_kv_cache::prefix::{Lru, Match, PrefixKey, PrefixTree, Scope, StateMatch, TreeStatistics};
 use ruvllm_text::TokenId;
 
 use super::free_blocks::{Block, FreeBlocks};
@@ -19,8 +19,20 @@ pub(super) struct BlockPool {
     block_tokens: usize,
     blocks: usize,
     state: Arc<FreeBlocks>,
-    prefixes: PrefixTree<Arc<Block>>,
+    /// With slots of states behind blocks, in models whose layers keep some.
+    prefixes: PrefixTree<Arc<Block>, Lru, Arc<Block>>,
     host: Option<HostBlocks>,
+}
+
+/// Stored beginning of a prompt.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Its tokens.
+    pub(super) tokens: usize,
+    /// State behind them; `None` without tokens.
+    pub(super) state: Option<Arc<Block>>,
+    /// Tokens whose blocks are stored, with or without a state behind them.
+    pub(super) blocks: usize,
 }
 
 /// A sequence's hold on a block.
@@ -43,7 +55,7 @@ impl BlockPool {
             block_tokens,
             blocks: blocks as usize,
             state: FreeBlocks::new(blocks),
-            prefixes: PrefixTree::new(block_tokens),
+            prefixes: PrefixTree::with_leaves(block_tokens, Lru::default()),
             host: (on_host > 0).then(|| HostBlocks::new(on_host, block_tokens)),
         }
     }
@@ -98,6 +110,30 @@ impl BlockPool {
             self.restore(&mut held, &on_host, key, prompt, transfers)?;
         }
         let known = held.len() * self.block_tokens;
+        Ok((self.extend(held, tokens, transfers)?, known))
+    }
+
+    /// As [`lease_with_prefix`](Self::lease_with_prefix), in a model whose layers keep a state: the
+    /// prefix ends with a stored one.
+    ///
+    /// # Errors
+    /// As [`lease`](Self::lease).
+    pub(super) fn lease_with_state(
+        &self,
+        tokens: usize,
+        key: &PrefixKey,
+        prompt: &[TokenId],
+        least: usize,
+        transfers: &dyn Transfers,
+    ) -> Result<(Lease, Known), usize> {
+        let StateMatch { found, state, known_tokens } = self.prefixes.lookup_state(key, prompt);
+        let is_worth = state.is_some() && (least..=tokens).contains(&found.tokens);
+        let blocks = if is_worth { found.blocks } else { Vec::new() };
+        let held: Vec<Held> = blocks.into_iter().map(Held::new).collect();
+        let (tokens_of, state) = if is_worth { (found.tokens, state) } else { (0, None) };
+        let known = Known { tokens: tokens_of, state, blocks: known_tokens };
+        // The pin of the match goes here, so that making room may evict the rest of its path.
+        drop(found.pin);
         Ok((self.extend(held, tokens, transfers)?, known))
     }
 
@@ -157,6 +193,35 @@ impl BlockPool {
                 self.prefixes.insert(&key, &tokens[..whole * self.block_tokens], &blocks);
             }
         }
+    }
+
+    /// Stores the first `tokens` of a sequence, whole blocks, as a prefix with the state behind
+    /// them, for all tenants too or for its own alone. The sequence must not write to these blocks
+    /// any more.
+    pub(super) fn keep_with_state(
+        &self,
+        lease: &Lease,
+        key: &PrefixKey,
+        tokens: &[TokenId],
+        for_all: bool,
+        state: &Arc<Block>,
+    ) {
+        let of_all = PrefixKey { scope: Scope::Shared, ..key.clone() };
+        let held = &lease.held[..tokens.len() / self.block_tokens];
+        let blocks: Vec<_> = held.iter().map(|held| Arc::clone(&held.0)).collect();
+        for key in for_all.then_some(&of_all).into_iter().chain([key]) {
+            self.prefixes.insert_state(key, tokens, &blocks, Arc::clone(state));
+        }
+    }
+
+    /// Evicts a state, so that its slot is free unless sequences hold it; false without one.
+    pub(super) fn evict_state(&self) -> bool {
+        !self.prefixes.evict_state().is_empty()
+    }
+
+    /// Tokens of a block.
+    pub(super) fn block_tokens(&self) -> usize {
+        self.block_tokens
     }
 
     /// Replaces those blocks with positions from `len` on that others hold too, so that the

@@ -7,7 +7,6 @@ use ruvllm_gpu::Gpu;
 use ruvllm_memory::PoolConfig;
 use ruvllm_models::ModelConfig;
 
-use super::refusal::NAME;
 use super::report::GpuLoadTimes;
 use super::{GpuBackend, GpuOptions};
 use crate::codec::TextCodec;
@@ -15,26 +14,16 @@ use crate::error::{Error, Result};
 use crate::options::ModelSource;
 use crate::speculation::{CAPACITY, MOST_DRAFT, check_vocabulary};
 
-/// Loads the draft model of the options for a model, given by name, configuration and codec.
+/// Loads the draft model of the options for a model with this codec.
 ///
 /// # Errors
-/// [`Error::UnsupportedByBackend`] for a model that no draft can be taken back from;
 /// [`Error::DraftVocabulary`]; as [`GpuBackend::load`] for the draft model.
 pub(super) fn load(
     gpu: &Arc<Gpu>,
     options: &GpuOptions,
-    (name, config, codec): (&str, &ModelConfig, &TextCodec),
+    codec: &TextCodec,
 ) -> Result<Option<Box<GpuBackend>>> {
     let Some(source) = &options.draft else { return Ok(None) };
-    if config.decoder.recurrent.is_some() {
-        return Err(Error::UnsupportedByBackend {
-            backend: NAME,
-            name: name.to_owned(),
-            reason: "its layers keep a state, which no rejected draft can be taken back from on a GPU; \
-                     leave the draft model out"
-                .to_owned(),
-        });
-    }
     let checkpoint = source.open(FileMemory::default())?;
     check_vocabulary(&*checkpoint, &source.to_string(), codec)?;
     let draft = ModelConfig::from_checkpoint(&*checkpoint)
@@ -43,7 +32,9 @@ pub(super) fn load(
     let context = options.context.unwrap_or(usize::MAX).saturating_add(MOST_DRAFT);
     let context = context.min(CAPACITY).min(draft.context_length);
     let options = of_draft(options, context);
-    let loaded = GpuBackend::load_on(Arc::clone(gpu), source, &options, GpuLoadTimes::default());
+    // Its tokens are steps of their own, which are dropped with those that are rejected.
+    let kept = (GpuLoadTimes::default(), MOST_DRAFT);
+    let loaded = GpuBackend::load_on(Arc::clone(gpu), source, &options, kept);
     loaded.map(|draft| Some(Box::new(draft))).map_err(|error| explain(error, source))
 }
 
@@ -52,6 +43,8 @@ fn of_draft(options: &GpuOptions, context: usize) -> GpuOptions {
     GpuOptions {
         context: Some(context),
         sequences: options.sequences,
+        // It stores no prefix, and each of its sequences has states for drafts.
+        spare_states: Some(0),
         // A draft that reads its weights over the bus would take longer than it saves.
         layers: Some(usize::MAX),
         speculation: options.speculation,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ruvllm_kv_cache::prefix::{Evicted, PrefixKey, PrefixTree, TreeStatistics};
+use ruvllm_kv_cache::prefix::{Evicted, Lru, PrefixKey, PrefixTree, TreeStatistics};
 use ruvllm_text::TokenId;
 
 use super::free_blocks::{Block, FreeBlocks};
@@ -41,10 +41,10 @@ impl HostBlocks {
 
     /// Copies a prefix whose end leaves the device, whose other blocks are in the tree `device`: as
     /// much of it as is not here. Nothing is kept of one that is longer than all blocks.
-    pub(super) fn spill(
+    pub(super) fn spill<S: Clone>(
         &self,
-        evicted: &Evicted<Arc<Block>>,
-        device: &PrefixTree<Arc<Block>>,
+        evicted: &Evicted<Arc<Block>, S>,
+        device: &PrefixTree<Arc<Block>, Lru, S>,
         transfers: &dyn Transfers,
     ) {
         let Evicted { key, tokens, blocks: last, .. } = evicted;

@@ -70,7 +70,7 @@ use self::batch::GpuBatch;
 use self::executor::{Executor, Reserve};
 use self::pool::{Angles, KvPool};
 use self::refusal::{NAME, Refusal, device_error};
-pub use self::report::{GpuKernel, GpuLoadTimes, GpuSelfTest, gpu_choose, gpu_self_test};
+pub use self::report::{GpuKernel, GpuLoadTimes, GpuSelfTest, GpuStates, gpu_choose, gpu_self_test};
 pub use self::session::GpuSession;
 use self::states::StatePool;
 use self::weights::DeviceWeights;
@@ -111,6 +111,10 @@ pub struct GpuOptions {
     /// bits (ADR-0088). Of a model whose layers keep a state it is the number of sequences that
     /// there can be: the device has memory for their states (ADR-0149).
     pub sequences: usize,
+    /// States beside the two of each sequence, of a model whose layers keep one: for the tokens of
+    /// drafts, and for stored prefixes (ADR-0161). `None` = as many as take the memory of keys,
+    /// values and the states of sequences once more, at most 32.
+    pub spare_states: Option<usize>,
     /// Layers whose weights lie in memory of the device, counted from the last; more than the model
     /// has mean all. The weights of the others lie in memory of the host and are read over the bus
     /// in every pass (ADR-0148). `None` = as many as there is room for.
@@ -127,8 +131,9 @@ pub struct GpuOptions {
     /// pass. Default: as they pay.
     pub speculation: Speculation,
     /// Model with the same vocabulary that drafts on the same device (ADR-0156). Its weights, and
-    /// keys and values of up to 1024 tokens for each of `sequences`, take memory beside
-    /// `kv_tokens` and `kv_bytes`, within `budget`. Default: none, drafts by look-up alone.
+    /// keys and values of up to 1024 tokens for each of `sequences` (or ten states, if its layers
+    /// keep some), take memory beside `kv_tokens` and `kv_bytes`, within `budget`. Default: none,
+    /// drafts by look-up alone.
     pub draft: Option<ModelSource>,
     /// Largest number of LoRA adapters in device memory: of all sequences that are computed at
     /// once. The least recently used idle one gives way to another; without an idle one, requests
@@ -156,6 +161,7 @@ impl Default for GpuOptions {
             kv_bytes: None,
             kv: KvFormat::F16.into(),
             sequences: 1,
+            spare_states: None,
             layers: None,
             host_kv_bytes: 0,
             budget: None,
@@ -235,15 +241,16 @@ impl GpuBackend {
         let start = Instant::now();
         let gpu = open(options).map_err(|refusal| refusal.into_error(&source.to_string()))?;
         let times = GpuLoadTimes { open: start.elapsed(), ..GpuLoadTimes::default() };
-        Self::load_on(Arc::new(gpu), source, options, times)
+        Self::load_on(Arc::new(gpu), source, options, (times, 0))
     }
 
-    /// Loads a model, and its draft model, on a device that was opened.
+    /// Loads a model, and its draft model, on a device that was opened. A sequence keeps `earlier`
+    /// states before its last one, in models whose layers keep some.
     fn load_on(
         gpu: Arc<Gpu>,
         source: &ModelSource,
         options: &GpuOptions,
-        mut times: GpuLoadTimes,
+        (mut times, earlier): (GpuLoadTimes, usize),
     ) -> Result<Self> {
         let (name, start) = (source.to_string(), Instant::now());
         let checkpoint = source.open(FileMemory::default())?;
@@ -253,9 +260,9 @@ impl GpuBackend {
             TextCodec::read(&*checkpoint, &name, options.tokenizer.as_deref(), model.config().vocab_size)?;
         times.read = start.elapsed();
         // Before the weights of the model, which take what memory is left.
-        let draft = draft::load(&gpu, options, (&name, model.config(), &codec))?;
+        let draft = draft::load(&gpu, options, &codec)?;
         let (executor, context, mut converted) =
-            upload(gpu, &model, draft.as_deref(), options, codec.sampled_ids(), &mut times)
+            upload(gpu, &model, draft.as_deref(), (options, earlier), codec.sampled_ids(), &mut times)
                 .map_err(|refusal| refusal.into_error(&name))?;
         if let Some(draft) = &draft {
             times.add(draft.times);
@@ -456,9 +463,8 @@ impl InferenceBackend for GpuBackend {
         Some(&self.adapters)
     }
 
-    /// False for models whose layers keep a state.
     fn shares_prefixes(&self) -> bool {
-        self.executor.pool.states.is_none()
+        true
     }
 
     fn prefix_statistics(&self) -> Option<TreeStatistics> {
@@ -519,7 +525,7 @@ fn upload(
     gpu: Arc<Gpu>,
     model: &Model,
     draft: Option<&GpuBackend>,
-    options: &GpuOptions,
+    (options, earlier): (&GpuOptions, usize),
     ids: usize,
     times: &mut GpuLoadTimes,
 ) -> Result<(Executor, usize, Vec<String>), Refusal> {
@@ -546,8 +552,8 @@ fn upload(
     };
     let pool = KvPool::new(&gpu, config, kv_format, kv_tokens, options.host_kv_bytes)
         .map_err(failed("allocate keys and values; lower GpuOptions::context or kv_tokens"))?
-        .with_states(&gpu, config, options.sequences)
-        .map_err(failed("allocate the states of sequences; lower GpuOptions::sequences"))?;
+        .with_states(&gpu, config, (options.sequences, earlier, options.spare_states))
+        .map_err(failed("allocate states; lower GpuOptions::sequences or spare_states"))?;
     let angles =
         Angles::new(&gpu, config, &model.kv_ropes(), context).map_err(failed("upload RoPE tables"))?;
     let reserve = || -> ruvllm_gpu::Result<_> {
@@ -566,7 +572,8 @@ fn upload(
     let executor = Executor::new(gpu, config.clone(), activation, weights, (pool, angles), ids, parts)
         .map_err(failed("allocate logits"))?;
     // A request that needs these passes reports the failure.
-    let has_drafts = options.speculation != Speculation::Off && executor.pool.states.is_none();
+    let is_cut = executor.pool.states.as_ref().is_none_or(StatePool::has_drafts);
+    let has_drafts = options.speculation != Speculation::Off && is_cut;
     let _ = executor.compile_ahead(context, has_drafts);
     times.allocate = start.elapsed();
     let converted = uploads.write(&executor.gpu)?;

@@ -1,15 +1,18 @@
 //! Keys and values of all sequences, and RoPE tables.
 
+use std::sync::Arc;
+
 use ruvllm_gpu::{Buffer, Gpu, KV_BLOCK_TOKENS, KvBlocks, KvFormat, Memory, Result, stored_head_dim};
 use ruvllm_kernels::rope::{RopeFrequencies, RopeTable};
 use ruvllm_kv_cache::{KvPolicy, KvRopes};
 use ruvllm_models::ModelConfig;
 
 use super::blocks::BlockPool;
+use super::free_blocks::Block;
 use super::heads::reads_others;
 use super::host_blocks::Direction;
 use super::kv_policy::policy_of;
-use super::states::StatePool;
+use super::states::{StateNumbers, StatePool};
 use super::temperature::Temperature;
 
 /// Tokens of a KV block.
@@ -42,7 +45,7 @@ impl KvPool {
         host_bytes: u64,
     ) -> Result<Self> {
         let n_blocks = tokens.div_ceil(BLOCK) as u32;
-        // No prefix of a model with states is stored.
+        // Blocks of a model with states are of no use without the state behind them.
         let host_bytes = if config.decoder.recurrent.is_some() { 0 } else { host_bytes };
         let on_host = u32::try_from(host_bytes / block_bytes(config, format)).unwrap_or(u32::MAX);
         let layers = |memory, blocks| {
@@ -68,10 +71,25 @@ impl KvPool {
         })
     }
 
-    /// Adds the states of `sequences` sequences, of a model whose layers keep some.
-    pub(super) fn with_states(self, gpu: &Gpu, config: &ModelConfig, sequences: usize) -> Result<Self> {
-        let states = |recurrent| StatePool::new(gpu, config, recurrent, sequences);
+    /// Adds the states of a model whose layers keep some; `None`: the usual number of spare ones.
+    pub(super) fn with_states(
+        self,
+        gpu: &Gpu,
+        config: &ModelConfig,
+        (sequences, earlier, spare): (usize, usize, Option<usize>),
+    ) -> Result<Self> {
+        let kv_bytes = self.bytes();
+        let states = |recurrent| {
+            let numbers = StateNumbers { sequences, earlier, spare: spare.unwrap_or_default() };
+            let usual = || numbers.with_usual_spare(recurrent, kv_bytes);
+            StatePool::new(gpu, config, recurrent, spare.map_or_else(usual, |_| numbers))
+        };
         Ok(Self { states: config.decoder.recurrent.as_ref().map(states).transpose()?, ..self })
+    }
+
+    /// Takes a slot for a state: see [`StatePool::take_or_evict`].
+    pub(super) fn take_state(&self) -> Option<Arc<Block>> {
+        self.states().take_or_evict(&self.blocks)
     }
 
     /// States of a model whose layers keep some.

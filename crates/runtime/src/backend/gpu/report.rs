@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use ruvllm_gpu::self_test;
 
 use super::refusal::{NAME, Refusal};
+use super::states::StateNumbers;
 use super::{GpuAdapter, GpuBackend, GpuCacheFile, GpuCompileTimes, GpuOptions, open, selection};
 use crate::error::{Error, Result};
 
@@ -28,6 +29,26 @@ pub struct GpuLoadTimes {
     pub allocate: Duration,
     /// Repacking and uploading matrices.
     pub upload: Duration,
+}
+
+/// Counts of the states of a model whose layers keep one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GpuStates {
+    /// Sequences that the device has states for.
+    pub sequences: usize,
+    /// States for drafts and stored prefixes ([`GpuOptions::spare_states`]).
+    pub spare: usize,
+    /// Bytes of all states, a part of [`GpuBackend::kv_bytes`].
+    pub bytes: u64,
+}
+
+impl GpuBackend {
+    /// States on the device; `None` for a model whose layers keep none.
+    pub fn states(&self) -> Option<GpuStates> {
+        let pool = self.executor.pool.states.as_ref()?;
+        let StateNumbers { sequences, spare, .. } = pool.numbers();
+        Some(GpuStates { sequences, spare, bytes: pool.bytes() })
+    }
 }
 
 impl GpuLoadTimes {

@@ -10,7 +10,7 @@ use ruvllm_text::TokenId;
 use super::executor::{Executor, Ids, MAX_ROWS, Next, Passes, Place};
 use super::launches::Pass;
 use super::refusal::{NAME, device_error};
-use super::states::StatePool;
+use super::states::{StatePool, StatePrefix};
 use crate::backend::batch::PrefixSharing;
 use crate::backend::sequence::BackendSession;
 use crate::codec::TextCodec;
@@ -34,6 +34,8 @@ pub struct GpuSession<'b> {
     capacity: usize,
     /// Digest of what keys and values depend on of the adapters.
     kv_digest: Option<[u8; 32]>,
+    /// Stored prefix, of a sequence that has states and shares it.
+    prefix: Option<StatePrefix>,
     logits: Vec<f32>, // [vocab_size] of the last pass
 }
 
@@ -52,21 +54,32 @@ impl<'b> GpuSession<'b> {
         let key = |sharing| prefix_key(sharing, executor, long, kv_digest);
         let pool = &executor.pool;
         let state = pool.states.as_ref().map(StatePool::lease).transpose().map_err(no_state)?;
-        // States are those behind the last token: none is stored with a prefix.
-        let taken = match prompt.filter(|_| state.is_none()) {
-            None => blocks.lease(capacity, executor).map(|lease| (lease, 0)),
-            Some((prompt, sharing)) => {
-                blocks.lease_with_prefix(capacity, &key(sharing), prompt, sharing.min_tokens, executor)
+        let no_room = |room| no_room(format!("make a sequence of {capacity} tokens"))(room);
+        let mut prefix = None;
+        let (lease, len) = match (prompt, &state) {
+            (None, _) => (blocks.lease(capacity, executor).map_err(no_room)?, 0),
+            (Some((prompt, sharing)), None) => blocks
+                .lease_with_prefix(capacity, &key(sharing), prompt, sharing.min_tokens, executor)
+                .map_err(no_room)?,
+            (Some((prompt, sharing)), Some(state)) => {
+                let key = key(sharing);
+                let taken = blocks.lease_with_state(capacity, &key, prompt, sharing.min_tokens, executor);
+                let (lease, known) = taken.map_err(no_room)?;
+                let (of_key, begun) = ((key, sharing.shared_tokens), (known.tokens, known.blocks));
+                prefix = Some(StatePrefix::new(of_key, prompt, begun, (state, blocks.block_tokens())));
+                if let Some(stored) = known.state {
+                    state.begin(known.tokens, stored);
+                }
+                (lease, known.tokens)
             }
         };
-        let (lease, len) = taken.map_err(no_room(format!("make a sequence of {capacity} tokens")))?;
         let place = Place { id: executor.passes().next_sequence(), lease, long, adapters, state };
         let (as_prompt, logits) = (len, Vec::new());
-        Ok(Self { executor, codec, place, len, as_prompt, capacity, kv_digest, logits })
+        Ok(Self { executor, codec, place, len, as_prompt, capacity, kv_digest, prefix, logits })
     }
 
-    /// Stores those of the first `tokens`, the sequence's own, that were computed as a prompt.
-    /// Nothing in models whose layers keep a state.
+    /// Stores those of the first `tokens`, the sequence's own, that were computed as a prompt. In
+    /// models whose layers keep a state its passes have done that at the borders.
     pub(super) fn keep_prefix(&self, tokens: &[TokenId], sharing: &PrefixSharing<'_>) {
         if self.place.state.is_some() {
             return;
@@ -82,6 +95,40 @@ impl<'b> GpuSession<'b> {
             self.as_prompt = end;
         }
         self.len = end;
+        if let (Some(prefix), Some(state)) = (&self.prefix, &self.place.state) {
+            prefix.keep(&self.executor.pool.blocks, (&self.place.lease, state), self.as_prompt);
+        }
+    }
+
+    /// Shares the rest of a prompt whose first tokens are those of the sequence, in models whose
+    /// layers keep a state: nothing with `None`, and behind generated tokens.
+    pub(super) fn share(&mut self, prompt: &[TokenId], sharing: Option<&PrefixSharing<'_>>) {
+        let Some(state) = &self.place.state else { return };
+        state.plan(Vec::new());
+        self.prefix = sharing.filter(|_| self.as_prompt == self.len).map(|sharing| {
+            let key = prefix_key(sharing, self.executor, self.place.long, self.kv_digest);
+            let block_tokens = self.executor.pool.blocks.block_tokens();
+            let of_key = (key, sharing.shared_tokens);
+            StatePrefix::new(of_key, prompt, (self.len, self.len), (state, block_tokens))
+        });
+    }
+
+    /// Notes tokens that are computed as a prompt now, in models whose layers keep a state.
+    fn note_prompt(&mut self, tokens: &[TokenId]) {
+        if let Some(prefix) = &mut self.prefix
+            && self.as_prompt == self.len
+        {
+            prefix.append(self.len, tokens);
+        }
+    }
+
+    /// Forgets the tokens behind the first `len`, and their states; returns the number of tokens
+    /// that have a state behind them.
+    fn cut_states(&mut self, len: usize) -> usize {
+        if let Some(prefix) = &mut self.prefix {
+            prefix.truncate(len);
+        }
+        self.place.state.as_ref().map_or(len, |state| state.cut(len))
     }
 
     /// Appends `prompt`, at least one token, then decodes up to `n` tokens greedily. Each is passed
@@ -103,6 +150,8 @@ impl<'b> GpuSession<'b> {
         if n == 0 {
             return self.forward(prompt).map(|_| ());
         }
+        // Its passes are not waited for before the next one takes slots of states.
+        self.share(prompt, None);
         let (executor, end) = (self.executor, self.len + prompt.len());
         let mut passes = executor.passes();
         let start = self.len;
@@ -189,6 +238,7 @@ impl<'b> GpuSession<'b> {
     fn settle(&mut self, result: ruvllm_gpu::Result<()>, action: String) -> Result<()> {
         if result.is_err() && self.place.state.is_some() {
             (self.len, self.as_prompt) = (0, 0);
+            self.cut_states(0);
         }
         result.map_err(failed(action))
     }
@@ -226,7 +276,6 @@ impl<'b> GpuSession<'b> {
         };
         let launches: Vec<&Dispatch> = pass.launches().collect();
         let copied = passes.logits(executor, &pass, &launches, 1, copy);
-        drop(passes);
         self.settle(copied, action)?;
         if let Some(cap) = executor.config.decoder.logits_soft_cap {
             soft_cap(&mut self.logits, cap);
@@ -247,26 +296,36 @@ impl BackendSession for GpuSession<'_> {
 
     fn forward(&mut self, tokens: &[TokenId]) -> Result<&[f32]> {
         self.check(tokens, 0)?;
+        if tokens.len() > 1 {
+            self.note_prompt(tokens);
+        }
         self.compute(tokens, true)?;
         Ok(&self.logits)
     }
 
-    /// Layers with a state keep all tokens or none.
+    /// Layers with a state keep the tokens before one that is there: of the last pass, or stored.
     fn truncate(&mut self, len: usize) -> Result<usize> {
-        let is_cut = len < self.len && self.place.state.is_some();
-        let len = if is_cut { 0 } else { self.len.min(len) };
-        let action = || format!("go on behind {len} tokens");
-        let unshared = self.executor.pool.blocks.unshare(&mut self.place.lease, len, self.executor);
-        self.len = match unshared.map_err(no_room(action()))? {
-            None => len,
-            Some(kept) => {
+        let (before, mut len) = (self.len, self.len.min(len));
+        if let Some(state) = self.place.state.as_ref().filter(|_| len < before) {
+            len = state.floor(len);
+        }
+        loop {
+            let action = format!("go on behind {len} tokens");
+            let unshared = self.executor.pool.blocks.unshare(&mut self.place.lease, len, self.executor);
+            if let Some(kept) = unshared.map_err(no_room(action))? {
                 // Block tables on the device are those of a number.
                 self.place.id = self.executor.passes().next_sequence();
-                kept
+                len = kept;
             }
-        };
-        self.as_prompt = self.as_prompt.min(self.len);
-        Ok(self.len)
+            self.len = len;
+            self.as_prompt = self.as_prompt.min(len);
+            if len < before {
+                len = self.cut_states(len);
+            }
+            if len == self.len {
+                return Ok(len);
+            }
+        }
     }
 
     fn prefill(
@@ -276,6 +335,7 @@ impl BackendSession for GpuSession<'_> {
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Option<&[f32]>> {
         self.check(tokens, 0)?;
+        self.note_prompt(tokens);
         let mut rest = tokens;
         loop {
             if go_on().is_break() {

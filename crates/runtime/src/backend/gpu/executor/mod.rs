@@ -81,7 +81,7 @@ pub(super) struct Place {
     pub(super) long: bool,
     /// Adapters of all its tokens.
     pub(super) adapters: Leased,
-    /// Slots of its states, in models whose layers keep some.
+    /// Its states, in models whose layers keep some.
     pub(super) state: Option<StateLease>,
 }
 
@@ -275,7 +275,7 @@ impl Passes {
         self.note_write(rows);
         gpu.write(&pass.rows.kv.positions, &padded(positions.clone().map(|p| p as u32), 0, rows))?;
         if let (Some(states), Some(state)) = (&pass.rows.states, &place.state) {
-            states.spans(true).write(gpu, &[Some(state.span(positions.clone(), 0))])?;
+            states.write_prompt(executor, state, positions.clone())?;
         }
         let slots = positions.map(|position| place.lease.slot(position));
         gpu.write(&pass.rows.kv.slots, &padded(slots, executor.pool.unused_slot(), rows))?;
@@ -313,12 +313,7 @@ impl Passes {
         let slot = |next: &Next<'_>| next.position.map_or(unused, |at| next.place.lease.slot(at));
         gpu.write(&pass.rows.kv.slots, &padded(batch.iter().map(slot), unused, rows))?;
         if let Some(states) = &pass.rows.states {
-            // Rows without a position have no span: they leave the states as they are.
-            let span = |(row, next): (u32, &Next<'_>)| {
-                let (at, state) = (next.position?, next.place.state.as_ref()?);
-                Some(state.span(at..at + 1, row))
-            };
-            states.spans(false).write(gpu, &(0..).zip(batch).map(span).collect::<Vec<_>>())?;
+            states.write_rows(executor, batch)?;
         }
         if let Some(Adapted { rows, .. }) = &pass.adapted {
             let lists: Vec<_> = places.iter().map(|place| place.adapters.list()).collect();

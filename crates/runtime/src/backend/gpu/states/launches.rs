@@ -21,16 +21,16 @@ impl Builder<'_> {
         let (own, states) = (rows.state(), pool.states().layer(index));
         self.project(&state.input, |format| rows.normed.of(format), &own.projected)?;
         let one_sequence = self.phase == Phase::Prefill;
-        let spans = own.spans(one_sequence);
+        let spans = if one_sequence { &own.spans.of_one_sequence() } else { &own.spans };
         let key = ConvolutionKernel { one_sequence, ..state.convolution };
         let weights = (&state.taps, state.bias.as_ref());
         let Some(heads) = &state.heads else {
             let at = (&states.inputs, spans);
-            self.launches.extend(gpu.convolve(key, &own.projected, weights, at, &own.outputs)?);
+            self.launches.push(gpu.convolve(key, &own.projected, weights, at, &own.outputs)?);
             return Ok(());
         };
         let at = (&states.inputs, spans);
-        self.launches.extend(gpu.convolve(key, &own.projected, weights, at, &own.convolved)?);
+        self.launches.push(gpu.convolve(key, &own.projected, weights, at, &own.convolved)?);
         self.project(&heads.factors, |format| rows.normed.of(format), &own.factors)?;
         let inputs = (&own.convolved, &own.factors);
         let at = (&states.matrices, spans);

@@ -1,29 +1,57 @@
-//! Layers that keep a state per sequence: slots of the states on the device (ADR-0149), weights,
+//! Layers that keep a state per sequence: slots of the states on the device (ADR-0161), weights,
 //! activations and launches.
 
 mod launches;
+mod lease;
+mod prefix;
 mod rows;
+mod spans;
+#[cfg(test)]
+mod tests;
 mod weights;
 
-use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ruvllm_gpu::{Buffer, Gpu, Result, Span};
+use ruvllm_gpu::{Buffer, Gpu, Result};
 use ruvllm_models::{ModelConfig, Recurrent, RecurrentMixer};
 
+use self::lease::Counts;
+pub(super) use self::lease::StateLease;
+pub(super) use self::prefix::StatePrefix;
 pub(super) use self::rows::StateRows;
 pub(super) use self::weights::DeviceState;
+use super::blocks::BlockPool;
+use super::free_blocks::{Block, FreeBlocks};
 
-/// States of all layers that keep one, for a number of sequences.
+/// Largest default of [`GpuOptions::spare_states`](super::GpuOptions::spare_states).
+const MOST_SPARE: usize = 32;
+
+/// States of all layers that keep one, in slots: of sequences, of tokens of drafts, of stored
+/// prefixes.
 ///
-/// A sequence has two slots in each layer, and the state before position `p` is in slot `p % 2`: a
-/// token that was computed in vain leaves the state before it, and may be computed again.
+/// A slot has the state behind some tokens in every layer. It is held by sequences, by the prefix
+/// tree, or by both, and is not written until all have dropped it. A sequence holds the state
+/// before its next token, and writes those behind it to free slots: so a token can be computed
+/// again, or dropped, and a stored state is shared without a copy. Sequences may always take their
+/// own slots and those that they have reserved; stored states have what these leave, and yield.
 #[derive(Debug)]
 pub(super) struct StatePool {
     /// `None` for layers without a state.
     layers: Vec<Option<LayerStates>>,
-    free: Arc<Mutex<Vec<u32>>>,
-    sequences: usize,
+    slots: Arc<FreeBlocks>,
+    numbers: StateNumbers,
+    counts: Arc<Mutex<Counts>>,
+}
+
+/// Numbers of the states of a pool.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StateNumbers {
+    /// Largest number of sequences.
+    pub(super) sequences: usize,
+    /// States before the last one that each keeps, so that it can be cut back to them.
+    pub(super) earlier: usize,
+    /// States for drafts and stored prefixes.
+    pub(super) spare: usize,
 }
 
 /// States of a layer in f32, in the layout of the kernels.
@@ -35,23 +63,37 @@ pub(super) struct LayerStates {
     pub(super) matrices: Buffer,
 }
 
-/// The slots of a sequence, free again when dropped.
-#[derive(Debug)]
-pub(super) struct StateLease {
-    index: u32,
-    free: Arc<Mutex<Vec<u32>>>,
+impl StateNumbers {
+    /// Slots of a sequence: before and behind a step, and those of earlier ones.
+    fn own(self) -> usize {
+        2 + self.earlier
+    }
+
+    fn slots(self) -> usize {
+        self.sequences * self.own() + self.spare
+    }
+
+    /// With as many spare states as take the memory of the keys and values and of the states of
+    /// sequences once more: at least one, and 32 at most.
+    pub(super) fn with_usual_spare(self, recurrent: &Recurrent, kv_bytes: u64) -> Self {
+        let state = state_bytes(recurrent).max(1);
+        let own = (self.sequences * self.own()) as u64;
+        let spare = usize::try_from(kv_bytes / state + own).unwrap_or(usize::MAX);
+        Self { spare: spare.clamp(1, MOST_SPARE), ..self }
+    }
 }
 
 impl StatePool {
-    /// Allocates the states of `sequences` sequences.
+    /// Allocates the states.
     pub(super) fn new(
         gpu: &Gpu,
         config: &ModelConfig,
         recurrent: &Recurrent,
-        sequences: usize,
+        numbers: StateNumbers,
     ) -> Result<Self> {
+        let slots = numbers.slots();
         let (inputs, matrices) = state_values(recurrent);
-        let bytes = |values: usize| (2 * sequences) as u64 * values as u64 * 4;
+        let bytes = |values: usize| slots as u64 * values as u64 * 4;
         let layer = |layer: usize| {
             let states = || {
                 Ok(LayerStates { inputs: gpu.zeroed(bytes(inputs))?, matrices: gpu.zeroed(bytes(matrices))? })
@@ -59,8 +101,14 @@ impl StatePool {
             recurrent.layers[layer].then(states).transpose()
         };
         let layers = (0..config.n_layers).map(layer).collect::<Result<_>>()?;
-        let free = Arc::new(Mutex::new((0..sequences as u32).rev().collect()));
-        Ok(Self { layers, free, sequences })
+        Ok(Self::of_layers(layers, numbers))
+    }
+
+    fn of_layers(layers: Vec<Option<LayerStates>>, numbers: StateNumbers) -> Self {
+        let StateNumbers { spare, .. } = numbers;
+        let counts = Arc::new(Mutex::new(Counts { sequences: 0, spare, all_spare: spare }));
+        let slots = u32::try_from(numbers.slots()).unwrap_or(u32::MAX);
+        Self { layers, slots: FreeBlocks::new(slots), numbers, counts }
     }
 
     /// States of a layer that keeps one.
@@ -68,19 +116,46 @@ impl StatePool {
         self.layers[layer].as_ref().expect("a layer with a state")
     }
 
-    /// Takes the slots of a sequence. Their contents are not read before its first token.
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a sequence.
     ///
     /// # Errors
     /// Number of sequences that the pool has slots for, all in use.
     pub(super) fn lease(&self) -> std::result::Result<StateLease, usize> {
-        let index = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let lease = |index| StateLease { index, free: Arc::clone(&self.free) };
-        index.map(lease).ok_or(self.sequences)
+        let mut counts = self.counts();
+        if counts.sequences == self.numbers.sequences {
+            return Err(self.numbers.sequences);
+        }
+        counts.sequences += 1;
+        Ok(StateLease::new(Arc::clone(&self.counts), self.numbers.own()))
+    }
+
+    /// Takes a slot, that of the least recently used stored state if need be; `None` if sequences
+    /// hold all. Its contents are not read before they are written.
+    pub(super) fn take_or_evict(&self, blocks: &BlockPool) -> Option<Arc<Block>> {
+        loop {
+            let taken = self.slots.take(1).ok().and_then(|mut taken| taken.pop());
+            if taken.is_some() || !blocks.evict_state() {
+                return taken;
+            }
+        }
     }
 
     /// Sequences that can begin.
     pub(super) fn room(&self) -> usize {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.numbers.sequences - self.counts().sequences
+    }
+
+    /// True if tokens of drafts can be taken back.
+    pub(super) fn has_drafts(&self) -> bool {
+        self.numbers.spare + self.numbers.earlier > 0
+    }
+
+    pub(super) fn numbers(&self) -> StateNumbers {
+        self.numbers
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -89,23 +164,11 @@ impl StatePool {
     }
 }
 
-impl StateLease {
-    /// Rows from `first` on that compute these positions.
-    pub(super) fn span(&self, positions: Range<usize>, first: u32) -> Span {
-        let slot = |position: usize| 2 * self.index + (position % 2) as u32;
-        Span {
-            from: (positions.start > 0).then(|| slot(positions.start)),
-            to: slot(positions.end),
-            first,
-            rows: positions.len() as u32,
-        }
-    }
-}
-
-impl Drop for StateLease {
-    fn drop(&mut self) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.index);
-    }
+/// Bytes of a state in all layers.
+fn state_bytes(recurrent: &Recurrent) -> u64 {
+    let (inputs, matrices) = state_values(recurrent);
+    let layers = recurrent.layers.iter().filter(|&&has_state| has_state).count();
+    (layers * (inputs + matrices)) as u64 * 4
 }
 
 /// Values of the state of a sequence in a layer: inputs of the convolution, and matrices.
@@ -116,22 +179,5 @@ fn state_values(recurrent: &Recurrent) -> (usize, usize) {
         RecurrentMixer::ShortConvolution(convolution) => ((convolution.taps - 1) * convolution.channels, 0),
         // `check` names the mixers that the kernels have.
         _ => (0, 0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_computed_again_reads_the_state_that_it_had() {
-        let lease = StateLease { index: 3, free: Arc::default() };
-        let prompt = lease.span(0..5, 0);
-        assert_eq!((prompt.from, prompt.to, prompt.rows), (None, 7, 5));
-        let [token, next] = [5, 6].map(|at| lease.span(at..at + 1, 2));
-        assert_eq!((token.from, token.to, token.first), (Some(7), 6, 2));
-        // The next token writes over the state before it, not over its own.
-        assert_eq!((next.from, next.to), (Some(6), 7));
-        drop(lease);
     }
 }

@@ -8,10 +8,8 @@ use crate::backend::gpu::inputs::{Input, zeroed};
 /// Activations of `n` rows in layers with a state, `[n, ...]` each.
 #[derive(Debug)]
 pub(in crate::backend::gpu) struct StateRows {
-    /// Rows of a token each.
+    /// Sequences of the rows, and slots of the states behind them.
     pub(super) spans: Spans,
-    /// Rows of one sequence.
-    pub(super) span: Spans,
     /// Inputs of the convolution, and gates behind them.
     pub(super) projected: Buffer,
     /// Decays and rates of heads, or time steps.
@@ -49,7 +47,6 @@ impl StateRows {
         let beside = if recurrent.beside_attention { config.model_dim } else { 0 };
         Ok(Self {
             spans: Spans::new(gpu, n)?,
-            span: Spans::new(gpu, 1)?,
             projected: zeroed(gpu, n, projected)?,
             factors: zeroed(gpu, n, factors)?,
             convolved: zeroed(gpu, n, convolved)?,
@@ -63,10 +60,5 @@ impl StateRows {
     /// rows.
     pub(in crate::backend::gpu) fn behind<'s>(&'s self, other: &'s Self) -> [(&'s Buffer, &'s Buffer); 2] {
         [(&self.outputs, &other.outputs), (&self.projected, &other.projected)]
-    }
-
-    /// Spans of a pass: of one sequence, or of a token per row.
-    pub(in crate::backend::gpu) fn spans(&self, one_sequence: bool) -> &Spans {
-        if one_sequence { &self.span } else { &self.spans }
     }
 }
