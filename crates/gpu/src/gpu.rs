@@ -423,11 +423,11 @@ impl Gpu {
         self.submit(dispatches, None).map(|_| ())
     }
 
-    /// Submits dispatches and a copy of a buffer's first bytes, which fill another.
+    /// Submits dispatches and a copy of a buffer's bytes from a position on, which fill another.
     pub(crate) fn submit(
         &self,
         dispatches: &[&Dispatch],
-        copy: Option<(&Buffer, &Buffer)>,
+        copy: Option<(&Buffer, u64, &Buffer)>,
     ) -> Result<wgpu::SubmissionIndex> {
         let commands = self.encode(dispatches, copy)?;
         self.submit_encoded(commands)
@@ -437,17 +437,19 @@ impl Gpu {
         self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
     }
 
-    /// Records dispatches and a copy, as [`Gpu::submit`] submits them.
+    /// Records dispatches and a copy of the bytes of a buffer from a position on, as
+    /// [`Gpu::submit`] submits them.
     pub(crate) fn encode(
         &self,
         dispatches: &[&Dispatch],
-        copy: Option<(&Buffer, &Buffer)>,
+        copy: Option<(&Buffer, u64, &Buffer)>,
     ) -> Result<wgpu::CommandBuffer> {
         self.check()?;
         let mut encoder = self.encoder();
         self.record(&mut encoder, &works(dispatches), None)?;
-        if let Some((from, to)) = copy {
-            encoder.copy_buffer_to_buffer(from.raw(), 0, to.raw(), 0, Buffer::padded(to.len()));
+        if let Some((from, first, to)) = copy {
+            let bytes = to.len().next_multiple_of(4);
+            encoder.copy_buffer_to_buffer(from.raw(), first, to.raw(), 0, bytes);
         }
         Ok(encoder.finish())
     }

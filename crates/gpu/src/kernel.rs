@@ -203,6 +203,8 @@ pub enum RowOp {
     Part(RowPart),
     /// `f(gate) * up` with `up` a part of longer rows.
     GatedPart(Activation, RowPart),
+    /// Rows of two halves of `cols / 2` values, one from each input.
+    Join,
 }
 
 /// Operation on rows of `cols` values.
@@ -458,6 +460,7 @@ impl RowKernel {
             RowOp::Part(part) => format!("part_{}", part.name()),
             RowOp::Gated(activation) => activation.name(),
             RowOp::GatedPart(activation, part) => format!("{}_{}", activation.name(), part.name()),
+            RowOp::Join => "join".to_owned(),
         };
         format!("{op}_{}_{}", self.cols, if self.quantize { "q8" } else { "f32" })
     }

@@ -53,7 +53,9 @@ impl Kernel {
                 if let RowOp::Part(part) | RowOp::GatedPart(_, part) = r.op {
                     check_row_part(&part, r.cols)?;
                 }
-                expect_multiple("columns", if r.quantize { 32 } else { 4 }, r.cols.into())
+                let unit = if r.op == RowOp::Join { 8 } else { 4 };
+                let unit = if r.quantize { 32 } else { unit };
+                expect_multiple("columns", unit, r.cols.into())
             }
             Self::LowRank(l) => check_low_rank(l, info),
             Self::State(k) => k.check(),

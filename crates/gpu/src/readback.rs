@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::dispatch::Dispatch;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, expect_multiple};
 use crate::gpu::Gpu;
 use crate::memory::Buffer;
 
@@ -56,12 +56,28 @@ impl Gpu {
     /// # Errors
     /// [`Error::Shape`] if `to` is larger than `from`, [`Error::DeviceLost`], [`Error::Driver`].
     pub fn run_reading(&self, dispatches: &[&Dispatch], from: &Buffer, to: Readback) -> Result<Reading> {
+        self.run_reading_at(dispatches, (from, 0), to)
+    }
+
+    /// As [`Gpu::run_reading`], with a copy of the bytes from a position on, a multiple of 4.
+    ///
+    /// # Errors
+    /// As [`Gpu::run_reading`], and [`Error::Shape`] for another position.
+    pub fn run_reading_at(
+        &self,
+        dispatches: &[&Dispatch],
+        (from, first): (&Buffer, u64),
+        to: Readback,
+    ) -> Result<Reading> {
         let buffer = to.buffer;
-        if buffer.len() > from.len() {
-            let expected = format!("at most {}", from.len());
+        if first > 0 {
+            expect_multiple("first byte to read back", 4, first)?;
+        }
+        if buffer.len().saturating_add(first) > from.len() {
+            let expected = format!("at most {}", from.len().saturating_sub(first));
             return Err(Error::Shape { what: "bytes to read back", expected, found: buffer.len() });
         }
-        let submission = self.submit(dispatches, Some((from, &buffer)))?;
+        let submission = self.submit(dispatches, Some((from, first, &buffer)))?;
         Ok(Self::reading(buffer, submission))
     }
 
@@ -78,7 +94,7 @@ impl Gpu {
         reading: &Reading,
     ) -> Result<Recording> {
         let to = reading.buffer.clone();
-        Ok(Recording { commands: self.encode(dispatches, Some((from, &to)))?, to })
+        Ok(Recording { commands: self.encode(dispatches, Some((from, 0, &to)))?, to })
     }
 
     /// Runs a recording: see [`Gpu::run_reading`].

@@ -284,6 +284,25 @@ impl Gpu {
         self.row_op(op, rows, cols, vec![gate.clone(), up.clone()], &widths, out)
     }
 
+    /// Prepares rows that are those of `x`, and behind each of them that of `y`.
+    ///
+    /// `x`, `y`: f32, `[rows, cols]`; `out`: `[rows, 2 cols]`.
+    ///
+    /// # Numerics
+    /// As [`Gpu::copy_rows`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for operands of another size.
+    pub fn join_rows(
+        &self,
+        [x, y]: [&Buffer; 2],
+        (rows, cols): (u32, u32),
+        out: &RowOutput,
+    ) -> Result<Dispatch> {
+        let inputs = vec![x.clone(), y.clone()];
+        self.row_op(RowOp::Join, rows, cols.saturating_mul(2), inputs, &[cols, cols], out)
+    }
+
     /// Checks sizes (`widths`: values per row of each input, 0 for one row of `cols`) and prepares
     /// the launch.
     fn row_op(

@@ -26,6 +26,7 @@ pub(super) fn check(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Resu
     }
     add(gpu, random, report)?;
     gated_part(gpu, random, report)?;
+    join(gpu, random, report)?;
     for values in [HeadValues::Kept, HeadValues::Normed, HeadValues::Keys] {
         head_norm(gpu, random, report, (false, values))?;
     }
@@ -385,6 +386,25 @@ fn gated_part(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()>
     let quantized = Quantized::new(gpu, rows, cols)?;
     gpu.run(&[&gpu.gated_part((activation, part), operands, (rows, cols), &quantized.clone().into())?])?;
     check_quantized(gpu, report, "gated_part to 8 bits", &quantized, &found)
+}
+
+/// Rows of two buffers side by side.
+fn join(gpu: &Gpu, random: &mut Random, report: &mut Report) -> Result<()> {
+    report.begin_shape();
+    let (rows, cols) = (random.range(1, 6), 16 * random.range(1, 140));
+    let values = (rows * cols) as usize;
+    let (x, y) = (random.values(values), random.values(values));
+    let rows_of = |values: &[f32]| values.chunks(cols as usize).map(<[f32]>::to_vec).collect::<Vec<_>>();
+    let pairs = rows_of(&x).into_iter().zip(rows_of(&y));
+    let exact: Vec<f32> = pairs.flat_map(|(x, y)| [x, y].concat()).collect();
+    let text = format!("{rows} x 2 x {cols}");
+    let (x, y, out) = (gpu.upload(&x)?, gpu.upload(&y)?, poisoned(gpu, exact.len())?);
+    let launch = gpu.join_rows([&x, &y], (rows, cols), &out.clone().into())?;
+    let found = output(gpu, &[&launch], &out)?;
+    report.add_equal("join_rows".to_owned(), &text, same_bits(&found, &exact));
+    let quantized = Quantized::new(gpu, rows, 2 * cols)?;
+    gpu.run(&[&gpu.join_rows([&x, &y], (rows, cols), &quantized.clone().into())?])?;
+    check_quantized(gpu, report, "join_rows to 8 bits", &quantized, &found)
 }
 
 fn head_norm(

@@ -19,7 +19,7 @@ pub(crate) fn workgroups_per_row(r: &RowKernel) -> u32 {
 }
 
 fn normalizes(r: &RowKernel) -> bool {
-    !matches!(r.op, RowOp::Copy | RowOp::Part(_) | RowOp::Gated(_) | RowOp::GatedPart(..))
+    !matches!(r.op, RowOp::Copy | RowOp::Part(_) | RowOp::Gated(_) | RowOp::GatedPart(..) | RowOp::Join)
 }
 
 /// True for norms that subtract the mean and add a bias.
@@ -70,6 +70,13 @@ pub(super) fn emit(code: &mut Code, r: &RowKernel, target: Target) {
             let zero = format!("select(vec4<f32>(), {value}, word < {words}u)");
             single(code, &output, if is_whole { &value } else { &zero });
         }
+        RowOp::Join => {
+            // Indexes of the half that is not taken stay within its rows.
+            let half = r.cols / 8;
+            let left = format!("x[row * {half}u + min(word, {}u)]", half - 1);
+            let right = format!("y[row * {half}u + max(word, {half}u) - {half}u]");
+            single(code, &output, &format!("select({right}, {left}, word < {half}u)"));
+        }
     }
     code.line("}");
 }
@@ -78,6 +85,7 @@ fn head(code: &mut Code, r: &RowKernel, output: &Output) {
     let inputs: &[(&str, &str)] = match r.op {
         RowOp::Copy | RowOp::Part(_) | RowOp::Gated(_) => &[("read", "x")],
         RowOp::GatedPart(..) => &[("read", "x"), ("read", "up")],
+        RowOp::Join => &[("read", "x"), ("read", "y")],
         RowOp::RmsNorm(_) => &[("read", "x"), ("read", "weight")],
         RowOp::AddRmsNorm(_) | RowOp::AddScaledRmsNorm { .. } => {
             &[("read_write", "x"), ("read", "delta"), ("read", "weight")]

@@ -101,6 +101,9 @@ fn wrong_sizes_are_errors() {
     }
     let larger = gpu.run_reading(&[], &float, gpu.readback(132).unwrap());
     is_shape(larger.unwrap_err());
+    for first in [2, 116] {
+        is_shape(gpu.run_reading_at(&[], (&float, first), gpu.readback(16).unwrap()).unwrap_err());
+    }
     let large = gpu.info().max_binding + 16;
     let error = gpu_with(u64::MAX).unwrap().zeroed(large).unwrap_err();
     assert!(matches!(error, Error::BufferTooLarge { .. }), "{error}");
@@ -126,6 +129,8 @@ fn a_recorded_pass_reads_its_operands_when_it_runs() {
     assert!(matches!(gpu.run_recorded(unused, other), Err(Error::Shape { .. })));
     let (third, _) = gpu.finish::<f32>(gpu.run_reading(&[], &x, readback).unwrap()).unwrap();
     assert_eq!(third, [12.0, 13.0, 14.0, 15.0]);
+    let reading = gpu.run_reading_at(&[&add], (&x, 4), gpu.readback(8).unwrap()).unwrap();
+    assert_eq!(gpu.finish::<f32>(reading).unwrap().0, [23.0, 24.0]);
 }
 
 #[test]

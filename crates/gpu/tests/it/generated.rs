@@ -192,7 +192,9 @@ fn row_kernels() -> Vec<Kernel> {
     ];
     let parts = [(4096, 0), (4092, 8192)].map(|(values, first)| RowPart { values, width: 16_384, first });
     let parts = parts.map(|part| [RowOp::Part(part), RowOp::GatedPart(Activation::GeluTanh, part)]);
-    for op in [RowOp::Copy].into_iter().chain(norms).chain(gated).chain(parts.into_iter().flatten()) {
+    for op in
+        [RowOp::Copy, RowOp::Join].into_iter().chain(norms).chain(gated).chain(parts.into_iter().flatten())
+    {
         for quantize in [false, true] {
             kernels.push(Kernel::Rows(RowKernel { op, cols: 4096, quantize }));
         }
@@ -480,7 +482,7 @@ fn sums_have_an_order_of_their_own() {
             | Kernel::ExpertProduct(..)
             | Kernel::ExpertCooperative(..) => true,
             Kernel::Rows(r) => {
-                let copies = matches!(r.op, RowOp::Copy | RowOp::Part(_));
+                let copies = matches!(r.op, RowOp::Copy | RowOp::Part(_) | RowOp::Join);
                 r.quantize || !(copies || matches!(r.op, RowOp::Gated(_) | RowOp::GatedPart(..)))
             }
             Kernel::Attention(a) => a.output == AttentionOutput::Quantized,
