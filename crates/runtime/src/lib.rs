@@ -122,7 +122,7 @@ pub use crate::adapter_choice::{AdapterChoice, ServedAdapter};
 pub use crate::adapter_refusal::AdapterRefusal;
 pub use crate::backend::adapters::BackendAdapters;
 pub use crate::backend::batch::{
-    BackendBatch, Decoded, NextToken, OnDecoded, PrefixSharing, TokenLogit, Wanted,
+    BackendBatch, Decoded, NextToken, OnDecoded, OnStates, PrefixSharing, TokenLogit, Wanted,
 };
 #[cfg(feature = "candle")]
 pub use crate::backend::candle::{CandleBackend, CandleDevice, CandleOptions};
@@ -133,6 +133,7 @@ pub use crate::backend::gpu::{
     GpuMatrixShape, GpuOptions, GpuSelfTest, GpuSession, GpuStates, GpuTuned, gpu_adapters, gpu_choose,
     gpu_self_test,
 };
+pub use crate::backend::head::{BackendHead, HeadPart};
 pub use crate::backend::queue::BackendQueue;
 pub use crate::backend::sequence::BackendSession;
 pub use crate::backend::{DeviceMemory, InferenceBackend};

@@ -10,6 +10,10 @@ use crate::error::{Error, Result};
 /// Takes results of a decode step: indexes of the tokens, and a result for each, in this order.
 pub type OnDecoded<'l> = dyn FnMut(&[usize], Decoded<'_>) + 'l;
 
+/// Takes results as [`OnDecoded`] does, and behind them final hidden states, `[results,
+/// model_dim]`, or none.
+pub type OnStates<'l> = dyn FnMut(&[usize], Decoded<'_>, &[f32]) + 'l;
+
 /// Token to append to a sequence of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextToken {
@@ -172,6 +176,15 @@ pub trait BackendBatch {
     /// See [`BackendSession::forward`]. Sequences without new tokens are as they were, and
     /// their results were not passed.
     fn decode(&mut self, tokens: &[NextToken], on_decoded: &mut OnDecoded<'_>) -> Result<()>;
+
+    /// As [`decode`](Self::decode), with the final hidden state of each token beside its result:
+    /// behind the model's last norm, what the logits are the products of. Default: passes none.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode).
+    fn decode_with_states(&mut self, tokens: &[NextToken], on_decoded: &mut OnStates<'_>) -> Result<()> {
+        self.decode(tokens, &mut |rows, decoded| on_decoded(rows, decoded, &[]))
+    }
 }
 
 /// Values by number; numbers are reused.

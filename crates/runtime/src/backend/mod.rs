@@ -17,6 +17,7 @@ pub(crate) mod candle;
 pub(crate) mod conversation;
 #[cfg(feature = "gpu")]
 pub(crate) mod gpu;
+pub(crate) mod head;
 mod many;
 mod measure;
 pub(crate) mod queue;
@@ -34,6 +35,7 @@ use ruvllm_text::TokenId;
 
 use self::adapters::BackendAdapters;
 use self::batch::{BackendBatch, OneByOne};
+use self::head::BackendHead;
 use self::requests::Requests;
 use self::sequence::BackendSession;
 use crate::benchmark::{BenchOptions, BenchResult, ParallelOptions, ParallelResult};
@@ -131,8 +133,9 @@ pub trait InferenceBackend: Send + Sync {
     }
 
     /// Drafts of requests that name no setting. They come from the tokens of a request (prompt
-    /// look-up) and from a [`draft_model`](Self::draft_model), and are made where batches have room
-    /// for them ([`BackendBatch::draft_room`]). Default: as they pay.
+    /// look-up) and from a [`draft_model`](Self::draft_model) or else the model's
+    /// [`prediction_head`](Self::prediction_head), and are made where batches have room for them
+    /// ([`BackendBatch::draft_room`]). Default: as they pay.
     fn speculation(&self) -> Speculation {
         Speculation::Auto
     }
@@ -141,6 +144,13 @@ pub trait InferenceBackend: Send + Sync {
     /// Its sequences have up to 1024 tokens, fewer if its context is shorter; requests whose
     /// sequence it has no room for have no drafts of it. Default: `None`.
     fn draft_model(&self) -> Option<&dyn InferenceBackend> {
+        None
+    }
+
+    /// Creates an empty set of sequences of the model's prediction head, whose likeliest tokens are
+    /// drafts. It reads the states of [`BackendBatch::decode_with_states`] and
+    /// [`BackendSession::prefill_with_states`]. Default: `None`.
+    fn prediction_head(&self) -> Option<Box<dyn BackendHead + '_>> {
         None
     }
 

@@ -17,7 +17,7 @@ use crate::generate::check_choices;
 use crate::request::{Completion, GenerateRequest};
 use crate::sequence::SequenceSpec;
 use crate::session_table::SessionId;
-use crate::speculation::{BackendDraft, CAPACITY, Speculator};
+use crate::speculation::{BackendDraft, BackendHeadDraft, CAPACITY, Speculator};
 use crate::step::{
     AdapterLoader, Facts, Inbox, Job, Loaded, Outlet, Prepared, RequestHandle, SessionExecutor, StepCounters,
     StepLoop,
@@ -59,9 +59,10 @@ impl<'b, B: InferenceBackend + ?Sized> Requests<'b, B> {
         config: Config,
         counters: Arc<StepCounters>,
     ) -> Self {
-        let executor = SessionExecutor::new(backend.batch(), backend.prefill_chunk());
+        let executor = SessionExecutor::new(backend.batch(), backend.prefill_chunk())
+            .with_model_dim(backend.config().model_dim);
         let mut steps = StepLoop::new(executor, backend.codec(), pool, Arc::clone(&counters), config)
-            .with_drafts(Speculator::of_backend(backend.speculation(), draft(backend)));
+            .with_drafts(Speculator::of_backend(backend.speculation(), draft(backend), head(backend)));
         let (send, loads) = mpsc::channel();
         if let Some(adapters) = backend.backend_adapters() {
             steps = steps.with_adapters(AdapterLoader {
@@ -141,6 +142,17 @@ fn draft<B: InferenceBackend + ?Sized>(backend: &B) -> Option<BackendDraft<'_>> 
     let kernels = Kernels::detect().ok()?;
     let ids = [draft.config().vocab_size, backend.codec().sampled_ids()];
     Some(BackendDraft::new(draft.batch(), kernels, draft.context_length().min(CAPACITY), ids))
+}
+
+/// Sequences of the prediction head of the backend's model, unless a draft model drafts.
+fn head<B: InferenceBackend + ?Sized>(backend: &B) -> Option<BackendHeadDraft<'_>> {
+    if backend.draft_model().is_some() {
+        return None;
+    }
+    let head = backend.prediction_head()?;
+    let (config, kernels) = (backend.config(), Kernels::detect().ok()?);
+    let sizes = [config.model_dim, config.vocab_size, backend.codec().sampled_ids()];
+    Some(BackendHeadDraft::new(head, kernels, sizes))
 }
 
 /// Checks a request and encodes its prompt.

@@ -74,6 +74,22 @@ pub trait BackendSession: Send {
         }
     }
 
+    /// As [`prefill`](Self::prefill), with final hidden states beside the logits, `[states,
+    /// model_dim]`: those of the last tokens, `most` at most, that the last pass has at hand. By
+    /// default none.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    fn prefill_with_states(
+        &mut self,
+        tokens: &[TokenId],
+        chunk: usize,
+        _most: usize,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Option<(&[f32], &[f32])>> {
+        Ok(self.prefill(tokens, chunk, go_on)?.map(|logits| (logits, &[][..])))
+    }
+
     /// Appends `prompt`, at least one token, then decodes up to `n` tokens greedily. Each is passed
     /// to `on_token`; `Break` ends it. The last token passed is not appended to the sequence.
     ///

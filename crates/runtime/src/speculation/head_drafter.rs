@@ -3,40 +3,34 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use ruvllm_kv_cache::Sequence;
-use ruvllm_models::{Compute, LogitsRows, Model, Segment, Workspace};
 use ruvllm_text::TokenId;
 
-use super::draft_head::DraftHead;
 use super::drafter::{Ask, Drafter, Lane};
+use super::head_engine::{HeadEngine, Pairs};
 use super::policy::{MOST_DRAFT, Offer, Policy, Source, Wanted};
 use super::proposal::{Choice, Proposal};
-use crate::segments::{Batch, recycle};
 
 /// Latest states of a sequence that are held for its next draft; as many of a prompt's end are
 /// computed. The head reads each state once, and attends to those that it has read.
 pub(super) const HELD: usize = 128;
 
-/// Drafts of a [`DraftHead`]: its most likely tokens. All sequences go through one pass.
-pub(super) struct HeadDrafter<'c> {
-    head: &'c DraftHead,
-    model: &'c Model,
-    compute: &'c Compute,
-    workspace: Workspace,
-    sequences: HashMap<Lane, Box<HeadSequence>>,
-    /// Sequences of the present passes.
-    #[expect(clippy::vec_box, reason = "a sequence is large and moves between list and map in each step")]
-    running: Vec<Box<HeadSequence>>,
-    segments: Vec<Segment<'static>>,
-    /// States of a pass, `[tokens, model_dim]`.
-    states: Vec<f32>,
-    /// Probabilities of a row of logits.
-    probabilities: Vec<f32>,
+/// Drafts of a prediction head: its most likely tokens. All sequences go through one pass of its
+/// engine.
+pub(super) struct HeadDrafter<E: HeadEngine> {
+    engine: E,
+    sequences: HashMap<Lane, Box<HeadSequence<E::Cache>>>,
+    /// Sequences of the present passes. Boxed: they are large and move between list and map in each
+    /// step.
+    running: Vec<Box<HeadSequence<E::Cache>>>,
+    /// Tokens of the last pass.
+    found: Vec<Option<Choice>>,
+    /// The head's own states of the last pass, `[sequences, model_dim]`.
+    hidden: Vec<f32>,
 }
 
 /// A sequence as the head sees it: pairs of a token's final hidden state and the token behind it.
-struct HeadSequence {
-    cache: Sequence,
+struct HeadSequence<C> {
+    cache: C,
     /// Position of the token whose state the cache begins with.
     start: usize,
     /// Number of cached pairs whose states are the model's; those behind are the head's own, of the
@@ -80,8 +74,8 @@ impl States {
     }
 }
 
-impl HeadSequence {
-    fn new(cache: Sequence, width: usize) -> Self {
+impl<C> HeadSequence<C> {
+    fn new(cache: C, width: usize) -> Self {
         Self {
             cache,
             start: 0,
@@ -109,11 +103,16 @@ impl HeadSequence {
 
     /// Drops the pairs of the last draft and takes those that are missing into the next pass;
     /// begins anew where the cache has others before it, or no room. False without room for them.
-    fn follow(&mut self, tokens: &[TokenId], capacity: usize) -> bool {
+    fn follow(
+        &mut self,
+        engine: &mut impl HeadEngine<Cache = C>,
+        tokens: &[TokenId],
+        capacity: usize,
+    ) -> bool {
         let Some(lacks) = self.lacks(tokens.len()).filter(|lacks| *lacks <= capacity) else { return false };
         let follows = self.start + self.agreed == self.held.first && self.agreed + lacks <= capacity;
-        if !follows || self.cache.truncate(self.agreed).is_err() {
-            self.cache.clear();
+        if !follows || !engine.truncate(&mut self.cache, self.agreed) {
+            engine.clear(&mut self.cache);
             (self.start, self.agreed) = (self.held.first, 0);
         }
         self.tokens.clear();
@@ -127,51 +126,29 @@ impl HeadSequence {
     }
 }
 
-impl<'c> HeadDrafter<'c> {
-    pub(super) fn new(head: &'c DraftHead, model: &'c Model, compute: &'c Compute) -> Self {
-        Self {
-            head,
-            model,
-            compute,
-            workspace: Workspace::new(),
-            sequences: HashMap::new(),
-            running: Vec::new(),
-            segments: Vec::new(),
-            states: Vec::new(),
-            probabilities: Vec::new(),
-        }
+impl<E: HeadEngine> HeadDrafter<E> {
+    pub(super) fn new(engine: E) -> Self {
+        let (running, found, hidden) = (Vec::new(), Vec::new(), Vec::new());
+        Self { engine, sequences: HashMap::new(), running, found, hidden }
     }
 
     /// One pass of the pairs of all running sequences, which get the next token; false if it
     /// failed.
     fn pass(&mut self, policy: &mut Policy) -> bool {
         let started = Instant::now();
-        let Self { head, model, compute, workspace, running, segments, states, probabilities, .. } = self;
-        let mut batch = recycle(std::mem::take(segments));
-        let mut rows = 0;
-        states.clear();
-        for sequence in running.iter_mut() {
+        let Self { engine, running, found, hidden, .. } = self;
+        let rows = running.iter().map(|sequence| sequence.tokens.len()).sum();
+        let parts = running.iter_mut().map(|sequence| {
             let HeadSequence { cache, tokens, inputs, .. } = &mut **sequence;
-            let Ok(segment) = Segment::new(compute, tokens, cache, LogitsRows::Last) else {
-                *segments = recycle(batch);
-                return false;
-            };
-            states.extend_from_slice(inputs);
-            rows += tokens.len();
-            batch.push(segment);
-        }
-        let passed = model.predict(compute, workspace, Batch(&mut batch), states).is_ok();
-        *segments = recycle(batch);
-        if !passed {
+            Pairs { cache, tokens, states: inputs }
+        });
+        if !engine.pass(parts, found, hidden) {
             return false;
         }
-        let config = model.config();
-        let logits = workspace.logits().chunks_exact(config.vocab_size);
-        let hidden = workspace.hidden().chunks_exact(config.model_dim);
-        for ((sequence, logits), hidden) in running.iter_mut().zip(logits).zip(hidden) {
+        let hidden = hidden.chunks_exact(engine.model_dim());
+        for ((sequence, choice), hidden) in running.iter_mut().zip(found.drain(..)).zip(hidden) {
             let HeadSequence { tokens, inputs, proposal, .. } = &mut **sequence;
-            let logits = &logits[..head.ids];
-            proposal.take(Choice::of_logits(&compute.kernels, logits, probabilities));
+            proposal.take(choice);
             tokens.clear();
             tokens.extend(proposal.token);
             inputs.clear();
@@ -182,16 +159,16 @@ impl<'c> HeadDrafter<'c> {
     }
 }
 
-impl Drafter for HeadDrafter<'_> {
+impl<E: HeadEngine> Drafter for HeadDrafter<E> {
     fn states(&self) -> usize {
         HELD
     }
 
     fn keep(&mut self, lane: Lane, first: usize, states: &[f32]) {
-        let width = self.model.config().model_dim;
+        let width = self.engine.model_dim();
         if let Some(sequence) = self.sequences.get_mut(&lane) {
             sequence.keep(first, states);
-        } else if let Some(cache) = self.head.new_sequence(self.model) {
+        } else if let Some(cache) = self.engine.begin() {
             let mut sequence = Box::new(HeadSequence::new(cache, width));
             sequence.keep(first, states);
             self.sequences.insert(lane, sequence);
@@ -213,8 +190,8 @@ impl Drafter for HeadDrafter<'_> {
         for (index, ask) in asks.iter().enumerate().filter(|(index, _)| wanted[*index].tokens > 0) {
             let Some(mut sequence) = self.sequences.remove(&ask.lane) else { continue };
             sequence.proposal = Proposal::new(index);
-            let capacity = self.head.capacity.saturating_sub(wanted[index].tokens.min(MOST_DRAFT));
-            match sequence.follow(ask.tokens, capacity) {
+            let capacity = self.engine.capacity().saturating_sub(wanted[index].tokens.min(MOST_DRAFT));
+            match sequence.follow(&mut self.engine, ask.tokens, capacity) {
                 true => self.running.push(sequence),
                 false => drop(self.sequences.insert(ask.lane, sequence)),
             }
@@ -229,11 +206,13 @@ impl Drafter for HeadDrafter<'_> {
             }
         }
         // A pass that failed, for lack of memory say: these sequences begin anew.
-        self.running.clear();
+        self.running.drain(..).for_each(|sequence| self.engine.end(sequence.cache));
     }
 
     fn end(&mut self, lane: Lane) {
-        self.sequences.remove(&lane);
+        if let Some(sequence) = self.sequences.remove(&lane) {
+            self.engine.end(sequence.cache);
+        }
     }
 }
 
@@ -242,12 +221,13 @@ mod tests {
     use std::sync::Arc;
 
     use ruvllm_memory::{PagePool, PoolConfig, PressurePolicy, Tenant};
-    use ruvllm_models::{HfFolder, KvFormat};
+    use ruvllm_models::{Compute, HfFolder, KvFormat, LogitsRows, Model, Segment, Workspace};
     use ruvllm_testkit::model_data;
 
     use super::*;
     use crate::sequence::SequenceSpec;
     use crate::speculation::Speculation;
+    use crate::speculation::draft_head::{DraftHead, ModelHead};
 
     #[test]
     fn later_states_replace_those_of_drafts_and_gaps_drop_what_is_before() {
@@ -291,7 +271,7 @@ mod tests {
     }
 
     /// A draft of three tokens behind `tokens`.
-    fn draft(drafter: &mut HeadDrafter<'_>, lane: Lane, tokens: &[TokenId]) -> Vec<TokenId> {
+    fn draft(drafter: &mut HeadDrafter<impl HeadEngine>, lane: Lane, tokens: &[TokenId]) -> Vec<TokenId> {
         let (spec, setting) = (spec(), Speculation::Fixed(3));
         let ask = Ask { lane, tokens, spec: &spec, most: 3, is_varied: false, setting };
         let offer = drafter.offer(&ask).expect("the states are there");
@@ -310,7 +290,8 @@ mod tests {
         let model = Model::load(&folder, &mut |_| ()).expect("a model");
         let compute = Compute::new(1).expect("kernels");
         let head = DraftHead::of_model(&model, 60).expect("memory").expect("a head");
-        let (mut drafter, width) = (HeadDrafter::new(&head, &model, &compute), model.config().model_dim);
+        let mut drafter = HeadDrafter::new(ModelHead::new(&head, &model, &compute));
+        let width = model.config().model_dim;
         let tokens: Vec<TokenId> = (0..50_u32).map(|i| 3 + (i * 17 + i * i) % 50).collect();
         let states = states_of(&model, &compute, &tokens);
         let mut drafts = std::collections::HashSet::new();
@@ -341,7 +322,8 @@ mod tests {
         let compute = Compute::new(1).expect("kernels");
         let mut head = DraftHead::of_model(&model, 60).expect("memory").expect("a head");
         head.capacity = 16;
-        let (mut drafter, width) = (HeadDrafter::new(&head, &model, &compute), model.config().model_dim);
+        let mut drafter = HeadDrafter::new(ModelHead::new(&head, &model, &compute));
+        let width = model.config().model_dim;
         let tokens: Vec<TokenId> = (0..50_u32).map(|i| 3 + (i * 17 + i * i) % 50).collect();
         let states = states_of(&model, &compute, &tokens);
         for computed in 4..40 {
@@ -359,5 +341,88 @@ mod tests {
             setting: Speculation::Auto,
         };
         assert!(drafter.offer(&ask(&tokens[..45])).is_none(), "states are missing");
+    }
+
+    /// An engine whose likeliest token is the one after the last, with places for two sequences.
+    /// States have one value, and the head's own is the number of pairs.
+    #[derive(Default)]
+    struct Counting {
+        live: usize,
+        fails: bool,
+        /// Tokens and states of each part of the last passes.
+        passes: Vec<Vec<(Vec<TokenId>, Vec<f32>)>>,
+    }
+
+    impl HeadEngine for Counting {
+        type Cache = usize;
+
+        fn capacity(&self) -> usize {
+            16
+        }
+
+        fn model_dim(&self) -> usize {
+            1
+        }
+
+        fn begin(&mut self) -> Option<usize> {
+            let has_place = self.live < 2;
+            self.live += usize::from(has_place);
+            has_place.then_some(0)
+        }
+
+        fn truncate(&mut self, cache: &mut usize, len: usize) -> bool {
+            *cache = (*cache).min(len);
+            true
+        }
+
+        fn clear(&mut self, cache: &mut usize) {
+            *cache = 0;
+        }
+
+        fn pass<'p>(
+            &mut self,
+            parts: impl Iterator<Item = Pairs<'p, usize>>,
+            found: &mut Vec<Option<Choice>>,
+            hidden: &mut Vec<f32>,
+        ) -> bool {
+            found.clear();
+            hidden.clear();
+            let mut passed = Vec::new();
+            for Pairs { cache, tokens, states } in parts {
+                *cache += tokens.len();
+                passed.push((tokens.to_vec(), states.to_vec()));
+                hidden.push(*cache as f32);
+                found.push(tokens.last().map(|last| Choice { token: last + 1, probability: 0.9 }));
+            }
+            self.passes.push(passed);
+            !self.fails
+        }
+
+        fn end(&mut self, _: usize) {
+            self.live -= 1;
+        }
+    }
+
+    #[test]
+    fn sequences_of_a_pass_that_failed_end_and_begin_anew() {
+        let mut drafter = HeadDrafter::new(Counting::default());
+        for lane in 0..3 {
+            drafter.keep(lane, 0, &[0.1, 0.2]);
+        }
+        assert_eq!(drafter.engine.live, 2, "a third one finds no place");
+        assert_eq!(draft(&mut drafter, 0, &[5, 6, 7]), [8, 9, 10]);
+        let part = |tokens: &[TokenId], states: &[f32]| vec![(tokens.to_vec(), states.to_vec())];
+        let passes = [part(&[6, 7], &[0.1, 0.2]), part(&[8], &[2.0]), part(&[9], &[3.0])];
+        assert_eq!(drafter.engine.passes, passes);
+        drafter.engine.fails = true;
+        drafter.keep(0, 2, &[0.3]);
+        assert!(draft(&mut drafter, 0, &[5, 6, 7, 8]).is_empty());
+        assert_eq!(drafter.engine.live, 1);
+        (drafter.engine.fails, drafter.engine.passes) = (false, Vec::new());
+        drafter.keep(0, 3, &[0.4]);
+        assert_eq!(draft(&mut drafter, 0, &[5, 6, 7, 8, 2]), [3, 4, 5]);
+        assert_eq!(drafter.engine.passes[0], part(&[2], &[0.4]), "it begins with the states at hand");
+        (0..3).for_each(|lane| drafter.end(lane));
+        assert_eq!(drafter.engine.live, 0);
     }
 }

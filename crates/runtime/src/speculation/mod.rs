@@ -9,19 +9,22 @@
 //!                              HeadDrafter ◀─ final hidden states of each step
 //! ```
 //! A `DraftEngine` computes for the `ModelDrafter`: `ModelEngine` on the CPU, `BackendDraft` over
-//! the sequences of a backend (ADR-0156).
+//! the sequences of a backend (ADR-0156). A `HeadEngine` computes for the `HeadDrafter`:
+//! `ModelHead` on the CPU, `BackendHeadDraft` over those of a backend's head (ADR-0160).
 //!
 //! The step loop appends a draft to the part of its request and takes a row of logits for each
 //! token. The request samples row by row, with its own sampler, as long as the sampled token is the
 //! drafted one: the output is the one without drafts, token for token.
 
 mod backend_draft;
+mod backend_head;
 mod draft;
 mod draft_engine;
 mod draft_head;
 mod draft_model;
 mod drafter;
 mod head_drafter;
+mod head_engine;
 mod lookup;
 mod memory;
 mod model_drafter;
@@ -36,7 +39,9 @@ use std::time::{Duration, Instant};
 use ruvllm_text::TokenId;
 
 pub(crate) use self::backend_draft::BackendDraft;
+pub(crate) use self::backend_head::BackendHeadDraft;
 pub(crate) use self::draft::Draft;
+use self::draft_head::ModelHead;
 use self::draft_model::ModelEngine;
 #[cfg(feature = "gpu")]
 pub(crate) use self::draft_model::check_vocabulary;
@@ -104,18 +109,26 @@ impl<'c> Speculator<'c> {
                 drafters.push(Box::new(ModelDrafter::new(ModelEngine::new(model, &core.compute))));
             }
             Some(Draft::Head(head)) => {
-                drafters.push(Box::new(HeadDrafter::new(head, &core.model, &core.compute)));
+                let head = ModelHead::new(head, &core.model, &core.compute);
+                drafters.push(Box::new(HeadDrafter::new(head)));
             }
             None => {}
         }
         Self { setting: core.speculation, drafters, ..Self::off() }
     }
 
-    /// The drafters of a backend: prompt look-up, and its draft model if it has one.
-    pub(crate) fn of_backend(setting: Speculation, draft: Option<BackendDraft<'c>>) -> Self {
+    /// The drafters of a backend: prompt look-up, and its draft model if it has one, or the head of
+    /// its model.
+    pub(crate) fn of_backend(
+        setting: Speculation,
+        draft: Option<BackendDraft<'c>>,
+        head: Option<BackendHeadDraft<'c>>,
+    ) -> Self {
         let mut drafters: Vec<Box<dyn Drafter + 'c>> = vec![Box::new(PromptLookup::default())];
-        if let Some(draft) = draft {
-            drafters.push(Box::new(ModelDrafter::new(draft)));
+        match (draft, head) {
+            (Some(draft), _) => drafters.push(Box::new(ModelDrafter::new(draft))),
+            (None, Some(head)) => drafters.push(Box::new(HeadDrafter::new(head))),
+            (None, None) => {}
         }
         Self { setting, drafters, ..Self::off() }
     }

@@ -22,6 +22,8 @@ pub(crate) struct SessionExecutor<'b> {
     batch: Box<dyn BackendBatch + 'b>,
     /// Largest number of prompt tokens in a pass.
     chunk: usize,
+    /// Values of a final hidden state.
+    model_dim: usize,
     sequences: HashMap<SequenceId, Held>,
     scratch: Scratch,
 }
@@ -45,6 +47,10 @@ struct Sharing {
     shared_tokens: usize,
 }
 
+/// Takes the numbers of tokens and of rows of a part, its rows of logits and its final hidden
+/// states.
+type OnComputed<'l> = dyn FnMut(usize, usize, [&[f32]; 2]) + 'l;
+
 /// Lists of a step, kept for their memory.
 #[derive(Default)]
 struct Scratch {
@@ -58,13 +64,20 @@ struct Scratch {
 
 impl<'b> SessionExecutor<'b> {
     pub(crate) fn new(batch: Box<dyn BackendBatch + 'b>, chunk: usize) -> Self {
-        Self { batch, chunk, sequences: HashMap::new(), scratch: Scratch::default() }
+        Self { batch, chunk, model_dim: 1, sequences: HashMap::new(), scratch: Scratch::default() }
+    }
+
+    /// Sets the number of values of the final hidden states that the batch passes.
+    pub(crate) fn with_model_dim(mut self, model_dim: usize) -> Self {
+        self.model_dim = model_dim.max(1);
+        self
     }
 
     /// Computes the next tokens of sequences together, with their drafts. Those of a pass that
     /// failed remain to be computed alone, so that each has an error of its own.
     fn decode(&mut self, step: &Step, logits: &mut Logits<'_>) {
         let Scratch { parts, tokens, with_logits, outcomes } = &mut self.scratch;
+        let mut with_states = false;
         parts.clear();
         tokens.clear();
         outcomes.clear();
@@ -73,6 +86,8 @@ impl<'b> SessionExecutor<'b> {
             // Each token has a row.
             let decodes = !part.is_prompt && part.rows == step.tokens(part).len();
             if let Some(held) = self.sequences.get(&part.sequence).filter(|_| decodes) {
+                // States are for drafts.
+                with_states |= part.states > 0 && self.batch.draft_room(held.number) > 0;
                 for &token in step.tokens(part) {
                     parts.push(index);
                     tokens.push(NextToken { sequence: held.number, token, wanted: part.wanted });
@@ -81,7 +96,7 @@ impl<'b> SessionExecutor<'b> {
         }
         let Some(&only) = parts.first() else { return };
         let sequences = &mut self.sequences;
-        let decoded = self.batch.decode(tokens, &mut |rows, decoded| {
+        let mut on_decoded = |rows: &[usize], decoded: Decoded<'_>, states: &[f32]| {
             with_logits.clear();
             for run in rows.chunk_by(|&a, &b| parts[a] == parts[b]) {
                 let (part, n) = (parts[run[0]], run.len());
@@ -89,10 +104,15 @@ impl<'b> SessionExecutor<'b> {
                     held.tokens.extend(run.iter().map(|&row| tokens[row].token));
                 }
                 outcomes[part] = Some(Outcome::Computed { tokens: n });
-                with_logits.push(PartLogits { part, tokens: n, rows: n, states: 0 });
+                let states = if states.is_empty() { 0 } else { n };
+                with_logits.push(PartLogits { part, tokens: n, rows: n, states });
             }
-            logits(with_logits, decoded, &[]);
-        });
+            logits(with_logits, decoded, states);
+        };
+        let decoded = match with_states {
+            true => self.batch.decode_with_states(tokens, &mut on_decoded),
+            false => self.batch.decode(tokens, &mut |rows, decoded| on_decoded(rows, decoded, &[])),
+        };
         // An error that concerns several comes again when they are computed alone.
         if let Err(error) = decoded
             && parts.iter().all(|&part| part == only)
@@ -108,12 +128,15 @@ impl<'b> SessionExecutor<'b> {
     fn compute(&mut self, step: &Step, index: usize, logits: &mut Logits<'_>) -> Outcome {
         let part = &step.parts()[index];
         let held = self.sequences.get_mut(&part.sequence).expect("a part names a sequence that began");
+        // States are for drafts.
+        let states = if self.batch.draft_room(held.number) > 0 { part.states } else { 0 };
         let session = self.batch.sequence(held.number).expect("a held sequence has not ended");
-        let computed =
-            held.compute(session, step.tokens(part), part, self.chunk, &mut |tokens, rows, values| {
-                let part = PartLogits { part: index, tokens, rows, states: 0 };
-                logits(&[part], Decoded::Logits(values), &[]);
-            });
+        let model_dim = self.model_dim;
+        let mut pass_on = |tokens: usize, rows: usize, [values, states]: [&[f32]; 2]| {
+            let part = PartLogits { part: index, tokens, rows, states: states.len() / model_dim };
+            logits(&[part], Decoded::Logits(values), states);
+        };
+        let computed = held.compute(session, step.tokens(part), (part, states), self.chunk, &mut pass_on);
         match computed {
             Ok(tokens) => Outcome::Computed { tokens },
             Err(error) => {
@@ -148,15 +171,16 @@ impl Sharing {
 
 impl Held {
     /// Computes a part; returns the number of tokens. `logits` gets the number of tokens, that of
-    /// rows, and the rows, if any are wanted. A prompt has one row of logits in a pass: each
-    /// further row takes a pass of its own.
+    /// rows, the rows and final hidden states, if any rows are wanted. A prompt has one row of
+    /// logits in a pass, and up to `states` states: each further row takes a pass of its own,
+    /// without states.
     fn compute(
         &mut self,
         session: &mut dyn BackendSession,
         tokens: &[TokenId],
-        part: &Part,
+        (part, states): (&Part, usize),
         chunk: usize,
-        logits: &mut dyn FnMut(usize, usize, &[f32]),
+        logits: &mut OnComputed<'_>,
     ) -> Result<usize> {
         let before = session.len();
         let go_on = &mut || match part.is_prompt && part.cancel.is_cancelled() {
@@ -164,14 +188,16 @@ impl Held {
             false => ControlFlow::Continue(()),
         };
         let (first, later) = tokens.split_at(tokens.len() - part.rows.saturating_sub(1));
-        let row = if part.is_prompt {
-            session.prefill(first, chunk, go_on)?
-        } else {
-            Some(session.forward(first)?)
+        let found = match part.is_prompt {
+            true if states > 0 && later.is_empty() => {
+                session.prefill_with_states(first, chunk, states, go_on)?
+            }
+            true => session.prefill(first, chunk, go_on)?.map(|row| (row, &[][..])),
+            false => Some((session.forward(first)?, &[][..])),
         };
-        if let Some(row) = row.filter(|_| part.rows > 0) {
+        if let Some((row, states)) = found.filter(|_| part.rows > 0) {
             if later.is_empty() {
-                logits(tokens.len(), 1, row);
+                logits(tokens.len(), 1, [row, states]);
             } else {
                 self.rows.clear();
                 self.rows.extend_from_slice(row);
@@ -183,7 +209,7 @@ impl Held {
                     self.rows.extend_from_slice(session.forward(token)?);
                     n_rows += 1;
                 }
-                logits(first.len() + n_rows - 1, n_rows, &self.rows);
+                logits(first.len() + n_rows - 1, n_rows, [&self.rows, &[]]);
             }
         }
         let computed = session.len() - before;

@@ -3,6 +3,7 @@
 
 mod adapters;
 mod backend;
+mod backend_heads;
 mod batching;
 mod bench;
 mod calibrate;
