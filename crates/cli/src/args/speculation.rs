@@ -22,7 +22,7 @@ const DRAFT_PART: u64 = 4;
 #[command(next_help_heading = "Speculative decoding")]
 pub(crate) struct SpeculationArgs {
     /// Draft model with the same vocabulary; auto: the model's own head for drafts, else a small
-    /// model beside it or in the store; none on a GPU
+    /// model beside it or in the store, not on a GPU
     #[arg(long, value_name = "MODEL|auto|off", default_value = "auto", value_parser = draft)]
     draft: Draft,
 

@@ -93,8 +93,8 @@ pub(super) fn served(
     })
 }
 
-/// Layers without room that nobody chose, matrices that were converted, and the reasons not to use
-/// the file of the compiled kernels. `layers`: as wanted.
+/// Layers without room that nobody chose, a prediction head without room, matrices that were
+/// converted, and the reasons not to use the file of the compiled kernels. `layers`: as wanted.
 fn load_warnings(backend: &GpuBackend, layers: Option<usize>) -> Vec<String> {
     let converted = backend.converted();
     let first = converted.first().map(|first| {
@@ -106,7 +106,10 @@ fn load_warnings(backend: &GpuBackend, layers: Option<usize>) -> Vec<String> {
         let bytes = output::bytes(backend.host_weight_bytes());
         format!("weights of {on_host} of {all} layers ({bytes}) are in host memory, read over the bus")
     });
-    slow.into_iter().chain(first).chain(backend.take_cache_warnings()).collect()
+    let head = backend.head_is_left_out().then(|| {
+        "the model's prediction head has no room on the GPU: drafts come from look-up alone".to_owned()
+    });
+    slow.into_iter().chain(head).chain(first).chain(backend.take_cache_warnings()).collect()
 }
 
 /// Prints the reasons not to use the file of the compiled kernels.
@@ -129,8 +132,12 @@ fn load_details(backend: &GpuBackend, load_time: Duration) -> String {
         Some(file) => format!("{}, {} read", file.path.display(), output::bytes(file.loaded_bytes)),
         None => "none".to_owned(),
     };
+    let head = match backend.head_bytes() {
+        0 => String::new(),
+        bytes => format!("\n  prediction head: {} of its own on the device", output::bytes(bytes)),
+    };
     format!(
-        "model loaded in {:.0} ms on {}\n{}  file of compiled kernels: {cache}",
+        "model loaded in {:.0} ms on {}\n{}  file of compiled kernels: {cache}{head}",
         milliseconds(load_time),
         backend.adapter(),
         times_table(&rows)
@@ -200,6 +207,7 @@ fn backend_options(options: &EngineOptions, wanted: Wanted) -> GpuOptions {
         prefill_chunk: options.prefill_chunk,
         speculation: options.speculation,
         draft: options.draft.clone(),
+        draft_head: options.draft_head,
         cache_dir: cache,
         ..usual
     }

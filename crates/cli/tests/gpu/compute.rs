@@ -1,8 +1,9 @@
 //! GPU results compared with those of the CPU.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::gpu;
 use crate::program::{argument, data, fields, ids, read_logits, run, run_with_input};
@@ -158,6 +159,34 @@ fn a_draft_model_drafts_on_the_gpu_and_the_text_stays_the_same() {
     let other = models("../crates/models/tests/data/quant/llama-Q8_0.gguf");
     let refused = ["generate", "--draft", argument(&other), "-n", "2", "Once"];
     run(&[&refused[..], &device].concat()).fails_with(1, &["cannot draft", "512 tokens"]);
+}
+
+#[test]
+fn a_prediction_head_drafts_on_the_gpu_and_the_text_stays_the_same() {
+    let Some(gpu) = gpu() else { return };
+    let form = models("../crates/models/tests/data/prediction/glm4moe");
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(form.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    // An end token that the text does not come to.
+    let config = fs::read_to_string(form.join("config.json")).unwrap();
+    let config = config.replace("\"eos_token_id\": 2,", "\"eos_token_id\": 71,");
+    fs::write(folder.path().join("config.json"), config).unwrap();
+    let vocab: serde_json::Map<_, _> = (0..72).map(|id| (format!("t{id}"), id.into())).collect();
+    let model = json!({ "type": "WordLevel", "vocab": vocab, "unk_token": "t0" });
+    let tokenizer = json!({ "version": "1.0", "added_tokens": [], "model": model }).to_string();
+    fs::write(folder.path().join("tokenizer.json"), tokenizer).unwrap();
+    let arguments = ["generate", "--json", "-n", "24", "--temperature", "0", "--context", "128"];
+    let model = ["--model", argument(folder.path()), "--device", &gpu, "t9"];
+    let generate = |more: &[&str]| run(&[&arguments[..], more, &model].concat()).json();
+    let plain = generate(&["--speculation", "off"]);
+    let count = |document: &Value| document["speculation"]["drafted_tokens"].as_u64().unwrap_or(0);
+    let [with, without] =
+        [generate(&["--speculation", "3"]), generate(&["--speculation", "3", "--draft", "off"])];
+    for document in [&with, &without] {
+        assert_eq!(document["tokens"], plain["tokens"]);
+    }
+    // The head drafts in every step: look-up alone finds something in few.
+    assert!(count(&with) > 24 && count(&with) > count(&without), "{with} {without}");
 }
 
 #[test]

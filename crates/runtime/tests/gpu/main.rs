@@ -18,6 +18,7 @@ mod layers;
 mod memory;
 mod mixtures;
 mod parts;
+mod prediction_heads;
 mod prefixes;
 mod quantized;
 mod refused;

@@ -1,15 +1,19 @@
 //! Sequences of the GPU backend that are decoded together.
 
+use std::ops::Range;
+use std::sync::{Arc, MutexGuard};
+
 use ruvllm_adapters::ScaledAdapter;
 use ruvllm_gpu::Dispatch;
 use ruvllm_text::TokenId;
 
 use super::GpuBackend;
-use super::executor::{Argmax, DRAFT_ROWS, Ids, Next, batch_rows};
+use super::executor::{Argmax, DRAFT_ROWS, HiddenReading, Ids, Next, Passes, batch_rows};
 use super::largest::MOST_LARGEST;
+use super::launches::Pass;
 use super::session::{GpuSession, failed, soft_cap};
 use crate::backend::batch::{
-    BackendBatch, Decoded, NextToken, Numbered, OnDecoded, PrefixSharing, TokenLogit, Wanted,
+    BackendBatch, Decoded, NextToken, Numbered, OnDecoded, OnStates, PrefixSharing, TokenLogit, Wanted,
 };
 use crate::backend::sequence::BackendSession;
 use crate::error::Result;
@@ -31,6 +35,8 @@ pub(super) struct GpuBatch<'b> {
 struct Running {
     rows: Vec<Row>,
     argmax: Argmax,
+    /// Final hidden states of the rows, if they were asked for when it was started.
+    hidden: Option<HiddenReading>,
 }
 
 /// Result of a row, in the order of the rows of a pass.
@@ -57,7 +63,14 @@ impl<'b> GpuBatch<'b> {
 
     /// Computes the tokens of `rows`, indexes into `tokens`, in one pass. Greedy tokens and the
     /// largest logits are found on the device, and only the logits of other rows are copied.
-    fn pass(&mut self, tokens: &[NextToken], rows: &[usize], on_decoded: &mut OnDecoded<'_>) -> Result<()> {
+    /// `with_states`: final hidden states are copied too.
+    fn pass(
+        &mut self,
+        tokens: &[NextToken],
+        rows: &[usize],
+        with_states: bool,
+        on_decoded: &mut OnStates<'_>,
+    ) -> Result<()> {
         let executor = &self.backend.executor;
         let kind = |row: &usize| self.kind(tokens[*row].wanted);
         let mut order = rows.to_vec();
@@ -76,54 +89,87 @@ impl<'b> GpuBatch<'b> {
         let failure = || failed(action.clone());
         let mut passes = executor.passes();
         let pass = passes.decode(executor, &batch).map_err(failure())?;
+        let hidden = 0..if with_states { order.len() } else { 0 };
         if (with_logits, with_tokens) == (0, order.len()) {
             let argmax = passes.start_argmax(executor, &pass, Ids::Tokenizer).map_err(failure())?;
+            let hidden = passes.start_hidden(executor, &pass, hidden).map_err(failure())?;
             drop(passes);
             let row = |&row: &usize| Row { sequence: tokens[row].sequence, is_next: true, token: None };
-            let running = Running { rows: order.iter().map(row).collect(), argmax };
+            let running = Running { rows: order.iter().map(row).collect(), argmax, hidden };
             if rows.len() == tokens.len() {
-                self.start_ahead(&running, tokens);
+                self.start_ahead(&running, tokens, with_states);
             }
             return self.finish(running, rows.iter().copied().map(Some), on_decoded);
         }
-        let mut launches: Vec<&Dispatch> = pass.launches().collect();
-        let (mut largest, mut chosen) = (Vec::new(), Vec::new());
-        if with_tokens < order.len() {
-            largest = passes.largest(executor, &pass, order.len()).map_err(failure())?;
-            launches.clear();
-            chosen.extend(largest.chunks_exact(MOST_LARGEST).map(greedy));
-        } else if with_logits < order.len() {
-            let argmax = passes.start_argmax(executor, &pass, Ids::Tokenizer).map_err(failure())?;
-            launches.clear();
-            chosen = passes.finish_argmax(executor, argmax).map_err(failure())?;
-        }
-        if with_logits > 0 {
-            let (capped, cap) = (&mut self.capped, executor.config.decoder.logits_soft_cap);
-            let rows = &order[..with_logits];
-            let read = |values: &[f32]| match cap {
-                None => on_decoded(rows, Decoded::Logits(values)),
-                Some(cap) => {
-                    capped.clear();
-                    capped.extend_from_slice(values);
-                    soft_cap(capped, cap);
-                    on_decoded(rows, Decoded::Logits(capped));
-                }
-            };
-            passes.logits(executor, &pass, &launches, with_logits, read).map_err(failure())?;
-        }
-        drop(passes);
-        if with_logits < with_tokens {
-            let rows = with_logits..with_tokens;
-            on_decoded(&order[rows.clone()], Decoded::Greedy(&chosen[rows]));
-        }
-        if with_tokens < order.len() {
-            let logits = &largest[with_tokens * MOST_LARGEST..];
-            on_decoded(&order[with_tokens..], Decoded::Largest { most: MOST_LARGEST, logits });
-        }
+        let parts = (&order[..], [with_logits, with_tokens]);
+        self.mixed(passes, &pass, parts, hidden, on_decoded).map_err(failure())?;
         for &row in rows {
             if let Some(session) = self.sequences.get_mut(tokens[row].sequence) {
                 session.len += 1;
             }
+        }
+        Ok(())
+    }
+
+    /// Runs a pass whose rows, in `order`, get logits, then greedy tokens, then the largest logits,
+    /// and passes on the results.
+    fn mixed(
+        &mut self,
+        mut passes: MutexGuard<'_, Passes>,
+        pass: &Arc<Pass>,
+        (order, [with_logits, with_tokens]): (&[usize], [usize; 2]),
+        mut hidden: Range<usize>,
+        on_decoded: &mut OnStates<'_>,
+    ) -> ruvllm_gpu::Result<()> {
+        let executor = &self.backend.executor;
+        let mut launches: Vec<&Dispatch> = pass.launches().collect();
+        let (mut largest, mut chosen, mut states) = (Vec::new(), Vec::new(), Vec::new());
+        if with_tokens < order.len() {
+            let of_rows = std::mem::take(&mut hidden);
+            (largest, states) = passes.largest(executor, pass, order.len(), of_rows)?;
+            launches.clear();
+            chosen.extend(largest.chunks_exact(MOST_LARGEST).map(greedy));
+        } else if with_logits < order.len() {
+            let argmax = passes.start_argmax(executor, pass, Ids::Tokenizer)?;
+            launches.clear();
+            let reading = passes.start_hidden(executor, pass, std::mem::take(&mut hidden));
+            chosen = passes.finish_argmax(executor, argmax)?;
+            if let Some(reading) = reading? {
+                passes.finish_hidden(executor, reading, &mut states)?;
+            }
+        }
+        let of = |states: &[f32], rows: Range<usize>| -> Vec<f32> {
+            let width = states.len() / order.len();
+            states[rows.start * width..rows.end * width].to_vec()
+        };
+        if with_logits > 0 {
+            let (capped, cap) = (&mut self.capped, executor.config.decoder.logits_soft_cap);
+            let rows = &order[..with_logits];
+            let read = |values: &[f32], found: &[f32]| {
+                // Read with the rows that come first.
+                let found = if found.is_empty() { &states[..] } else { found };
+                let states = of(found, 0..with_logits);
+                match cap {
+                    None => on_decoded(rows, Decoded::Logits(values), &states),
+                    Some(cap) => {
+                        capped.clear();
+                        capped.extend_from_slice(values);
+                        soft_cap(capped, cap);
+                        on_decoded(rows, Decoded::Logits(capped), &states);
+                    }
+                }
+            };
+            passes.logits(executor, pass, &launches, (with_logits, hidden), read)?;
+        }
+        drop(passes);
+        if with_logits < with_tokens {
+            let rows = with_logits..with_tokens;
+            on_decoded(&order[rows.clone()], Decoded::Greedy(&chosen[rows.clone()]), &of(&states, rows));
+        }
+        if with_tokens < order.len() {
+            let logits = &largest[with_tokens * MOST_LARGEST..];
+            let of_rows = of(&states, with_tokens..order.len());
+            on_decoded(&order[with_tokens..], Decoded::Largest { most: MOST_LARGEST, logits }, &of_rows);
         }
         Ok(())
     }
@@ -140,10 +186,11 @@ impl<'b> GpuBatch<'b> {
     }
 
     /// Starts the pass behind `running`, the pass of `tokens`, whose greedy tokens it reads on the
-    /// device. Does nothing if a smaller pass would do for the sequences that go on, if one of them
-    /// has a draft, which another may follow, or if the pass cannot be started: the next step
-    /// starts its own then, and reports an error.
-    fn start_ahead(&mut self, running: &Running, tokens: &[NextToken]) {
+    /// device; `with_states`: final hidden states are copied, as in that pass. Does nothing if a
+    /// smaller pass would do for the sequences that go on, if one of them has a draft, which
+    /// another may follow, or if the pass cannot be started: the next step starts its own then, and
+    /// reports an error.
+    fn start_ahead(&mut self, running: &Running, tokens: &[NextToken], with_states: bool) {
         let executor = &self.backend.executor;
         if tokens.windows(2).any(|pair| pair[0].sequence == pair[1].sequence) {
             return;
@@ -168,7 +215,10 @@ impl<'b> GpuBatch<'b> {
         if passes.holds(&running.argmax)
             && let Ok(argmax) = passes.start_argmax(executor, &pass, Ids::Tokenizer)
         {
-            self.ahead = Some(Running { rows, argmax });
+            let all = 0..if with_states { rows.len() } else { 0 };
+            // A step without states has no drafts behind it.
+            let hidden = passes.start_hidden(executor, &pass, all).unwrap_or_default();
+            self.ahead = Some(Running { rows, argmax, hidden });
         }
     }
 
@@ -178,14 +228,20 @@ impl<'b> GpuBatch<'b> {
         &mut self,
         running: Running,
         rows: impl Iterator<Item = Option<usize>>,
-        on_decoded: &mut OnDecoded<'_>,
+        on_decoded: &mut OnStates<'_>,
     ) -> Result<()> {
         let executor = &self.backend.executor;
         let ahead = self.ahead.take();
         let action = format!("decode a token of {} sequences", running.rows.len());
-        let chosen = executor.passes().finish_argmax(executor, running.argmax).map_err(failed(action))?;
+        let (mut passes, mut hidden) = (executor.passes(), Vec::new());
+        let chosen = passes.finish_argmax(executor, running.argmax).map_err(failed(action.clone()))?;
+        if let Some(reading) = running.hidden {
+            passes.finish_hidden(executor, reading, &mut hidden).map_err(failed(action))?;
+        }
+        drop(passes);
         self.ahead = ahead;
-        let (mut in_step, mut found) = (Vec::new(), Vec::new());
+        let (mut in_step, mut found, mut states) = (Vec::new(), Vec::new(), Vec::new());
+        let width = hidden.len() / running.rows.len().max(1);
         for (index, (row, token)) in rows.zip(chosen).enumerate() {
             let Some(row) = row else { continue };
             if let Some(session) = self.sequences.get_mut(running.rows[index].sequence) {
@@ -196,8 +252,9 @@ impl<'b> GpuBatch<'b> {
             }
             in_step.push(row);
             found.push(token);
+            states.extend_from_slice(&hidden[index * width..][..width]);
         }
-        on_decoded(&in_step, Decoded::Greedy(&found));
+        on_decoded(&in_step, Decoded::Greedy(&found), &states);
         Ok(())
     }
 
@@ -275,10 +332,21 @@ impl BackendBatch for GpuBatch<'_> {
         session.place.state.as_ref().map_or(room, |state| state.draft_room(session.len, room))
     }
 
+    fn decode(&mut self, tokens: &[NextToken], on_decoded: &mut OnDecoded<'_>) -> Result<()> {
+        self.step(tokens, false, &mut |rows, decoded, _| on_decoded(rows, decoded))
+    }
+
+    /// States of a model with a prediction head.
+    fn decode_with_states(&mut self, tokens: &[NextToken], on_decoded: &mut OnStates<'_>) -> Result<()> {
+        self.step(tokens, true, on_decoded)
+    }
+}
+
+impl GpuBatch<'_> {
     /// One pass for up to 64 tokens; fewer if their partial sums of attention need too much memory.
     /// Sequences with other RoPE frequencies (`LongRoPE`) have passes of their own. Rows of a pass
-    /// that was started in advance are taken from it.
-    fn decode(&mut self, tokens: &[NextToken], on_decoded: &mut OnDecoded<'_>) -> Result<()> {
+    /// that was started in advance are taken from it, with their states if it has them.
+    fn step(&mut self, tokens: &[NextToken], with_states: bool, on_decoded: &mut OnStates<'_>) -> Result<()> {
         for run in tokens.chunk_by(|a, b| a.sequence == b.sequence) {
             if let Some(session) = self.sequences.get(run[0].sequence) {
                 let ids: Vec<TokenId> = run.iter().map(|next| next.token).collect();
@@ -290,7 +358,7 @@ impl BackendBatch for GpuBatch<'_> {
             taken = ahead.rows.iter().map(|row| self.in_step(row, tokens)).collect();
             let is_whole = taken.iter().copied().eq((0..tokens.len()).map(Some));
             if is_whole {
-                self.start_ahead(&ahead, tokens);
+                self.start_ahead(&ahead, tokens, with_states);
             }
             if taken.iter().any(Option::is_some) {
                 self.finish(ahead, taken.iter().copied(), on_decoded)?;
@@ -307,7 +375,7 @@ impl BackendBatch for GpuBatch<'_> {
         let limit = executor.passes().batch_limit(executor, end);
         for rows in &rows {
             for rows in passes(tokens, rows, limit) {
-                self.pass(tokens, rows, on_decoded)?;
+                self.pass(tokens, rows, with_states, on_decoded)?;
             }
         }
         Ok(())

@@ -48,6 +48,7 @@ fn of_draft(options: &GpuOptions, context: usize) -> GpuOptions {
         // A draft that reads its weights over the bus would take longer than it saves.
         layers: Some(usize::MAX),
         speculation: options.speculation,
+        draft_head: false,
         // No request names an adapter.
         adapter_memory: PoolConfig::new(0).page_bytes as u64,
         ..GpuOptions::default()

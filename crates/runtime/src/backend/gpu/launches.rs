@@ -11,6 +11,7 @@ use ruvllm_gpu::{
 use ruvllm_models::ModelConfig;
 
 use super::adapters::{Adapted, Place};
+use super::final_states::FinalStates;
 use super::heads::{last_writer, reads_others};
 use super::inputs::Input;
 use super::pool::{Angles, KvPool};
@@ -63,6 +64,8 @@ pub(super) struct Pass {
     pub(super) tokenizer_argmax: [Dispatch; 2],
     /// Lists of the adapters of the rows.
     pub(super) adapted: Option<Adapted>,
+    /// Behind the launches, in models with a prediction head and in heads.
+    pub(super) hidden: Option<FinalStates>,
 }
 
 impl Pass {
@@ -84,6 +87,8 @@ pub(super) struct Operands {
     pub(super) long: bool,
     /// Adapters of the rows; `None` for a pass whose rows have none.
     pub(super) adapted: Option<Adapted>,
+    /// Memory for final hidden states.
+    pub(super) hidden: Option<Buffer>,
 }
 
 /// Attention kernel of a layer; `one_sequence`: of queries that share a block table.
@@ -115,9 +120,13 @@ impl Parts<'_> {
             pending: None,
             launches: Vec::new(),
         };
-        let scale = self.config.decoder.embedding_scale;
-        let Rows { tokens, residual, .. } = &*operands.rows;
-        builder.launches.push(self.weights.embedding.gather_scaled(self.gpu, tokens, residual, scale)?);
+        if let Some(pairing) = &self.weights.pairing {
+            builder.pair(pairing)?;
+        } else {
+            let scale = self.config.decoder.embedding_scale;
+            let Rows { tokens, residual, .. } = &*operands.rows;
+            builder.launches.push(self.weights.embedding.gather_scaled(self.gpu, tokens, residual, scale)?);
+        }
         if let Some(per_layer) = &self.weights.per_layer {
             builder.embed_per_layer(per_layer)?;
         }
@@ -136,10 +145,12 @@ impl Parts<'_> {
         builder.merge_streams()?;
         builder.output()?;
         let logits = std::mem::take(&mut builder.launches);
+        let hidden =
+            operands.hidden.as_ref().map(|out| builder.final_states(out, last_writer)).transpose()?;
         let Operands { rows, last, logits: values, adapted, .. } = operands;
         let argmax = |ids| self.gpu.argmax(&values, ids, &last.tokens);
         let (argmax, tokenizer_argmax) = (argmax(self.config.vocab_size as u32)?, argmax(self.ids)?);
-        Ok(Pass { rows, last, values, keys, logits, argmax, tokenizer_argmax, adapted })
+        Ok(Pass { rows, last, values, keys, logits, argmax, tokenizer_argmax, adapted, hidden })
     }
 }
 
@@ -157,7 +168,7 @@ pub(super) struct Builder<'a> {
 impl Builder<'_> {
     /// Norm, keys and values of all rows, and their way through states; nothing in a layer without
     /// a mixer.
-    fn keys(&mut self, index: usize, layer: &DeviceLayer) -> Result<()> {
+    pub(super) fn keys(&mut self, index: usize, layer: &DeviceLayer) -> Result<()> {
         if !layer.has_mixer() {
             return Ok(());
         }
@@ -214,6 +225,11 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// Rows of the whole pass.
+    pub(super) fn all_rows(&self) -> Arc<Rows> {
+        Arc::clone(&self.operands.rows)
+    }
+
     /// True for the second RoPE frequencies (`LongRoPE`).
     pub(super) fn long(&self) -> bool {
         self.operands.long
@@ -252,7 +268,7 @@ impl Builder<'_> {
     }
 
     /// Attention, what has a state, or both, with their output projections, if the layer has any.
-    fn attend(&mut self, index: usize) -> Result<()> {
+    pub(super) fn attend(&mut self, index: usize) -> Result<()> {
         let layer = &self.parts.weights.layers[index];
         if !layer.has_mixer() {
             return Ok(());
@@ -327,7 +343,7 @@ impl Builder<'_> {
     }
 
     /// The feed-forward network, the experts or both, if the layer has any.
-    fn feed_forward(&mut self, index: usize, layer: &DeviceLayer) -> Result<()> {
+    pub(super) fn feed_forward(&mut self, index: usize, layer: &DeviceLayer) -> Result<()> {
         if !layer.has_network() {
             return Ok(());
         }
@@ -401,7 +417,7 @@ impl Builder<'_> {
     }
 
     /// Factors of the adapters at a site, and the lists of the rows; `None` without any.
-    fn factors(&self, at: Place) -> Option<(&LowRank, &LowRankRows)> {
+    pub(super) fn factors(&self, at: Place) -> Option<(&LowRank, &LowRankRows)> {
         let Adapted { sites, rows, last } = self.operands.adapted.as_ref()?;
         let is_last = Arc::ptr_eq(&self.rows, &self.operands.last);
         Some((sites.get(&at)?, if is_last { last } else { rows }))
@@ -437,32 +453,40 @@ impl Builder<'_> {
         formats: impl Iterator<Item = Format>,
         direct: bool,
     ) -> Result<()> {
-        let Parts { gpu, config, .. } = self.parts;
         let (rows, pending) = (Arc::clone(&self.rows), self.pending.take());
-        let (eps, n, x) = (config.norm_eps, rows.n, &rows.residual);
+        let norm = |out: &RowOutput| self.normalized(norm, pending.as_ref(), out);
+        self.launches.extend(rows.normed.fill(self.parts.gpu, formats, direct, norm)?);
+        Ok(())
+    }
+
+    /// Launches that add an output to the residual stream and normalize it.
+    pub(super) fn normalized(
+        &self,
+        norm: Option<&Norm>,
+        pending: Option<&Buffer>,
+        out: &RowOutput,
+    ) -> Result<Vec<Dispatch>> {
+        let Parts { gpu, config, .. } = self.parts;
+        let (eps, n, x) = (config.norm_eps, self.rows.n, &self.rows.residual);
         // Post-norms have the factor in their weights.
         let scale = if config.decoder.post_norms { 1.0 } else { config.decoder.residual_scale };
         let layer_norm = norm.and_then(|norm| Some((&norm.weight, norm.bias.as_ref()?)));
         let weight = norm.map(|norm| &norm.weight);
-        let norm = |out: &RowOutput| {
-            if let Some(parameters) = layer_norm {
-                return Ok(vec![match &pending {
-                    Some(delta) => gpu.add_layer_norm((x, delta), parameters, eps, n, out)?,
-                    None => gpu.layer_norm(x, parameters, eps, n, out)?,
-                }]);
+        if let Some(parameters) = layer_norm {
+            return Ok(vec![match pending {
+                Some(delta) => gpu.add_layer_norm((x, delta), parameters, eps, n, out)?,
+                None => gpu.layer_norm(x, parameters, eps, n, out)?,
+            }]);
+        }
+        Ok(match (weight, pending) {
+            (Some(weight), Some(delta)) if scale != 1.0 => {
+                vec![gpu.add_scaled_rms_norm(x, (delta, scale), weight, eps, n, out)?]
             }
-            Ok(match (weight, &pending) {
-                (Some(weight), Some(delta)) if scale != 1.0 => {
-                    vec![gpu.add_scaled_rms_norm(x, (delta, scale), weight, eps, n, out)?]
-                }
-                (Some(weight), Some(delta)) => vec![gpu.add_rms_norm(x, delta, weight, eps, n, out)?],
-                (Some(weight), None) => vec![gpu.rms_norm(x, weight, eps, n, out)?],
-                (None, Some(delta)) => vec![gpu.add(x, delta)?, gpu.copy_rows(x, n, out)?],
-                (None, None) => vec![gpu.copy_rows(x, n, out)?],
-            })
-        };
-        self.launches.extend(rows.normed.fill(gpu, formats, direct, norm)?);
-        Ok(())
+            (Some(weight), Some(delta)) => vec![gpu.add_rms_norm(x, delta, weight, eps, n, out)?],
+            (Some(weight), None) => vec![gpu.rms_norm(x, weight, eps, n, out)?],
+            (None, Some(delta)) => vec![gpu.add(x, delta)?, gpu.copy_rows(x, n, out)?],
+            (None, None) => vec![gpu.copy_rows(x, n, out)?],
+        })
     }
 
     /// Makes the output of a branch pending, after its post-norm if the layer has one.

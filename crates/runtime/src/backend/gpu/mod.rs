@@ -19,6 +19,7 @@ mod draft;
 mod executor;
 mod experts;
 mod filled;
+mod final_states;
 mod free_blocks;
 mod gates;
 mod gating;
@@ -30,8 +31,10 @@ mod largest;
 mod latent;
 mod launches;
 mod mixture;
+mod pairing;
 mod per_layer;
 mod pool;
+mod prediction;
 mod refusal;
 mod report;
 mod rows;
@@ -68,14 +71,16 @@ use ruvllm_text::TokenId;
 use self::adapters::DeviceAdapters;
 use self::batch::GpuBatch;
 use self::executor::{Executor, Reserve};
+use self::final_states::Kept;
 use self::pool::{Angles, KvPool};
+use self::prediction::{GpuHead, HeadMemory, HeadSequences};
 use self::refusal::{NAME, Refusal, device_error};
 pub use self::report::{GpuKernel, GpuLoadTimes, GpuSelfTest, GpuStates, gpu_choose, gpu_self_test};
 pub use self::session::GpuSession;
 use self::states::StatePool;
-use self::weights::DeviceWeights;
 use super::adapters::BackendAdapters;
 use super::batch::PrefixSharing;
+use super::head::BackendHead;
 use super::{BackendBatch, BackendSession, DeviceMemory, InferenceBackend};
 use crate::codec::TextCodec;
 use crate::error::{Error, Result};
@@ -127,14 +132,18 @@ pub struct GpuOptions {
     pub budget: Option<u64>,
     /// Prompt tokens per forward pass; a prefill can be cancelled between passes. Default 512.
     pub prefill_chunk: usize,
-    /// Drafts of requests that name no setting: prompt look-up and the draft model, verified in a
-    /// pass. Default: as they pay.
+    /// Drafts of requests that name no setting: prompt look-up and the draft model or head,
+    /// verified in a pass. Default: as they pay.
     pub speculation: Speculation,
     /// Model with the same vocabulary that drafts on the same device (ADR-0156). Its weights, and
     /// keys and values of up to 1024 tokens for each of `sequences` (or ten states, if its layers
     /// keep some), take memory beside `kv_tokens` and `kv_bytes`, within `budget`. Default: none,
     /// drafts by look-up alone.
     pub draft: Option<ModelSource>,
+    /// Drafts of the model's own prediction head, if it has one and there is no
+    /// [`draft`](Self::draft) (ADR-0160). Its memory is as that of a draft model of one layer;
+    /// where there is none it is left out ([`GpuBackend::head_is_left_out`]). Default: on.
+    pub draft_head: bool,
     /// Largest number of LoRA adapters in device memory: of all sequences that are computed at
     /// once. The least recently used idle one gives way to another; without an idle one, requests
     /// wait. Memory is taken when adapters come, for the largest of them in each slot. Default 8.
@@ -168,6 +177,7 @@ impl Default for GpuOptions {
             prefill_chunk: 512,
             speculation: Speculation::Auto,
             draft: None,
+            draft_head: true,
             adapter_slots: 8,
             adapter_format: FactorFormat::F16,
             adapter_memory: 1 << 30,
@@ -203,6 +213,8 @@ pub struct GpuBackend {
     host: PagePool,
     adapters: BackendAdapters,
     draft: Option<Box<GpuBackend>>,
+    head: Option<Box<GpuHead>>,
+    head_is_left_out: bool,
 }
 
 impl GpuBackend {
@@ -261,7 +273,7 @@ impl GpuBackend {
         times.read = start.elapsed();
         // Before the weights of the model, which take what memory is left.
         let draft = draft::load(&gpu, options, &codec)?;
-        let (executor, context, mut converted) =
+        let Uploaded { executor, head, context, mut converted } =
             upload(gpu, &model, draft.as_deref(), (options, earlier), codec.sampled_ids(), &mut times)
                 .map_err(|refusal| refusal.into_error(&name))?;
         if let Some(draft) = &draft {
@@ -276,6 +288,8 @@ impl GpuBackend {
         let (base, format) = (model.adapter_base(), options.adapter_format);
         let adapters = BackendAdapters::new((NAME, adapters::MOST), base, &host, format);
         let GpuOptions { prefill_chunk, speculation, .. } = *options;
+        let head_is_left_out =
+            prediction::wants(options) && model.prediction_head().is_some() && head.is_none();
         Ok(Self {
             codec,
             context,
@@ -287,49 +301,9 @@ impl GpuBackend {
             host,
             adapters,
             draft,
+            head: head.map(Box::new),
+            head_is_left_out,
         })
-    }
-
-    /// Name and driver of the adapter.
-    pub fn adapter(&self) -> String {
-        self.executor.gpu.info().to_string()
-    }
-
-    /// Names and formats of matrices stored as F16 because their format has no kernels. Values are
-    /// rounded once, to 11 bits.
-    pub fn converted(&self) -> &[String] {
-        &self.converted
-    }
-
-    /// Bytes of the matrices in memory of the device.
-    pub fn weight_bytes(&self) -> u64 {
-        self.executor.weights.bytes.device
-    }
-
-    /// Bytes of the matrices in memory of the host that the device reads over the bus.
-    pub fn host_weight_bytes(&self) -> u64 {
-        self.executor.weights.bytes.host
-    }
-
-    /// Number of layers whose weights lie in memory of the host.
-    pub fn host_layers(&self) -> usize {
-        self.executor.weights.host_layers
-    }
-
-    /// Bytes of the KV pool on the device, for all sequences, with the states of layers that keep
-    /// one.
-    pub fn kv_bytes(&self) -> u64 {
-        self.executor.pool.bytes()
-    }
-
-    /// Bytes of the places in memory of the host for prefixes.
-    pub fn host_kv_bytes(&self) -> u64 {
-        self.executor.pool.host_bytes()
-    }
-
-    /// Bytes of the factors of adapters on the device.
-    pub fn adapter_bytes(&self) -> u64 {
-        self.executor.passes().adapter_bytes()
     }
 
     /// Sets the adapters of requests that name none, and of measurements; their updates add up.
@@ -339,11 +313,6 @@ impl GpuBackend {
     /// a sequence can have.
     pub fn set_adapters(&mut self, adapters: &[ScaledAdapter]) -> Result<()> {
         self.adapters.set_defaults(adapters)
-    }
-
-    /// Bytes of device memory in use.
-    pub fn device_bytes(&self) -> u64 {
-        self.executor.gpu.used()
     }
 
     /// Measures tiles of the products of this model, which the device uses at its next opening with
@@ -434,6 +403,10 @@ impl InferenceBackend for GpuBackend {
         self.draft.as_deref().map(|draft| draft as &dyn InferenceBackend)
     }
 
+    fn prediction_head(&self) -> Option<Box<dyn BackendHead + '_>> {
+        self.head.as_deref().map(|head| Box::new(HeadSequences::new(head)) as Box<dyn BackendHead>)
+    }
+
     fn batch(&self) -> Box<dyn BackendBatch + '_> {
         Box::new(GpuBatch::new(self))
     }
@@ -446,16 +419,17 @@ impl InferenceBackend for GpuBackend {
         self.executor.pool.states.as_ref().map_or(usize::MAX, StatePool::room)
     }
 
-    /// With that of the draft model.
+    /// With that of the draft model or the prediction head.
     fn device_memory(&self) -> Option<DeviceMemory> {
         let gpu = &self.executor.gpu;
         let of_draft = |bytes: fn(&Self) -> u64| self.draft.as_deref().map_or(0, bytes);
+        let of_head = self.head.as_deref().map_or(0, |head| head.executor.pool.bytes());
         Some(DeviceMemory {
             budget: Some(gpu.budget()).filter(|&budget| budget < u64::MAX),
             used: gpu.used(),
             reserved: gpu.reserved(),
             weights: self.weight_bytes() + of_draft(Self::weight_bytes),
-            kv: self.kv_bytes() + of_draft(Self::kv_bytes),
+            kv: self.kv_bytes() + of_draft(Self::kv_bytes) + of_head,
         })
     }
 
@@ -519,8 +493,17 @@ fn open(options: &GpuOptions) -> Result<Gpu, Refusal> {
         .map_err(|source| Refusal::Gpu { action: "open a GPU".into(), source })
 }
 
-/// Uploads the model, whose tokenizer has `ids` ids, beside its draft model; returns the executor,
-/// the context length and the converted matrices.
+/// A model on the device.
+struct Uploaded {
+    executor: Executor,
+    head: Option<GpuHead>,
+    /// Context length.
+    context: usize,
+    /// Names and formats of converted matrices.
+    converted: Vec<String>,
+}
+
+/// Uploads the model, whose tokenizer has `ids` ids, beside its draft model.
 fn upload(
     gpu: Arc<Gpu>,
     model: &Model,
@@ -528,24 +511,14 @@ fn upload(
     (options, earlier): (&GpuOptions, usize),
     ids: usize,
     times: &mut GpuLoadTimes,
-) -> Result<(Executor, usize, Vec<String>), Refusal> {
+) -> Result<Uploaded, Refusal> {
     let config = model.config();
     refusal::check(config)?;
     let kv_format = refusal::kv_format(options.kv, config)?;
     let activation = refusal::activation(config.decoder.activation)?;
     let context = refusal::context(config, options.context, USUAL_CONTEXT)?;
     let start = Instant::now();
-    let (kv_tokens, context) = match (options.kv_tokens, options.kv_bytes) {
-        (Some(tokens), _) => (tokens, context),
-        (None, Some(bytes)) => {
-            let tokens = KvPool::tokens_of(config, kv_format, bytes);
-            (tokens, context.min(tokens))
-        }
-        (None, None) => {
-            let sequence = context.next_multiple_of(ruvllm_gpu::KV_BLOCK_TOKENS as usize);
-            (sequence.saturating_mul(options.sequences), context)
-        }
-    };
+    let (kv_tokens, context) = kv_tokens(options, config, kv_format, context);
     let failed = |action: &str| {
         let action = action.to_owned();
         move |source| Refusal::Gpu { action, source }
@@ -563,20 +536,52 @@ fn upload(
     let reserve = options.layers.is_none().then(reserve);
     // Without room for the largest passes no layer takes any from smaller ones.
     let layers = if let Some(Err(_)) = reserve { Some(0) } else { options.layers };
-    let (weights, uploads) = DeviceWeights::allocate(&gpu, model, layers)?;
+    let mut head = HeadMemory::new(&gpu, model, options, context);
+    let (mut weights, uploads) =
+        prediction::place((&gpu, model), (layers, options.layers.is_none()), &mut head)?;
     drop(reserve);
     let decode_gemm = options.sequences > GEMV_SEQUENCES;
     let f16 = options.adapter_format == FactorFormat::F16;
     let adapters = DeviceAdapters::new(Arc::clone(model.adapter_base()), f16, options.adapter_slots);
     let parts = (decode_gemm, adapters);
+    let of_head = weights.head.take();
+    let head = head
+        .zip(of_head)
+        .map(|(memory, weights)| memory.with_weights((&gpu, model), *weights, (ids, decode_gemm)));
+    let head = head.transpose()?;
+    let kept = if head.is_some() { Kept::All } else { Kept::None };
     let executor = Executor::new(gpu, config.clone(), activation, weights, (pool, angles), ids, parts)
-        .map_err(failed("allocate logits"))?;
+        .map_err(failed("allocate logits"))?
+        .keeping(kept);
     // A request that needs these passes reports the failure.
     let is_cut = executor.pool.states.as_ref().is_none_or(StatePool::has_drafts);
     let has_drafts = options.speculation != Speculation::Off && is_cut;
     let _ = executor.compile_ahead(context, has_drafts);
+    if let Some(head) = &head {
+        head.compile_ahead();
+    }
     times.allocate = start.elapsed();
     let converted = uploads.write(&executor.gpu)?;
     times.upload = start.elapsed() - times.allocate;
-    Ok((executor, context, converted))
+    Ok(Uploaded { executor, head, context, converted })
+}
+
+/// Tokens that there are keys and values for, and the context length, at most `context`.
+fn kv_tokens(
+    options: &GpuOptions,
+    config: &ModelConfig,
+    format: ruvllm_gpu::KvFormat,
+    context: usize,
+) -> (usize, usize) {
+    match (options.kv_tokens, options.kv_bytes) {
+        (Some(tokens), _) => (tokens, context),
+        (None, Some(bytes)) => {
+            let tokens = KvPool::tokens_of(config, format, bytes);
+            (tokens, context.min(tokens))
+        }
+        (None, None) => {
+            let sequence = context.next_multiple_of(ruvllm_gpu::KV_BLOCK_TOKENS as usize);
+            (sequence.saturating_mul(options.sequences), context)
+        }
+    }
 }

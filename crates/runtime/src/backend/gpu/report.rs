@@ -120,6 +120,64 @@ pub fn gpu_self_test(options: &GpuOptions, rounds: usize, shapes: usize) -> Resu
 const SEED: u64 = 20;
 
 impl GpuBackend {
+    /// Name and driver of the adapter.
+    pub fn adapter(&self) -> String {
+        self.executor.gpu.info().to_string()
+    }
+
+    /// Names and formats of matrices stored as F16 because their format has no kernels. Values are
+    /// rounded once, to 11 bits.
+    pub fn converted(&self) -> &[String] {
+        &self.converted
+    }
+
+    /// Bytes of the matrices in memory of the device, with those of the prediction head.
+    pub fn weight_bytes(&self) -> u64 {
+        self.executor.weights.bytes.device
+    }
+
+    /// Bytes of the matrices in memory of the host that the device reads over the bus.
+    pub fn host_weight_bytes(&self) -> u64 {
+        self.executor.weights.bytes.host
+    }
+
+    /// Number of layers whose weights lie in memory of the host.
+    pub fn host_layers(&self) -> usize {
+        self.executor.weights.host_layers
+    }
+
+    /// Bytes of the KV pool on the device, for all sequences, with the states of layers that keep
+    /// one.
+    pub fn kv_bytes(&self) -> u64 {
+        self.executor.pool.bytes()
+    }
+
+    /// Bytes of the places in memory of the host for prefixes.
+    pub fn host_kv_bytes(&self) -> u64 {
+        self.executor.pool.host_bytes()
+    }
+
+    /// Bytes of the factors of adapters on the device.
+    pub fn adapter_bytes(&self) -> u64 {
+        self.executor.passes().adapter_bytes()
+    }
+
+    /// Bytes of device memory in use.
+    pub fn device_bytes(&self) -> u64 {
+        self.executor.gpu.used()
+    }
+
+    /// Bytes of the matrices that the prediction head has of its own; 0 without one.
+    pub fn head_bytes(&self) -> u64 {
+        self.head.as_deref().map_or(0, |head| head.executor.weights.bytes.device)
+    }
+
+    /// True if the model has a prediction head that the options ask for, and the device no room or
+    /// no kernel for it.
+    pub fn head_is_left_out(&self) -> bool {
+        self.head_is_left_out
+    }
+
     /// Times of the load.
     pub fn load_times(&self) -> GpuLoadTimes {
         self.times

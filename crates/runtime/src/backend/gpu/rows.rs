@@ -9,6 +9,7 @@ use super::filled::FilledRows;
 use super::gates::GateRows;
 use super::heads::{HeadRows, kinds, last_writer};
 use super::inputs::{Input, PAD, zeroed};
+use super::pairing::PairRows;
 use super::per_layer::PerLayerRows;
 use super::states::StateRows;
 use super::streams::StreamBuffers;
@@ -170,6 +171,8 @@ pub(super) struct Rows {
     pub(super) per_layer: Option<PerLayerRows>,
     /// In models with several residual streams.
     pub(super) streams: Option<StreamBuffers>,
+    /// In prediction heads.
+    pub(super) pairs: Option<PairRows>,
 }
 
 impl Rows {
@@ -209,7 +212,18 @@ impl Rows {
             latent: latent.map(|latent| LatentRows::new(gpu, config, latent, n)).transpose()?,
             per_layer: PerLayerRows::new(gpu, config, n)?,
             streams: StreamBuffers::new(gpu, config, n)?,
+            pairs: None,
         })
+    }
+
+    /// Adds the activations at the beginning of a pass of a prediction head.
+    pub(super) fn with_pairs(self, gpu: &Gpu, config: &ModelConfig) -> Result<Self> {
+        Ok(Self { pairs: Some(PairRows::new(gpu, config, self.n)?), ..self })
+    }
+
+    /// Activations at the beginning of a pass of a prediction head.
+    pub(super) fn pairs(&self) -> &PairRows {
+        self.pairs.as_ref().expect("the rows are those of a prediction head")
     }
 
     /// Activations of the heads of a layer.

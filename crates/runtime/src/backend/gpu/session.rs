@@ -37,6 +37,8 @@ pub struct GpuSession<'b> {
     /// Stored prefix, of a sequence that has states and shares it.
     prefix: Option<StatePrefix>,
     logits: Vec<f32>, // [vocab_size] of the last pass
+    /// Final hidden states of the end of the last prompt, `[states, model_dim]`.
+    states: Vec<f32>,
 }
 
 impl<'b> GpuSession<'b> {
@@ -74,8 +76,8 @@ impl<'b> GpuSession<'b> {
             }
         };
         let place = Place { id: executor.passes().next_sequence(), lease, long, adapters, state };
-        let (as_prompt, logits) = (len, Vec::new());
-        Ok(Self { executor, codec, place, len, as_prompt, capacity, kv_digest, prefix, logits })
+        let (as_prompt, logits, states) = (len, Vec::new(), Vec::new());
+        Ok(Self { executor, codec, place, len, as_prompt, capacity, kv_digest, prefix, logits, states })
     }
 
     /// Stores those of the first `tokens`, the sequence's own, that were computed as a prompt. In
@@ -155,7 +157,7 @@ impl<'b> GpuSession<'b> {
         let (executor, end) = (self.executor, self.len + prompt.len());
         let mut passes = executor.passes();
         let start = self.len;
-        let pass = self.last_pass(&mut passes, prompt)?;
+        let (pass, _) = self.last_pass(&mut passes, prompt)?;
         let action = || format!("compute positions {start}..{}", end + n - 1);
         let mut reading = passes.start_argmax(executor, &pass, Ids::All).map_err(failed(action()))?;
         self.prefilled(end);
@@ -212,8 +214,13 @@ impl<'b> GpuSession<'b> {
         Ok(())
     }
 
-    /// Runs all passes of checked prompt tokens but the last, whose inputs it writes.
-    fn last_pass(&mut self, passes: &mut Passes, tokens: &[TokenId]) -> Result<std::sync::Arc<Pass>> {
+    /// Runs all passes of checked prompt tokens but the last, whose inputs it writes; returns that,
+    /// and its number of tokens.
+    fn last_pass(
+        &mut self,
+        passes: &mut Passes,
+        tokens: &[TokenId],
+    ) -> Result<(std::sync::Arc<Pass>, usize)> {
         let mut rest = tokens;
         loop {
             let (rows, n) = passes.prefill_rows(self.executor, self.len, rest.len().min(MAX_ROWS as usize));
@@ -223,7 +230,7 @@ impl<'b> GpuSession<'b> {
             let pass = passes.prefill(self.executor, &self.place, self.len, now, rows);
             let pass = pass.map_err(failed(action.clone()))?;
             if later.is_empty() {
-                return Ok(pass);
+                return Ok((pass, n));
             }
             let list: Vec<&Dispatch> = pass.keys.iter().collect();
             let run = self.executor.gpu.run(&list);
@@ -247,7 +254,7 @@ impl<'b> GpuSession<'b> {
     fn advance(&mut self, tokens: &[TokenId]) -> Result<()> {
         let (executor, start) = (self.executor, self.len);
         let mut passes = executor.passes();
-        let pass = self.last_pass(&mut passes, tokens)?;
+        let (pass, _) = self.last_pass(&mut passes, tokens)?;
         let action = format!("compute positions {start}..{}", start + tokens.len());
         let run = executor.gpu.run(&pass.keys.iter().collect::<Vec<_>>());
         self.settle(run, action)?;
@@ -255,27 +262,30 @@ impl<'b> GpuSession<'b> {
         Ok(())
     }
 
-    /// Appends checked tokens and stores the logits of the last one. `decode`: a single token is a
-    /// decode step, not a prompt.
-    fn compute(&mut self, tokens: &[TokenId], decode: bool) -> Result<()> {
+    /// Appends checked tokens and stores the logits of the last one, and final hidden states of the
+    /// last `most` tokens of a prompt's last pass. `decode`: a single token is a decode step, not a
+    /// prompt.
+    fn compute(&mut self, tokens: &[TokenId], decode: bool, most: usize) -> Result<()> {
         let (executor, end) = (self.executor, self.len + tokens.len());
         let mut passes = executor.passes();
         let action = format!("compute positions {}..{end}", self.len);
         let decode = decode && tokens.len() == 1;
-        let pass = match tokens {
+        let (pass, n) = match tokens {
             &[token] if decode => {
                 let next = Next { place: &self.place, position: Some(self.len), token: Some(token) };
-                passes.decode(executor, &[next]).map_err(failed(action.clone()))?
+                (passes.decode(executor, &[next]).map_err(failed(action.clone()))?, 1)
             }
             _ => self.last_pass(&mut passes, tokens)?,
         };
-        let logits = &mut self.logits;
-        let copy = |values: &[f32]| {
-            logits.clear();
-            logits.extend_from_slice(values);
+        let (logits, states) = (&mut self.logits, &mut self.states);
+        let copy = |values: &[f32], hidden: &[f32]| {
+            for (kept, found) in [(logits, values), (states, hidden)] {
+                kept.clear();
+                kept.extend_from_slice(found);
+            }
         };
         let launches: Vec<&Dispatch> = pass.launches().collect();
-        let copied = passes.logits(executor, &pass, &launches, 1, copy);
+        let copied = passes.logits(executor, &pass, &launches, (1, n.saturating_sub(most)..n), copy);
         self.settle(copied, action)?;
         if let Some(cap) = executor.config.decoder.logits_soft_cap {
             soft_cap(&mut self.logits, cap);
@@ -299,7 +309,7 @@ impl BackendSession for GpuSession<'_> {
         if tokens.len() > 1 {
             self.note_prompt(tokens);
         }
-        self.compute(tokens, true)?;
+        self.compute(tokens, true, 0)?;
         Ok(&self.logits)
     }
 
@@ -334,6 +344,17 @@ impl BackendSession for GpuSession<'_> {
         chunk: usize,
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Option<&[f32]>> {
+        Ok(self.prefill_with_states(tokens, chunk, 0, go_on)?.map(|(logits, _)| logits))
+    }
+
+    /// States of a model with a prediction head, of the tokens of the last pass.
+    fn prefill_with_states(
+        &mut self,
+        tokens: &[TokenId],
+        chunk: usize,
+        most: usize,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Option<(&[f32], &[f32])>> {
         self.check(tokens, 0)?;
         self.note_prompt(tokens);
         let mut rest = tokens;
@@ -343,8 +364,8 @@ impl BackendSession for GpuSession<'_> {
             }
             let (pass, later) = rest.split_at(rest.len().min(chunk.max(1)));
             if later.is_empty() {
-                self.compute(pass, false)?;
-                return Ok(Some(&self.logits));
+                self.compute(pass, false, most)?;
+                return Ok(Some((&self.logits, &self.states)));
             }
             self.advance(pass)?;
             rest = later;
@@ -379,7 +400,7 @@ fn prefix_key(
 }
 
 /// Error of a sequence that has no room in the KV cache.
-fn no_room(action: String) -> impl FnOnce(usize) -> Error {
+pub(super) fn no_room(action: String) -> impl FnOnce(usize) -> Error {
     move |room| Error::Backend {
         backend: NAME.to_owned(),
         action,

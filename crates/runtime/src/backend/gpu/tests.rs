@@ -3,6 +3,7 @@
 use ruvllm_gpu::{Error as GpuError, Matrix};
 use ruvllm_testkit::model_data;
 
+use super::weights::DeviceWeights;
 use super::*;
 use crate::backend::BackendSession;
 
@@ -31,7 +32,7 @@ fn changed(sink: Option<f32>, blind: bool) -> Option<Changed> {
     let codec = TextCodec::read(&*checkpoint, "tiny", None, config.vocab_size).expect("a tokenizer");
     config.decoder.sinks = sink.is_some();
     refusal::check(&config).expect("no reason to refuse it");
-    let (mut weights, uploads) = DeviceWeights::allocate(&gpu, &model, None).expect("weights");
+    let (mut weights, uploads) = DeviceWeights::allocate(&gpu, &model, None, false).expect("weights");
     uploads.write(&gpu).expect("weights");
     for layer in &mut weights.layers {
         let layer = layer.attention.as_mut().expect("attention");

@@ -12,7 +12,7 @@ use super::refusal::Refusal;
 const PIECE: usize = 16 << 20;
 
 /// Rows of one or several projections of one input, and their offset in the output row.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) matrix: Stored,
     pub(super) first: u32,
@@ -28,7 +28,7 @@ pub(super) struct Stored {
 }
 
 /// Weights of an `RMSNorm`, or with a bias of a layer norm.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Norm {
     /// `[model_dim]`.
     pub(super) weight: Buffer,
@@ -37,7 +37,7 @@ pub(super) struct Norm {
 }
 
 /// Projections of one input: `[outputs]` values per row.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Projection {
     /// Adjacent projections of one format are stored as one matrix.
     pub(super) parts: Vec<Part>,
@@ -139,6 +139,13 @@ pub(super) struct WeightBytes {
     pub(super) host: u64,
 }
 
+impl WeightBytes {
+    /// Bytes since these.
+    pub(super) fn since(self, before: Self) -> Self {
+        Self { device: self.device - before.device, host: self.host - before.host }
+    }
+}
+
 /// Allocates weights and lists what is to be written.
 pub(super) struct Uploader<'a, 'm> {
     gpu: &'a Gpu,
@@ -160,6 +167,11 @@ impl<'a, 'm> Uploader<'a, 'm> {
             waiting: Vec::new(),
             converted: Vec::new(),
         }
+    }
+
+    /// Bytes of the matrices so far.
+    pub(super) fn bytes(&self) -> WeightBytes {
+        self.bytes
     }
 
     /// Lists the matrices that remain to be written, and the bytes of all.

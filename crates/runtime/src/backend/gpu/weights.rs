@@ -8,6 +8,7 @@ use ruvllm_models::{
 
 use super::experts::DeviceExperts;
 use super::latent::DeviceLatent;
+use super::pairing::DevicePairing;
 use super::per_layer::{DeviceLayerInput, DevicePerLayer};
 use super::refusal::Refusal;
 use super::states::DeviceState;
@@ -76,6 +77,8 @@ pub(super) struct DeviceLayer {
 #[derive(Debug)]
 pub(super) struct DeviceWeights {
     pub(super) embedding: Matrix,
+    /// In the place of the embedding, in a prediction head.
+    pub(super) pairing: Option<DevicePairing>,
     pub(super) per_layer: Option<DevicePerLayer>,
     pub(super) streams: Option<DeviceStreams>,
     pub(super) layers: Vec<DeviceLayer>,
@@ -83,23 +86,28 @@ pub(super) struct DeviceWeights {
     pub(super) output: Projection,
     /// Layers with weights in memory of the host, the first ones.
     pub(super) host_layers: usize,
+    /// With those of the head.
     pub(super) bytes: WeightBytes,
+    /// Prediction head, wholly in memory of the device.
+    pub(super) head: Option<Box<DeviceWeights>>,
 }
 
 impl DeviceWeights {
     /// Allocates the weights of `model` and uploads its vectors: those of the last `wanted` layers
     /// in memory of the device, or of as many as there is room for, the others in memory of the
     /// host. The matrices remain to be written, so that kernels can be compiled meanwhile.
+    /// `with_head`: those of the prediction head too.
     pub(super) fn allocate<'m>(
         gpu: &Gpu,
         model: &'m Model,
         wanted: Option<usize>,
+        with_head: bool,
     ) -> Result<(Self, Uploads<'m>), Refusal> {
         let all = model.weights().layers.len();
         let mut on_device = wanted.map_or(all, |wanted| wanted.min(all));
         loop {
             let mut placed = 0;
-            match Self::with_layers(gpu, model, on_device, &mut placed) {
+            match Self::with_layers(gpu, model, (on_device, with_head), &mut placed) {
                 Err(refusal) if wanted.is_none() && on_device > 0 && refusal.is_lack_of_memory() => {
                     // Also the memory that the others are copied to takes room.
                     on_device = placed.min(on_device - 1);
@@ -116,7 +124,7 @@ impl DeviceWeights {
     fn with_layers<'m>(
         gpu: &Gpu,
         model: &'m Model,
-        on_device: usize,
+        (on_device, with_head): (usize, bool),
         placed: &mut usize,
     ) -> Result<(Self, Uploads<'m>), Refusal> {
         let (config, weights) = (model.config(), model.weights());
@@ -147,16 +155,69 @@ impl DeviceWeights {
             weight: uploader.vector(&weights.output_norm)?,
             bias: uploader.optional(weights.output_norm_bias.as_deref())?,
         };
+        let shared = (&embedding, &output_norm, &output);
+        let head = with_head.then(|| Self::of_head(&mut uploader, model, shared)).transpose()?;
         let mut layers = Vec::new();
         for (index, layer) in weights.layers.iter().enumerate().rev() {
             uploader.memory = if index < host_layers { Memory::Host } else { Memory::Device };
-            layers.push(DeviceLayer::allocate(&mut uploader, config, index, layer)?);
+            layers.push(DeviceLayer::allocate(&mut uploader, config, (index, index), layer)?);
             *placed += usize::from(index >= host_layers);
         }
         layers.reverse();
         let (uploads, bytes) = uploader.finish();
-        let weights = Self { embedding, per_layer, streams, layers, output_norm, output, host_layers, bytes };
+        let (pairing, head) = (None, head.flatten().map(Box::new));
+        let weights = Self {
+            embedding,
+            pairing,
+            per_layer,
+            streams,
+            layers,
+            output_norm,
+            output,
+            host_layers,
+            bytes,
+            head,
+        };
         Ok((weights, uploads))
+    }
+
+    /// Allocates the weights of the prediction head of a model; `None` for a model without one.
+    /// Embedding, norm and output matrix that it does not have are those of the model, uploaded
+    /// once.
+    fn of_head<'m>(
+        uploader: &mut Uploader<'_, 'm>,
+        model: &'m Model,
+        (embedding, output_norm, output): (&Matrix, &Norm, &Projection),
+    ) -> Result<Option<Self>, Refusal> {
+        let Some(head) = model.prediction_head() else { return Ok(None) };
+        let (before, place) = (uploader.bytes(), model.config().n_layers);
+        let name = |part: &str| format!("blk.{place}.nextn.{part}");
+        let embedding = match &head.embedding {
+            Some(own) => uploader.matrix(&format!("{}.weight", name("embed_tokens")), &[own])?,
+            None => embedding.clone(),
+        };
+        let output = match &head.output {
+            Some(own) => uploader.projection(&[(&name("shared_head_head"), own)])?,
+            None => output.clone(),
+        };
+        let output_norm = match &head.output_norm {
+            Some(own) => Norm { weight: uploader.vector(own)?, bias: None },
+            None => output_norm.clone(),
+        };
+        let pairing = DevicePairing::allocate(uploader, &name, head)?;
+        let layers = vec![DeviceLayer::allocate(uploader, head.config(), (0, place), &head.layer)?];
+        Ok(Some(Self {
+            embedding,
+            pairing: Some(pairing),
+            per_layer: None,
+            streams: None,
+            layers,
+            output_norm,
+            output,
+            host_layers: 0,
+            bytes: uploader.bytes().since(before),
+            head: None,
+        }))
     }
 
     /// Matrices in memory of the device that every token is multiplied with.
@@ -188,13 +249,15 @@ impl DeviceLayer {
         attention.chain(state).chain(network).chain(input).chain(streams)
     }
 
+    /// Allocates the weights of layer `index` of a configuration, whose tensors are those of layer
+    /// `place` of the file.
     fn allocate<'m>(
         uploader: &mut Uploader<'_, 'm>,
         config: &ModelConfig,
-        index: usize,
+        (index, place): (usize, usize),
         layer: &'m LayerWeights,
     ) -> Result<Self, Refusal> {
-        let name = |part: &str| format!("blk.{index}.{part}");
+        let name = |part: &str| format!("blk.{place}.{part}");
         let missing = |what| Refusal::Unsupported(format!("its layer {index} has no {what}"));
         let attention = match &layer.mixer {
             Mixer::Latent(weights) => Some(DeviceAttention::latent(uploader, &name, weights)?),

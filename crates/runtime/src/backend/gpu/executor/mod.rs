@@ -1,5 +1,6 @@
 //! Passes over sequences: prepared launches by size, and their buffers.
 
+mod hidden;
 mod reserve;
 mod results;
 
@@ -12,11 +13,13 @@ use ruvllm_gpu::{Activation, AttentionKernel, Buffer, Error, Gpu, KV_BLOCK_TOKEN
 use ruvllm_models::ModelConfig;
 use ruvllm_text::TokenId;
 
+pub(super) use self::hidden::HiddenReading;
 pub(super) use self::reserve::Reserve;
 use self::results::Recorded;
 pub(super) use self::results::{Argmax, Ids};
 use super::adapters::{Adapted, DeviceAdapters, Failure as AdapterFailure, Leased};
 use super::blocks::Lease;
+use super::final_states::Kept;
 use super::heads::kinds;
 use super::host_blocks::{Direction, Transfers};
 use super::largest::Prepared;
@@ -58,6 +61,8 @@ pub(super) struct Executor {
     /// Ids that the tokenizer has, from 0 on; padding of the vocabulary follows.
     ids: usize,
     decode_gemm: bool,
+    /// Rows whose final hidden states can be read.
+    kept: Kept,
     passes: Mutex<Passes>,
 }
 
@@ -119,6 +124,9 @@ pub(super) struct Passes {
     logits_readbacks: HashMap<u32, Readback>,
     token_readbacks: HashMap<u32, Vec<Readback>>,
     largest: Prepared,
+    /// Final hidden states, by number of rows.
+    hidden: HashMap<u32, Buffer>,
+    hidden_readbacks: HashMap<usize, Vec<Readback>>,
     recorded: Option<Recorded>,
     /// Number of the last write to the tokens of these rows.
     token_writes: HashMap<u32, u64>,
@@ -148,14 +156,21 @@ impl Executor {
             logits_readbacks: HashMap::new(),
             token_readbacks: HashMap::new(),
             largest: Prepared::default(),
+            hidden: HashMap::new(),
+            hidden_readbacks: HashMap::new(),
             recorded: None,
             token_writes: HashMap::new(),
             writes: 0,
             sequences: 0,
             adapters,
         };
-        let passes = Mutex::new(passes);
-        Ok(Self { gpu, config, activation, weights, pool, angles, ids, decode_gemm, passes })
+        let (kept, passes) = (Kept::None, Mutex::new(passes));
+        Ok(Self { gpu, config, activation, weights, pool, angles, ids, decode_gemm, kept, passes })
+    }
+
+    /// Keeps final hidden states of passes where they are read.
+    pub(super) fn keeping(self, kept: Kept) -> Self {
+        Self { kept, ..self }
     }
 
     /// Locks the passes for one sequence.
@@ -373,6 +388,8 @@ impl Passes {
         self.logits.clear();
         self.logits_readbacks.clear();
         self.largest.clear();
+        self.hidden.clear();
+        self.hidden_readbacks.clear();
         self.adapters.release();
         // A decode pass may have left its token in the buffers of one row.
         self.rows.retain(|&rows, _| rows == 1);
@@ -410,8 +427,9 @@ impl Passes {
         };
         self.logits.insert(last, logits.clone());
         let adapted = self.adapters.adapted(gpu, terms, (rows, last), phase == Phase::Prefill)?;
+        let hidden = self.hidden(executor, phase, (rows, last))?;
         let (rows, last) = (self.rows(executor, rows)?, self.rows(executor, last)?);
-        let operands = Operands { rows, last, table, scratch, logits, long, adapted };
+        let operands = Operands { rows, last, table, scratch, logits, long, adapted, hidden };
         let pass = executor.parts().pass(phase, operands)?;
         let pass = Arc::new(pass);
         self.prepared.insert(size, Arc::clone(&pass));
@@ -451,7 +469,10 @@ impl Passes {
         if let Some(rows) = self.rows.get(&n) {
             return Ok(Arc::clone(rows));
         }
-        let rows = Arc::new(Rows::new(&executor.gpu, &executor.config, n)?);
+        let (gpu, config) = (&executor.gpu, &executor.config);
+        let rows = Rows::new(gpu, config, n)?;
+        let is_head = executor.weights.pairing.is_some();
+        let rows = Arc::new(if is_head { rows.with_pairs(gpu, config)? } else { rows });
         if let Some(unwritten) = &rows.unwritten {
             executor.gpu.write(&unwritten.slots, &vec![executor.pool.unused_slot(); n as usize])?;
         }

@@ -1,8 +1,9 @@
 //! Results of passes: greedy tokens, largest logits or all of them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use ruvllm_gpu::{Buffer, Dispatch, Gpu, Readback, Reading, Recording, Result};
+use ruvllm_gpu::{Buffer, Dispatch, Readback, Reading, Recording, Result};
 use ruvllm_text::TokenId;
 
 use super::{Executor, Passes, batch_rows};
@@ -37,14 +38,14 @@ pub(super) struct Recorded {
 
 impl Passes {
     /// Runs launches of a pass, then lends the logits of its first `rows` rows, `[rows,
-    /// vocab_size]`, to `read`.
+    /// vocab_size]`, and the final hidden states of the rows of `hidden` to `read`.
     pub(in crate::backend::gpu) fn logits<R>(
         &mut self,
         executor: &Executor,
         pass: &Arc<Pass>,
         launches: &[&Dispatch],
-        rows: usize,
-        read: impl FnOnce(&[f32]) -> R,
+        (rows, hidden): (usize, Range<usize>),
+        read: impl FnOnce(&[f32], &[f32]) -> R,
     ) -> Result<R> {
         let (gpu, row) = (&executor.gpu, executor.config.vocab_size);
         // Few sizes of readbacks.
@@ -53,39 +54,44 @@ impl Passes {
             Some(readback) => readback,
             None => self.with_room(executor, |_| gpu.readback(u64::from(size) * row as u64 * 4))?,
         };
-        let reading = self.run_reading(gpu, pass, launches, &pass.values, readback)?;
-        let (result, readback) = gpu.finish_with(reading, |values| read(&values[..rows * row]))?;
+        let from = (&pass.values, readback);
+        let (reading, states) = self.run_reading(executor, pass, launches, from, hidden)?;
+        let (result, readback) = gpu.finish_with(reading, |values| read(&values[..rows * row], &states))?;
         self.logits_readbacks.insert(size, readback);
         Ok(result)
     }
 
-    /// Runs a pass; returns the largest logits of its first `rows` rows, `[rows, MOST_LARGEST]`.
+    /// Runs a pass; returns the largest logits of its first `rows` rows, `[rows, MOST_LARGEST]`,
+    /// and the final hidden states of the rows of `hidden`.
     pub(in crate::backend::gpu) fn largest(
         &mut self,
         executor: &Executor,
         pass: &Arc<Pass>,
         rows: usize,
-    ) -> Result<Vec<TokenLogit>> {
+        hidden: Range<usize>,
+    ) -> Result<(Vec<TokenLogit>, Vec<f32>)> {
         let (gpu, ids) = (&executor.gpu, executor.ids as u32);
         let lists = self.with_room(executor, |passes| passes.largest.take(gpu, pass, ids))?;
         let Lists { values, launches, out, readback } = lists;
         let list: Vec<&Dispatch> = pass.launches().chain(&launches).collect();
-        let reading = self.run_reading(gpu, pass, &list, &out, readback)?;
+        let (reading, states) = self.run_reading(executor, pass, &list, (&out, readback), hidden)?;
         let (found, readback) = gpu.finish_with(reading, |pairs| largest::entries(pairs, rows))?;
         self.largest.keep(pass, Lists { values, launches, out, readback });
-        Ok(found)
+        Ok((found, states))
     }
 
-    /// Runs launches of a pass and reads a result. While the device computes a decode pass, records
-    /// it for the next step.
+    /// Runs launches of a pass and starts to read a result; returns that, and the final hidden
+    /// states of the rows of `hidden`. While the device computes a decode pass, records it for the
+    /// next step.
     fn run_reading(
         &mut self,
-        gpu: &Gpu,
+        executor: &Executor,
         pass: &Arc<Pass>,
         launches: &[&Dispatch],
-        from: &Buffer,
-        readback: Readback,
-    ) -> Result<Reading> {
+        (from, readback): (&Buffer, Readback),
+        hidden: Range<usize>,
+    ) -> Result<(Reading, Vec<f32>)> {
+        let (gpu, mut states) = (&executor.gpu, Vec::new());
         let is_recorded =
             |recorded: &Recorded| Arc::ptr_eq(&recorded.pass, pass) && recorded.recording.is_for(&readback);
         let is_whole = Arc::ptr_eq(&pass.rows, &pass.last) && !launches.is_empty();
@@ -93,11 +99,15 @@ impl Passes {
             Some(recorded) => gpu.run_recorded(recorded.recording, readback)?,
             None => gpu.run_reading(launches, from, readback)?,
         };
+        let hidden = self.start_hidden(executor, pass, hidden)?;
         if is_whole {
             let recording = gpu.record_reading(launches, from, &reading)?;
             self.recorded = Some(Recorded { pass: Arc::clone(pass), recording });
         }
-        Ok(reading)
+        if let Some(hidden) = hidden {
+            self.finish_hidden(executor, hidden, &mut states)?;
+        }
+        Ok((reading, states))
     }
 
     /// Starts a pass and the readback of each row's greedy token (4 bytes); returns before it ends.
