@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use ruvllm::{BackendSession, Engine, EngineOptions, GpuOptions, InferenceBackend, KvPolicy, TokenId};
+use ruvllm::{Engine, EngineOptions, GpuOptions, InferenceBackend, KvPolicy, TokenId};
 use ruvllm_testkit::model_data;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
