@@ -54,6 +54,7 @@ fn row(code: &mut Code, k: &DeltaRuleKernel, tile: &MatrixTile) {
         let row = span.w + i;
         let at = row * CHANNELS;"
     ));
+    MatrixTile::slot(code);
     for r in 0..tile.own {
         let query = tile.word(r, "x", "at + key_word");
         let key = tile.word(r, "x", "at + KEYS + key_word");

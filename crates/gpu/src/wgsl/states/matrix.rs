@@ -79,11 +79,16 @@ impl MatrixTile {
         code.line("}");
     }
 
+    /// Reads the slot of the state behind a row: at its beginning, beside its other loads, so that
+    /// the next row does not wait for it.
+    pub(super) fn slot(code: &mut Code) {
+        code.line("let kept = spans[row].y;");
+    }
+
     /// Stores the words of the state behind a row that names a slot for it.
     pub(super) fn store(&self, code: &mut Code) {
         code.line(
-            "let kept = spans[row].y;
-            if (is_own && kept != NONE) {
+            "if (is_own && kept != NONE) {
             let at = (kept * HEADS + head) * WORDS;",
         );
         for r in 0..self.own {

@@ -43,6 +43,7 @@ pub(super) fn emit(code: &mut Code, k: &SelectiveScanKernel) {
         var result = 0.0;",
         k.heads / k.groups
     ));
+    MatrixTile::slot(code);
     for r in 0..tile.own {
         let taken = tile.word(r, "x", "at + INPUTS + weight_word");
         let read = tile.word(r, "x", "at + OUTPUTS + weight_word");
