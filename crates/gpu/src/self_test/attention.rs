@@ -130,6 +130,21 @@ impl Case {
         self.key.window.map_or(0, |window| window.begin(self.positions[sequence])) as usize
     }
 
+    /// Queries of the first sequence at some positions; its blocks have the tokens that any sees.
+    fn of_first(&self, queries: Vec<f32>, positions: Vec<u32>) -> Self {
+        let rows = positions.len();
+        let mut case = Self {
+            queries,
+            positions,
+            sinks: self.sinks.clone(),
+            keys: vec![self.keys[0].clone(); rows],
+            values: vec![self.values[0].clone(); rows],
+            ..*self
+        };
+        case.from = (0..rows).map(|row| case.begin(row)).min();
+        case
+    }
+
     /// Uploads blocks and tables of some sequences: blocks in random order, invisible values NaN,
     /// tables without entries beyond the position.
     fn upload(
@@ -302,7 +317,7 @@ fn attention(gpu: &Gpu, random: &mut Random, report: &mut Report, case: &Case) -
     check_quantized(gpu, report, &format!("{name} to 8 bits"), &quantized, &found)
 }
 
-/// Several queries of one sequence over one row of the table: the bits of each alone.
+/// Several queries of one sequence over one row of the table; the last one has the bits of `found`.
 fn one_sequence(
     gpu: &Gpu,
     random: &mut Random,
@@ -311,23 +326,26 @@ fn one_sequence(
     found: &[f32],
 ) -> Result<()> {
     let (width, query) = (case.width(), (case.key.heads * case.key.head_dim) as usize);
-    let (kv, Sequences { table, .. }) = case.upload(gpu, random, &[0], case.room)?;
     let last = case.positions[0];
-    // The last query, an earlier one whose window has begun, and the last one again.
-    let positions = [last, random.range(case.begin(0) as u32, last), last];
-    let queries = gpu.upload(&case.queries[..query].repeat(3))?;
+    // The last query, an earlier one whose window begins before its own, and the last one again.
+    let positions = vec![last, random.range(case.begin(0) as u32, last), last];
+    let case = case.of_first(case.queries[..query].repeat(3), positions);
+    let (kv, Sequences { table, .. }) = case.upload(gpu, random, &[0], case.room)?;
+    let queries = gpu.upload(&case.queries)?;
     let key = case.key.one_sequence();
-    let sequences = Sequences { positions: gpu.upload(&positions)?, table };
+    let sequences = Sequences { positions: gpu.upload(&case.positions)?, table };
     let bytes = key.scratch_bytes(3, (case.room * BLOCK) as u32);
     let (scratch, out) = (poisoned(gpu, bytes as usize / 4)?, poisoned(gpu, 3 * width)?);
     let sinks = case.upload_sinks(gpu)?;
     let queries = Queries { rows: &queries, sinks: sinks.as_ref() };
     let launches = gpu.attention(key, queries, &kv, &sequences, &scratch, &out.clone().into())?;
     let rows = output(gpu, &launches.iter().collect::<Vec<_>>(), &out)?;
-    let text = format!("positions {positions:?}");
-    let equal = [0, 2].iter().all(|row| same_bits(&rows[row * width..][..width], &found[..width]));
+    let text = format!("positions {:?}, window {:?}", case.positions, key.window);
     let name = format!("attention of one sequence{}{}", of_format(key.format), case.of_sinks());
-    report.add_equal(name, &text, equal);
+    let (exact, bounds) = case.exact(false);
+    report.add(name.clone(), &text, worst(&rows, &exact, |i| bounds[i]));
+    let equal = [0, 2].iter().all(|row| same_bits(&rows[row * width..][..width], &found[..width]));
+    report.add_equal(format!("{name}: same bits"), &text, equal);
     Ok(())
 }
 
@@ -355,14 +373,7 @@ fn tiled(gpu: &Gpu, random: &mut Random, report: &mut Report, case: Case) -> Res
     // Large scores replace the reference of the exponentials.
     let gain = [1.0, 16.0][random.range(0, 1) as usize];
     let queries = random.values(rows * (heads * head_dim) as usize);
-    let mut all = Case {
-        queries: queries.into_iter().map(|q| q * gain).collect(),
-        keys: vec![case.keys[0].clone(); rows],
-        values: vec![case.values[0].clone(); rows],
-        positions,
-        ..case
-    };
-    all.from = (0..rows).map(|row| all.begin(row)).min();
+    let all = case.of_first(queries.into_iter().map(|q| q * gain).collect(), positions);
     let first = tiles[random.range(0, tiles.len() as u32 - 1) as usize];
     let found = all.run_tiled(gpu, random, first, 0..rows)?;
     let text = format!(
