@@ -175,7 +175,7 @@ fn emulated(binary: &TestBinary, cpu: &Cpu) -> CommandLine {
 }
 
 /// Test that compares the chosen instruction set with `RUVLLM_ISA`.
-const DETECTION: &str = "kernels::tests::detection_obeys_the_environment";
+const DETECTION: &str = "kernels::detection_obeys_the_environment";
 
 /// Fails unless the kernels choose the instruction set of this CPU.
 fn check_level(binaries: &[TestBinary], cpu: &Cpu) -> Result<()> {

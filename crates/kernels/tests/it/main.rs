@@ -1,0 +1,9 @@
+//! Tests of the public interface, above all of [`Kernels`](ruvllm_kernels::Kernels): one executable
+//! that links the library.
+//!
+//! The harness of the unit tests compiles only what they reach. `Kernels` reaches every kernel of
+//! every instruction set, so a unit test that named it would compile all of them again.
+
+#![allow(clippy::needless_range_loop)] // several arrays under one index
+
+mod kernels;
