@@ -247,6 +247,3 @@ fn check(input: &[f32], terms: &[LowRankTerm<'_>], outs: impl ExactSizeIterator<
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

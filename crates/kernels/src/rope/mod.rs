@@ -147,6 +147,3 @@ fn rotate_pairs<L: Lanes>(l: L, x: &mut [f32], cos: &[f32], sin: &[f32]) {
         l.store_partial(l.fma(l.swap_pairs(v), sin, l.mul(v, l.load_twice(&cos))), x_tail);
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,6 +1,6 @@
 //! Operations on rows of f32: dot products, norms, activations, softmax, top-k, conversion.
 //!
-//! One file per operation: its public method (`impl Kernels`), its generic body and its tests.
+//! One file per operation: its public method (`impl Kernels`) and its generic body.
 //!
 //! # Example
 //! ```

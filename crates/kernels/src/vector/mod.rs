@@ -41,6 +41,3 @@ pub(crate) use distance::{
     column_distances, distance_f16, distance_f32, distance_int4, distance_int8, distances,
 };
 pub(crate) use quantize::{quantize_int4, quantize_int8};
-
-#[cfg(test)]
-mod tests;

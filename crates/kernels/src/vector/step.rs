@@ -26,3 +26,19 @@ pub(super) fn pack(values: &[i8; STEP]) -> [u8; STEP / 2] {
     let code = |value: i8| (value + INT4_LEVELS + 1) as u8;
     std::array::from_fn(|i| code(values[i]) | (code(values[i + STEP / 2]) << 4))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_4_bit_code_is_unpacked_in_its_place() {
+        let bytes: [u8; STEP / 2] = std::array::from_fn(|i| (i | ((15 - i) << 4)) as u8);
+        let values = unpack(&bytes);
+        for (i, value) in values.iter().enumerate() {
+            let code = if i < 16 { i } else { 31 - i };
+            assert_eq!(i32::from(*value), code as i32 - 8);
+        }
+        assert_eq!(pack(&values), bytes);
+    }
+}

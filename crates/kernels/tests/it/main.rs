@@ -7,3 +7,10 @@
 #![allow(clippy::needless_range_loop)] // several arrays under one index
 
 mod kernels;
+mod low_rank;
+mod oracle;
+mod properties;
+mod recurrence;
+mod rope;
+mod rows;
+mod vector;

@@ -197,6 +197,3 @@ fn check_finite(rows: &[f32], dim: usize) -> Result<()> {
         None => Ok(()),
     }
 }
-
-#[cfg(test)]
-mod tests;

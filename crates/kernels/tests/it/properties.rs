@@ -2,13 +2,13 @@
 //! path, and within the stated bound of an f64 oracle. Rows have any length and alignment, and may
 //! hold denormals, infinities and NaN.
 
-mod oracle;
-
 use half::{bf16, f16};
 use proptest::prelude::*;
 use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeTable};
 use ruvllm_kernels::rows::{Activation, Norm};
 use ruvllm_kernels::{Isa, Kernels};
+
+use crate::oracle;
 
 /// Values in the range of model activations.
 fn ordinary() -> impl Strategy<Value = f32> {

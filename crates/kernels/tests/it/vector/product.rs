@@ -1,12 +1,12 @@
 //! Training, codes and tables on clustered and degenerate data.
 
-use super::{ProductQuantizer, ProductTraining, train::SplitMix64};
-use crate::vector::{Metric, VectorRows};
-use crate::{Error, Kernels, ThreadPool};
+use ruvllm_kernels::vector::{Metric, ProductQuantizer, ProductTraining, VectorRows};
+use ruvllm_kernels::{Error, Kernels, ThreadPool};
+use ruvllm_testkit::Random;
 
 /// Rows around `clusters` centres, with a tenth of the spread of the centres.
 fn clustered(rows: usize, dim: usize, clusters: usize) -> Vec<f32> {
-    let mut random = SplitMix64(7);
+    let mut random = Random::new(7);
     let mut uniform = move || random.below(1 << 20) as f32 / (1 << 19) as f32 - 1.0;
     let centres: Vec<f32> = (0..clusters * dim).map(|_| uniform()).collect();
     (0..rows * dim).map(|i| centres[(i / dim % clusters) * dim + i % dim] + 0.1 * uniform()).collect()

@@ -1,7 +1,23 @@
-//! Operations in f64 by definition, for tests only.
+//! Operations by definition: in f64, or in f32 with their roundings.
 
 fn wide(x: &[f32]) -> impl Iterator<Item = f64> + '_ {
     x.iter().map(|&x| f64::from(x))
+}
+
+/// Product and sum in f32, `a * b + c`, rounded once.
+///
+/// In f64 the product is exact. The sum is rounded to odd (Boldo and Melquiond, "Emulation of FMA
+/// and correctly rounded sums", 2008), because `f32::mul_add` is not correctly rounded everywhere.
+pub(crate) fn fma(a: f32, b: f32, c: f32) -> f32 {
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + c;
+    let part = sum - product;
+    let error = (product - (sum - part)) + (c - part);
+    let is_exact = error == 0.0 || !sum.is_finite();
+    if is_exact || sum.to_bits() % 2 == 1 {
+        return sum as f32;
+    }
+    (if error > 0.0 { sum.next_up() } else { sum.next_down() }) as f32
 }
 
 /// Dot product, and the sum of the magnitudes of its terms.

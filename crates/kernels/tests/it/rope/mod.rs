@@ -1,8 +1,9 @@
-//! Unit tests of configuration and application; goldens from other implementations are in
-//! `tests/rope_goldens.rs`.
+//! RoPE: configuration and application; [`goldens`] has values of other implementations.
 
-use super::*;
-use crate::Error;
+mod goldens;
+
+use ruvllm_kernels::rope::{RopeConfig, RopeLayout, RopeScaling, RopeTable};
+use ruvllm_kernels::{Error, Kernels};
 
 fn table(config: &RopeConfig, positions: usize) -> RopeTable {
     RopeTable::new(config, positions).unwrap()

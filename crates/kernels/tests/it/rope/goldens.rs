@@ -1,5 +1,5 @@
-//! RoPE against the goldens in `data/rope` (see its README): every scaling, both layouts, positions
-//! up to 100003.
+//! RoPE against the goldens in `tests/data/rope` (see its README): every scaling, both layouts,
+//! positions up to 100003.
 
 use ruvllm_kernels::Kernels;
 use ruvllm_kernels::rope::{
@@ -8,8 +8,8 @@ use ruvllm_kernels::rope::{
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-const MANIFEST: &str = include_str!("data/rope/manifest.json");
-const TENSORS: &[u8] = include_bytes!("data/rope/rope.safetensors");
+const MANIFEST: &str = include_str!("../../data/rope/manifest.json");
+const TENSORS: &[u8] = include_bytes!("../../data/rope/rope.safetensors");
 
 fn f64s(tensors: &SafeTensors<'_>, name: &str) -> Vec<f64> {
     let data = tensors.tensor(name).unwrap();

@@ -1,10 +1,19 @@
 //! Low-rank updates against their definition, row by row.
 
-use proptest::prelude::*;
+mod format;
 
-use super::*;
-use crate::lanes::Fused;
-use crate::quant::{PackedMatrix, SharedBytes, WeightFormat};
+use std::ops::Range;
+
+use half::f16;
+use proptest::prelude::*;
+use ruvllm_kernels::low_rank::{
+    Expansion, FACTOR_ALIGN, FactorFormat, LowRank, LowRankScratch, LowRankShape, LowRankTerm,
+};
+use ruvllm_kernels::matmul::{Activations, MatmulJob};
+use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
+use ruvllm_kernels::{Isa, Kernels, ThreadPool};
+
+use crate::oracle::fma;
 
 /// Bytes at a multiple of [`FACTOR_ALIGN`].
 pub(super) struct Aligned {
@@ -76,14 +85,20 @@ impl Site {
     }
 }
 
-/// Values of a row before its scale, and the scale.
-fn row(factor: &Factor<'_>, index: usize) -> (Vec<f32>, f32) {
-    let range = index * factor.width()..(index + 1) * factor.width();
-    match factor.typed() {
-        format::Values::F32(values) => (values[range].to_vec(), 1.0),
-        format::Values::F16(values) => (values[range].iter().map(|x| x.to_f32()).collect(), 1.0),
-        format::Values::I8(codes, scales) => {
-            (codes[range].iter().map(|&x| f32::from(x)).collect(), scales[index])
+/// Values of a row before its scale, and the scale, of a factor `[rank, width]` in `bytes`.
+fn row(format: FactorFormat, [rank, width]: [usize; 2], bytes: &[u8], index: usize) -> (Vec<f32>, f32) {
+    let range = index * width..(index + 1) * width;
+    let float = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes);
+    match format {
+        FactorFormat::F32 => (bytes.as_chunks().0[range].iter().map(float).collect(), 1.0),
+        FactorFormat::F16 => {
+            let half = |bytes: &[u8; 2]| f16::from_le_bytes(*bytes).to_f32();
+            (bytes.as_chunks().0[range].iter().map(half).collect(), 1.0)
+        }
+        FactorFormat::I8 => {
+            let scales = &bytes[(rank * width).next_multiple_of(FACTOR_ALIGN)..];
+            let codes = bytes[range].iter().map(|&code| f32::from(code as i8));
+            (codes.collect(), float(&scales.as_chunks().0[index]))
         }
     }
 }
@@ -94,17 +109,20 @@ type RowTerm<'a> = ([f32; 2], LowRank<'a>);
 /// The definition: what one row gets, in f32 in the order of the documentation, and in f64 with the
 /// sum of magnitudes.
 fn expected(x: &[f32], terms: &[RowTerm<'_>], target: usize, y: &[f32]) -> (Vec<f32>, Vec<(f64, f64)>) {
-    let reference = Kernels::for_isa(crate::Isa::Scalar).expect("the portable kernels");
+    let reference = Kernels::for_isa(Isa::Scalar).expect("the portable kernels");
     let mut exact: Vec<(f64, f64)> = y.iter().map(|&y| (y.into(), f64::from(y).abs())).collect();
     let mut y = y.to_vec();
     for ([scale, gate], update) in terms {
-        let a = update.a();
-        for (index, expansion) in update.shape().expansions().iter().enumerate() {
+        let (shape, bytes) = (update.shape(), update.bytes());
+        let factor = |at: usize, size: [usize; 2], index| {
+            row(shape.format(), size, &bytes[at..][..shape.format().bytes(size[0], size[1])], index)
+        };
+        for (index, expansion) in shape.expansions().iter().enumerate() {
             for i in (0..expansion.rank).filter(|_| expansion.target == target) {
-                let (a, a_scale) = row(&a, expansion.first + i);
-                let (b, b_scale) = row(&update.b(index), i);
+                let (a, a_scale) = factor(shape.a(), [shape.rank(), shape.inputs()], expansion.first + i);
+                let (b, b_scale) = factor(shape.b(index), [expansion.rank, expansion.outputs], i);
                 let weight = reference.dot(&a, x) * a_scale * (scale * gate) * b_scale;
-                y.iter_mut().zip(&b).for_each(|(y, &b)| *y = weight.fma(b, *y));
+                y.iter_mut().zip(&b).for_each(|(y, &b)| *y = fma(weight, b, *y));
                 let terms = || a.iter().zip(x).map(|(&a, &x)| f64::from(a) * f64::from(x));
                 let scale = [a_scale, *scale, *gate, b_scale].into_iter().map(f64::from).product::<f64>();
                 let (sum, size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());

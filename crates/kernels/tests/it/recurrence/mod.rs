@@ -1,0 +1,5 @@
+//! Layers with a state.
+
+mod convolution;
+mod delta_rule;
+mod selective_scan;
