@@ -238,6 +238,3 @@ impl Kernels {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -64,3 +64,21 @@ impl PackedScales {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_scales_hold_every_six_bit_number() {
+        for base in 0..64_u8 {
+            let scales: [u8; 8] = std::array::from_fn(|i| (base + 9 * i as u8) % 64);
+            let mins: [u8; 8] = std::array::from_fn(|i| (base + 23 * i as u8 + 5) % 64);
+            let mut factors = [Factors::default(); 8];
+            PackedScales::new(1.0, 0.5, &scales, &mins).factors(&mut factors);
+            for (i, f) in factors.iter().enumerate() {
+                assert_eq!((f.scale, f.min), (f32::from(scales[i]), 0.5 * f32::from(mins[i])));
+            }
+        }
+    }
+}

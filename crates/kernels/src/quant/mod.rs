@@ -498,6 +498,3 @@ fn quantize<B: QuantBlock>(values: &[f32], importance: Option<&[f32]>, bytes: &m
         *block = B::quantize(values, importance);
     }
 }
-
-#[cfg(test)]
-mod tests;

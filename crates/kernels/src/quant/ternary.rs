@@ -142,20 +142,3 @@ fn fit_ternary(values: &[f32], importance: Importance<'_>) -> (f32, [u8; 256]) {
     }
     (d, digits)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::WeightFormat;
-
-    #[test]
-    fn ternary_values_are_kept() {
-        let values: [f32; 256] = std::array::from_fn(|i| [-0.25, 0.0, 0.25][i * 7 % 31 % 3]);
-        let mut found = [0.0; 256];
-        for format in [WeightFormat::TQ1_0, WeightFormat::TQ2_0] {
-            let mut bytes = vec![0; format.block_bytes()];
-            format.quantize(&values, &mut bytes);
-            format.dequantize(&bytes, &mut found);
-            assert_eq!(found, values, "{}", format.name());
-        }
-    }
-}

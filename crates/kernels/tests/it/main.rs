@@ -8,8 +8,10 @@
 
 mod kernels;
 mod low_rank;
+mod matmul;
 mod oracle;
 mod properties;
+mod quant;
 mod recurrence;
 mod rope;
 mod rows;

@@ -1,11 +1,14 @@
 //! Properties of matrix products: bits independent of instruction set, split and other tokens;
 //! values close to an independent double-precision oracle.
 
-use proptest::prelude::*;
-use ruvllm_testkit::Random;
+mod activations;
+mod grouped;
 
-use super::*;
-use crate::quant::SharedBytes;
+use proptest::prelude::*;
+use ruvllm_kernels::matmul::{Activations, MatmulJob};
+use ruvllm_kernels::quant::{PackedMatrix, SharedBytes, WeightFormat};
+use ruvllm_kernels::{Isa, Kernels, ThreadPool};
+use ruvllm_testkit::Random;
 
 /// A matrix over `blocks`, placed at an odd address.
 fn matrix(format: WeightFormat, rows: usize, cols: usize, blocks: &[u8]) -> PackedMatrix {
@@ -69,7 +72,7 @@ proptest! {
         };
         let x: Vec<f32> = (0..tokens * cols).map(|_| random.normal()).collect();
         let pool = ThreadPool::single();
-        let reference = product(&Kernels::for_isa(crate::Isa::Scalar).unwrap(), &pool, &w, &x);
+        let reference = product(&Kernels::for_isa(Isa::Scalar).unwrap(), &pool, &w, &x);
         for kernels in Kernels::available() {
             let found = product(&kernels, &pool, &w, &x);
             prop_assert_eq!(bits(&found), bits(&reference), "{:?} {}", kernels, format.name());
@@ -88,7 +91,7 @@ proptest! {
         let cols = columns(format, units);
         let w = normal_matrix(&mut random, format, rows, cols);
         let x: Vec<f32> = (0..tokens * cols).map(|_| random.normal()).collect();
-        let kernels = Kernels::for_isa(crate::Isa::best()).unwrap();
+        let kernels = Kernels::for_isa(Isa::best()).unwrap();
         let together = product(&kernels, &ThreadPool::new(3).unwrap(), &w, &x);
         for (x, together) in x.chunks_exact(cols).zip(together.chunks_exact(rows)) {
             prop_assert_eq!(bits(&product(&kernels, &ThreadPool::single(), &w, x)), bits(together));
@@ -101,10 +104,10 @@ proptest! {
 /// Quant blocks have arbitrary scales, including NaN and infinity.
 #[test]
 fn every_remainder_gives_the_same_bits() {
-    if !crate::Isa::Avx512.is_available() {
+    if !Isa::Avx512.is_available() {
         println!("the AVX-512 products are not compared: this CPU has no AVX-512 VNNI");
     }
-    let (pool, scalar) = (ThreadPool::single(), Kernels::for_isa(crate::Isa::Scalar).unwrap());
+    let (pool, scalar) = (ThreadPool::single(), Kernels::for_isa(Isa::Scalar).unwrap());
     let formats = WeightFormat::ALL.into_iter().filter(|format| format.uses_q8());
     for (seed, format) in formats.enumerate() {
         let mut random = Random::new(seed as u64);
@@ -148,7 +151,7 @@ fn extreme_matrix(format: WeightFormat, rows: usize, cols: usize) -> PackedMatri
 /// both sides of the limit of the formats that have one.
 #[test]
 fn the_largest_products_of_many_tokens_do_not_overflow() {
-    let (pool, scalar) = (ThreadPool::single(), Kernels::for_isa(crate::Isa::Scalar).unwrap());
+    let (pool, scalar) = (ThreadPool::single(), Kernels::for_isa(Isa::Scalar).unwrap());
     let (rows, cols, levels) = (18, 512, [127.0, 86.0, 85.0, 84.0, 60.0]);
     for format in WeightFormat::ALL.into_iter().filter(|format| format.uses_q8()) {
         let w = extreme_matrix(format, rows, cols);
@@ -194,7 +197,7 @@ fn any_number_of_tokens_gives_the_bits_of_one() {
 /// Asserts that float products equal the scalar dot products bit for bit, with all kernels.
 fn assert_dots(w: &PackedMatrix, x: &[f32]) {
     let (rows, cols) = (w.rows(), w.cols());
-    let scalar = Kernels::for_isa(crate::Isa::Scalar).unwrap();
+    let scalar = Kernels::for_isa(Isa::Scalar).unwrap();
     let mut weights = vec![0.0; rows * cols];
     w.format().dequantize(w.bytes(), &mut weights);
     let expected: Vec<u32> = x
@@ -242,7 +245,7 @@ fn float_products_have_every_remainder() {
 /// Rows of weights that reuse the activations of a column chunk, in several chunks.
 #[test]
 fn few_tokens_with_long_rows_give_the_same_bits() {
-    let (pool, scalar) = (ThreadPool::single(), Kernels::for_isa(crate::Isa::Scalar).unwrap());
+    let (pool, scalar) = (ThreadPool::single(), Kernels::for_isa(Isa::Scalar).unwrap());
     let mut random = Random::new(11);
     for format in [WeightFormat::Q8_0, WeightFormat::Q4K, WeightFormat::Q6K] {
         let cols = 4096 + format.block_len();
@@ -319,7 +322,7 @@ fn several_matrices_share_one_dispatch() {
         formats.iter().zip(rows).map(|(&f, rows)| normal_matrix(&mut random, f, rows, 512)).collect();
     for tokens in [0, 1, 3, 18] {
         let x: Vec<f32> = (0..tokens * 512).map(|_| random.normal()).collect();
-        let (kernels, pool) = (Kernels::for_isa(crate::Isa::best()).unwrap(), ThreadPool::new(2).unwrap());
+        let (kernels, pool) = (Kernels::for_isa(Isa::best()).unwrap(), ThreadPool::new(2).unwrap());
         let mut activations = Activations::new();
         activations.resize(tokens, 512).copy_from_slice(&x);
         activations.quantize(&kernels, &pool);
@@ -337,7 +340,7 @@ fn several_matrices_share_one_dispatch() {
 fn no_columns_give_zeros() {
     for format in WeightFormat::ALL {
         let w = matrix(format, 3, 0, &[]);
-        let kernels = Kernels::for_isa(crate::Isa::best()).unwrap();
+        let kernels = Kernels::for_isa(Isa::best()).unwrap();
         let mut activations = Activations::new();
         activations.resize(2, 0);
         activations.quantize(&kernels, &ThreadPool::single());
@@ -353,10 +356,5 @@ fn integer_formats_need_quantized_activations() {
     let w = normal_matrix(&mut Random::new(1), WeightFormat::Q8_0, 3, 64);
     let mut activations = Activations::new();
     activations.resize(1, 64).fill(1.0);
-    Kernels::for_isa(crate::Isa::Scalar).unwrap().matmul(
-        &ThreadPool::single(),
-        &w,
-        &activations,
-        &mut [0.0; 3],
-    );
+    Kernels::for_isa(Isa::Scalar).unwrap().matmul(&ThreadPool::single(), &w, &activations, &mut [0.0; 3]);
 }

@@ -1,6 +1,6 @@
 //! Quant block formats and matrix products against files of ggml's reference quantizer.
 //!
-//! See `data/quant/README.md`.
+//! See `tests/data/quant/README.md`.
 
 use std::path::PathBuf;
 
