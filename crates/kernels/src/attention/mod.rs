@@ -199,6 +199,3 @@ impl Kernels {
         Batch::new(*self, calls, q, &DisjointMut::new(out)).run(pool, scratch);
     }
 }
-
-#[cfg(test)]
-mod tests;

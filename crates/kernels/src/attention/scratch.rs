@@ -112,3 +112,38 @@ fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) {
         buffer.resize(len, T::default());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{AttentionShape, KvView, Mask};
+    use super::*;
+
+    /// All memory of a call is reserved before its tasks run.
+    #[test]
+    fn scratch_does_not_grow_again() {
+        let tokens = 1100;
+        let call = |n_queries| {
+            let shape = AttentionShape {
+                n_heads: 6,
+                n_kv_heads: 2,
+                head_dim: 16,
+                query_start: tokens - n_queries,
+                n_queries,
+                scale: 0.25,
+                mask: Mask::CAUSAL,
+                soft_cap: None,
+                alibi: None,
+            };
+            [AttentionCall { shape, kv: KvView::new(&[], tokens), sinks: None }]
+        };
+        let mut scratch = AttentionScratch::new();
+        let mut sizes = Vec::new();
+        for _ in 0..2 {
+            scratch.prepare(&call(tokens), 2);
+            scratch.prepare(&call(1), 2);
+            sizes.push(scratch.bytes());
+        }
+        assert!(sizes[0] > 0);
+        assert_eq!(sizes[0], sizes[1]);
+    }
+}

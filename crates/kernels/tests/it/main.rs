@@ -6,6 +6,7 @@
 
 #![allow(clippy::needless_range_loop)] // several arrays under one index
 
+mod attention;
 mod kernels;
 mod low_rank;
 mod matmul;

@@ -1,7 +1,9 @@
 //! Keys that are the values too.
 
+use ruvllm_kernels::attention::{AttentionShape, KvFormat};
+use ruvllm_kernels::{Kernels, ThreadPool};
+
 use super::fixture::{Random, Sequence, assert_same_bits};
-use super::*;
 
 /// The bits of values in f32 beside the same keys.
 #[test]

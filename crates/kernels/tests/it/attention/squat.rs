@@ -1,11 +1,12 @@
 //! `SQuat` corrections against their definition in f64, and their effect on score errors.
 
 use proptest::prelude::*;
+use ruvllm_kernels::attention::{
+    KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut, KvRole, KvScratch, SquatCorrection,
+};
+use ruvllm_kernels::{Error, Kernels};
 
 use super::fixture::{Random, best, decode, scalar, stored, with_format};
-use super::*;
-use crate::Error;
-use crate::attention::KvBuffer;
 
 /// Rows mostly in the span of four directions, as queries are, `[n, n_kv_heads, head_dim]`.
 fn queries(seed: u64, n: usize, n_kv_heads: usize, head_dim: usize) -> Vec<f32> {

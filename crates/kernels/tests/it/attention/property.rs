@@ -1,9 +1,10 @@
 //! Any shape, any formats.
 
 use proptest::prelude::*;
+use ruvllm_kernels::attention::{AttentionShape, KvFormat, Mask};
+use ruvllm_kernels::{Kernels, ThreadPool};
 
 use super::fixture::{Random, Sequence, assert_close, assert_same_bits, scalar};
-use super::*;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60 * ProptestConfig::default().cases / 256, failure_persistence: None, ..ProptestConfig::default() })]

@@ -1,11 +1,10 @@
 //! `turbo3`: a scalar reference decoder of the documented layout, and the errors of rotated values.
 
 use half::f16;
+use ruvllm_kernels::attention::{KvBuffer, KvFormat, KvLayout, KvRole};
 
 use super::fixture::{Random, best, decode, stored};
-use super::*;
-use crate::attention::KvBuffer;
-use crate::lanes::Fused;
+use crate::oracle::fma;
 
 const LEVELS: [f32; 8] = [
     -2.151_945_7,
@@ -32,7 +31,7 @@ pub(super) fn decode_tile(role: KvRole, bytes: &[u8], head_dim: usize, at: [usiz
     let code = codes[j] >> (2 * k) & 3 | (codes[8 + j % 4] >> (2 * k + j / 4) & 1) << 2;
     let scale = f16::from_le_bytes([sides[2 * slot], sides[2 * slot + 1]]).to_f32();
     let mean = f16::from_le_bytes([0, sides[64 + dimension]]).to_f32();
-    LEVELS[usize::from(code)].fma(scale, mean)
+    fma(LEVELS[usize::from(code)], scale, mean)
 }
 
 /// Nearly normal values: sums of twelve uniform ones.

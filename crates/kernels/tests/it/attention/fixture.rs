@@ -1,13 +1,15 @@
 //! Sequence in blocks of any format, and softmax attention in f64 over the same values.
 
 use half::{bf16, f16};
+use ruvllm_kernels::attention::{
+    AttentionCall, AttentionScratch, AttentionShape, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane,
+    KvPlaneMut, KvRole, KvScratch, KvView, Mask, NuqContext, alibi_slope,
+};
+use ruvllm_kernels::{Isa, Kernels, ThreadPool};
 
-use super::super::*;
 pub(super) use super::nuq::Nuq;
 use super::turbo::decode_tile;
-use crate::Isa;
-use crate::attention::KvBuffer;
-use crate::lanes::Fused;
+use crate::oracle::fma;
 
 /// Deterministic values in `-1..1`.
 pub(super) struct Random(pub(super) u64);
@@ -318,7 +320,7 @@ pub(super) fn decode_at(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usiz
         let q = byte >> (within / (4 * bits) * bits) & ((1 << bits) - 1);
         let scales = shared / 8 * bits * head_dim;
         let minima = scales + (run_bytes - scales) / 2;
-        f32::from(q).fma(half(scales + 2 * group), half(minima + 2 * group))
+        fma(f32::from(q), half(scales + 2 * group), half(minima + 2 * group))
     };
     match format {
         KvFormat::F32 => f32::from_le_bytes(run[4 * index..][..4].try_into().unwrap()),
@@ -329,6 +331,7 @@ pub(super) fn decode_at(layout: &KvLayout, role: KvRole, plane: &[u8], at: [usiz
         KvFormat::Kivi { bits, .. } => scaled(bits.get()),
         KvFormat::Turbo3 => decode_tile(role, run, head_dim, [slot, dimension]),
         KvFormat::Nuq3 => Nuq::of(layout).decode(role, run, (start + position) / 32, [slot, head, dimension]),
+        _ => panic!("no decoder of {format}"),
     }
 }
 

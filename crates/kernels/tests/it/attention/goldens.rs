@@ -1,4 +1,4 @@
-//! KIVI formats against the goldens in `data/kv` (see its README): dequantized values and
+//! KIVI formats against the goldens in `tests/data/kv` (see its README): dequantized values and
 //! attention.
 
 use ruvllm_kernels::attention::{
@@ -9,10 +9,10 @@ use ruvllm_kernels::{Kernels, ThreadPool};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-const MANIFEST: &str = include_str!("data/kv/manifest.json");
+const MANIFEST: &str = include_str!("../../data/kv/manifest.json");
 const TENSORS: [(&str, &[u8]); 2] = [
-    ("plain", include_bytes!("data/kv/plain.safetensors")),
-    ("ragged", include_bytes!("data/kv/ragged.safetensors")),
+    ("plain", include_bytes!("../../data/kv/plain.safetensors")),
+    ("ragged", include_bytes!("../../data/kv/ragged.safetensors")),
 ];
 
 /// Tokens of a block: a group of keys.

@@ -1,7 +1,9 @@
 //! Attention sinks: scores without a value.
 
+use ruvllm_kernels::attention::{AttentionScratch, AttentionShape, KvFormat, Mask};
+use ruvllm_kernels::{Kernels, ThreadPool};
+
 use super::fixture::{Random, Sequence, assert_close, assert_same_bits, best, scalar};
-use super::*;
 
 /// Sinks below, among and far above the scores, whose magnitudes are below 1.
 const SINKS: [f32; 4] = [-30.0, -0.5, 1.0, 60.0];

@@ -1,10 +1,10 @@
 //! Conversion of planes and reading of rows, against the values and bytes of storing.
 
 use proptest::prelude::*;
+use ruvllm_kernels::Kernels;
+use ruvllm_kernels::attention::{KvBuffer, KvFormat, KvLayout, KvRole, KvScratch};
 
 use super::fixture::{Random, assert_same_bits, convert_at, decode, plane_at, scalar, stored, with_format};
-use super::*;
-use crate::attention::KvBuffer;
 
 const ROLES: [KvRole; 2] = [KvRole::Keys, KvRole::Values];
 

@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use half::f16;
+use ruvllm_kernels::attention::{
+    AttentionScratch, AttentionShape, KeyRope, KvBlock, KvBuffer, KvFormat, KvLayout, KvPlane, KvPlaneMut,
+    KvRole, KvScratch, KvView, Mask, NuqCodebooks, NuqContext, NuqTraining,
+};
+use ruvllm_kernels::rope::{RopeConfig, RopeFrequencies, RopeLayout};
+use ruvllm_kernels::{Error, ThreadPool};
 
-use super::super::*;
-use super::fixture::{Random, best, decode, plane_at, scalar, stored, with_format};
-use crate::lanes::Fused;
-use crate::rope::{RopeConfig, RopeFrequencies, RopeLayout};
+use super::fixture::{Random, best, decode, decode_at, plane_at, scalar, stored, stored_at, with_format};
+use crate::oracle::fma;
 
 /// Positions that tests use.
 const POSITIONS: usize = 4096;
@@ -74,13 +78,13 @@ impl Nuq {
         let (start_cos, start_sin) = ((start.cos() * MAGNITUDE) as f32, (start.sin() * MAGNITUDE) as f32);
         let step = slot as f64 * frequency;
         let (step_cos, step_sin) = (step.cos() as f32, step.sin() as f32);
-        let cos = (-start_sin).fma(step_sin, start_cos * step_cos);
-        let sin = start_cos.fma(step_sin, start_sin * step_cos);
+        let cos = fma(-start_sin, step_sin, start_cos * step_cos);
+        let sin = fma(start_cos, step_sin, start_sin * step_cos);
         let (x, y) = (number(first), number(second));
         if x.is_nan() {
             return x; // the whole tile is
         }
-        if is_first { (-y).fma(sin, x * cos) } else { x.fma(sin, y * cos) }
+        if is_first { fma(-y, sin, x * cos) } else { fma(x, sin, y * cos) }
     }
 
     /// Decodes one value before RoPE.
@@ -107,10 +111,10 @@ impl Nuq {
             KvRole::Keys => {
                 let [low, high] = self.codebooks.key_ranges()[head * self.head_dim + dimension];
                 let level = self.codebooks.key_levels()[usize::from(code)];
-                level.fma(0.5 * high - 0.5 * low, 0.5 * low + 0.5 * high)
+                fma(level, 0.5 * high - 0.5 * low, 0.5 * low + 0.5 * high)
             }
             KvRole::Values => {
-                self.codebooks.value_levels()[usize::from(code)].fma(half(32 + slot), half(slot))
+                fma(self.codebooks.value_levels()[usize::from(code)], half(32 + slot), half(slot))
             }
         }
     }
@@ -140,7 +144,7 @@ fn keys_after_rope(
             *x = *x * x.abs() * (1.0 + (i % 5) as f32) + if i % 9 == 0 { 8.0 } else { 0.0 };
         }
     }
-    let table = crate::rope::RopeTable::from_frequencies(frequencies, 0..tokens);
+    let table = ruvllm_kernels::rope::RopeTable::from_frequencies(frequencies, 0..tokens);
     best().rope(&table, rope_layout, 0..tokens, &mut keys, 1, dim);
     keys
 }
@@ -169,11 +173,11 @@ fn learned_levels_before_the_rotary_embedding_beat_two_bits_behind_it() {
     let nuq = NuqContext { codebooks: &codebooks, rope: &rope, first_position: 0 };
     for (role, rows, from) in [(KvRole::Keys, &keys, k), (KvRole::Values, &values, v)] {
         let scratch = &mut KvScratch::new();
-        let mut few = crate::attention::KvBuffer::zeroed(nuq3.plane_bytes()).unwrap();
+        let mut few = KvBuffer::zeroed(nuq3.plane_bytes()).unwrap();
         let to = KvPlaneMut::new(nuq3, role, few.as_bytes_mut()).with_nuq(nuq);
         best().convert_kv(plane_at(wide, role, from, 0), to, scratch);
         let few = KvPlane::new(nuq3, role, few.as_bytes()).with_nuq(nuq);
-        let mut back = crate::attention::KvBuffer::zeroed(wide.plane_bytes()).unwrap();
+        let mut back = KvBuffer::zeroed(wide.plane_bytes()).unwrap();
         best().convert_kv(few, KvPlaneMut::new(wide, role, back.as_bytes_mut()), scratch);
         let of_nuq3 = squared_error(&wide, role, rows, |at| decode(&wide, role, back.as_bytes(), at));
         let other = stored(best(), &kivi2, role, rows, 0);
@@ -187,20 +191,19 @@ fn reading_applies_rope_to_keys() {
     let layout = KvLayout::new(KvFormat::Nuq3, 1, 64, 64).unwrap();
     let nuq = Nuq::of(&layout);
     let start = 1024;
-    let table = crate::rope::RopeTable::from_frequencies(&nuq.frequencies, start..start + 64);
+    let table = ruvllm_kernels::rope::RopeTable::from_frequencies(&nuq.frequencies, start..start + 64);
     // Values exactly representable by the codebooks, so that reading returns the stored keys.
     let mut rows: Vec<f32> = (0..64 * 64)
         .map(|i| {
             let [low, high] = nuq.codebooks.key_ranges()[i % 64];
             let level = nuq.codebooks.key_levels()[i / 64 % 8];
-            level.fma(0.5 * high - 0.5 * low, 0.5 * low + 0.5 * high)
+            fma(level, 0.5 * high - 0.5 * low, 0.5 * low + 0.5 * high)
         })
         .collect();
     scalar().rope(&table, nuq.rope_layout, start..start + 64, &mut rows, 1, 64);
-    let plane = super::fixture::stored_at(scalar(), &layout, KvRole::Keys, &rows, 0, start);
+    let plane = stored_at(scalar(), &layout, KvRole::Keys, &rows, 0, start);
     for (i, x) in rows.iter().enumerate() {
-        let found =
-            super::fixture::decode_at(&layout, KvRole::Keys, plane.as_bytes(), [i / 64, 0, i % 64], start);
+        let found = decode_at(&layout, KvRole::Keys, plane.as_bytes(), [i / 64, 0, i % 64], start);
         assert!((found - x).abs() < 1e-5, "{x} became {found}");
     }
 }
@@ -281,16 +284,13 @@ fn codebooks_without_meaning_are_refused() {
         let mut wrong = levels;
         wrong[at] = level;
         for (keys, values) in [(wrong, levels), (levels, wrong)] {
-            assert!(matches!(
-                NuqCodebooks::new(keys, values, ranges()),
-                Err(crate::Error::NuqCodebooks { .. })
-            ));
+            assert!(matches!(NuqCodebooks::new(keys, values, ranges()), Err(Error::NuqCodebooks { .. })));
         }
     }
     for range in [[1.0, -1.0], [f32::NAN, 1.0], [0.0, f32::INFINITY]] {
         let mut wrong = ranges();
         wrong[5] = range;
-        assert!(matches!(NuqCodebooks::new(levels, levels, wrong), Err(crate::Error::NuqCodebooks { .. })));
+        assert!(matches!(NuqCodebooks::new(levels, levels, wrong), Err(Error::NuqCodebooks { .. })));
     }
 }
 
@@ -310,8 +310,8 @@ fn nothing_is_learned_of_nothing_or_of_garbage() {
         training.finish()
     };
     assert!(train(32, 0.25).is_ok());
-    assert!(matches!(train(31, 0.25), Err(crate::Error::NuqSamples { samples: 0 })));
+    assert!(matches!(train(31, 0.25), Err(Error::NuqSamples { samples: 0 })));
     for garbage in [f32::NAN, f32::INFINITY, 1e9] {
-        assert!(matches!(train(32, garbage), Err(crate::Error::NuqSamples { samples: 32 })), "{garbage}");
+        assert!(matches!(train(32, garbage), Err(Error::NuqSamples { samples: 32 })), "{garbage}");
     }
 }

@@ -1,9 +1,10 @@
 //! A batch of calls has the bits of each call alone.
 
 use proptest::prelude::*;
+use ruvllm_kernels::attention::{AttentionCall, AttentionScratch, AttentionShape, KvFormat, KvView, Mask};
+use ruvllm_kernels::{Kernels, ThreadPool};
 
 use super::fixture::{Random, Sequence, assert_same_bits, best, scalar};
-use super::*;
 
 /// A sequence, and a call over it with its queries.
 struct Case {
