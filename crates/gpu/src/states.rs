@@ -18,6 +18,9 @@ use crate::state_keys::{
 };
 use crate::wgsl::{self, CONVOLUTION_THREADS, MatrixTile, TILE_ROWS};
 
+/// Bytes of a span and a row.
+const ENTRY_BYTES: u64 = 32;
+
 /// Rows of a sequence in a launch, and the slots of its states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
@@ -31,7 +34,7 @@ pub struct Span {
 
 /// Spans of a launch, and the slots of the states behind its rows.
 ///
-/// Entry `i` has the span `i` and the slot of row `i`.
+/// An entry of 8 words has a span, and the slot of the row of the same number.
 #[derive(Debug, Clone)]
 pub struct Spans {
     buffer: Buffer,
@@ -45,7 +48,7 @@ impl Spans {
     /// # Errors
     /// As [`Gpu::zeroed`].
     pub fn new(gpu: &Gpu, rows: u32) -> Result<Self> {
-        Ok(Self { buffer: gpu.zeroed(u64::from(rows) * 16)?, launched: rows })
+        Ok(Self { buffer: gpu.zeroed(u64::from(rows) * ENTRY_BYTES)?, launched: rows })
     }
 
     /// The same spans for launches that compute the first one alone.
@@ -56,7 +59,7 @@ impl Spans {
 
     /// Number of rows.
     pub fn rows(&self) -> u32 {
-        (self.buffer.len() / 16) as u32
+        (self.buffer.len() / ENTRY_BYTES) as u32
     }
 
     /// Writes the first spans, and the slots of the states behind rows, `(row, slot)`. Further
@@ -67,8 +70,8 @@ impl Spans {
     /// [`Error::Shape`] for more spans or other rows than there are, and for a slot that a span
     /// begins with; those of [`Gpu::write`].
     pub fn write(&self, gpu: &Gpu, spans: &[Span], kept: &[(u32, u32)]) -> Result<()> {
-        let mut entries = vec![[wgsl::NO_STATE, wgsl::NO_STATE, 0, 0]; self.rows() as usize];
-        let n = entries.len();
+        let n = self.rows() as usize;
+        let mut entries = vec![([wgsl::NO_STATE, 0, 0, 0], [wgsl::NO_STATE, 0, 0, 0]); n];
         let shape = |what, found: u64| Error::Shape { what, expected: format!("at most {n}"), found };
         if spans.len() > n {
             return Err(shape("spans", spans.len() as u64));
@@ -78,7 +81,7 @@ impl Spans {
             if end > n as u64 {
                 return Err(shape("rows up to the end of a span", end));
             }
-            *entry = [from.unwrap_or(wgsl::NO_STATE), wgsl::NO_STATE, rows, first];
+            entry.0 = [from.unwrap_or(wgsl::NO_STATE), rows, first, 0];
         }
         for &(row, slot) in kept {
             if spans.iter().any(|span| span.from == Some(slot)) {
@@ -86,9 +89,24 @@ impl Spans {
                 return Err(Error::Shape { what: "slot of a state to keep", expected, found: slot.into() });
             }
             let entry = entries.get_mut(row as usize);
-            entry.ok_or_else(|| shape("rows up to one with a state to keep", u64::from(row) + 1))?[1] = slot;
+            let entry =
+                entry.ok_or_else(|| shape("rows up to one with a state to keep", u64::from(row) + 1))?;
+            entry.1[0] = slot;
         }
-        gpu.write(&self.buffer, &entries)
+        for (i, span) in spans.iter().enumerate() {
+            // From the last stop to the first: each knows the next one.
+            let mut next = span.rows;
+            for stop in (1..=span.rows).rev() {
+                let row = &mut entries[(span.first + stop - 1) as usize].1;
+                if row[0] != wgsl::NO_STATE || stop == span.rows {
+                    row[1] = next;
+                    next = stop;
+                }
+            }
+            entries[i].0[3] = next;
+        }
+        let words: Vec<[u32; 4]> = entries.into_iter().flat_map(|(span, row)| [span, row]).collect();
+        gpu.write(&self.buffer, &words)
     }
 
     /// Fails if launches have other rows.

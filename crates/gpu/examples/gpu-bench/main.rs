@@ -3,7 +3,8 @@
 //! `gpu-bench [--adapter INDEX|NAME] [--software] [--quick] [--sweep] [--kv f16|q8]
 //! [--part NAME]... [--json FILE]`
 //!
-//! Parts: `products`, `operations`, `attention`, `prefill`, `gemm`, `steps`; all without `--part`.
+//! Parts: `products`, `operations`, `states`, `attention`, `prefill`, `gemm`, `steps`; all without
+//! `--part`.
 //!
 //! Times are those of the device (timestamp queries), medians with minimum and maximum. Weights
 //! rotate over more memory than any level-2 cache holds.
@@ -16,6 +17,7 @@ mod json;
 mod measure;
 mod operations;
 mod products;
+mod states;
 mod sweep;
 mod tiled;
 mod token;
@@ -86,6 +88,9 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
         }
         if args.part("operations") {
             operations::run(&gpu, quick, &mut json)?;
+        }
+        if args.part("states") {
+            states::run(&gpu, quick, &mut json)?;
         }
         if args.part("attention") {
             attention::run(&gpu, (peak, quick), None, args.kv, &mut json)?;

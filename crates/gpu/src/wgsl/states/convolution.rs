@@ -1,7 +1,7 @@
 //! Causal convolution: a thread has 4 channels of some rows, and the inputs before them in
 //! registers.
 
-use super::NO_STATE;
+use super::{NO_STATE, begin_rows, end_rows};
 use crate::state_keys::{ConvolutionForm, ConvolutionKernel};
 use crate::wgsl::Code;
 use crate::wgsl::output::entry;
@@ -46,13 +46,13 @@ pub(super) fn convolve(code: &mut Code, k: &ConvolutionKernel) {
     entry(code, THREADS, None, "");
     let (span, first, end) = match k.one_sequence {
         true => {
-            ("0u", format!("group.y * {TILE_ROWS}u"), format!("min(span.z, (group.y + 1u) * {TILE_ROWS}u)"))
+            ("0u", format!("group.y * {TILE_ROWS}u"), format!("min(span.y, (group.y + 1u) * {TILE_ROWS}u)"))
         }
-        false => ("group.y", "0u".to_owned(), "span.z".to_owned()),
+        false => ("group.y", "0u".to_owned(), "span.y".to_owned()),
     };
     code.line(format!(
         "let word = group.x * {THREADS}u + thread;
-        let span = spans[{span}];
+        let span = spans[2u * {span}];
         let first = {first};
         let end = {end};
         if (word < WORDS && first < end) {{"
@@ -63,7 +63,7 @@ pub(super) fn convolve(code: &mut Code, k: &ConvolutionKernel) {
         if k.one_sequence {
             code.line(format!(
                 "if (first + {j}u >= KEPT) {{
-                before{j} = input(span.w + first + {j}u - KEPT, word);
+                before{j} = input(span.z + first + {j}u - KEPT, word);
                 }} else if (span.x != NONE) {{
                 before{j} = state[(span.x * KEPT + first + {j}u) * WORDS + word];
                 }}"
@@ -77,12 +77,8 @@ pub(super) fn convolve(code: &mut Code, k: &ConvolutionKernel) {
     for j in 0..=kept {
         code.line(format!("let weight{j} = weights[{j}u * WORDS + word];"));
     }
-    code.line(
-        "for (var i = first; i < end; i++) {
-        let row = span.w + i;
-        let present = input(row, word);
-        var sum = weight0 * before0;",
-    );
+    begin_rows(code, "first", "end");
+    code.line("let present = input(row, word);\nvar sum = weight0 * before0;");
     for j in 1..kept {
         code.line(format!("sum = fma(weight{j}, before{j}, sum);"));
     }
@@ -99,9 +95,11 @@ pub(super) fn convolve(code: &mut Code, k: &ConvolutionKernel) {
     for j in 0..kept - 1 {
         code.line(format!("before{j} = before{};", j + 1));
     }
-    code.line(format!("before{} = present;\nlet kept = spans[row].y;\nif (kept != NONE) {{", kept - 1));
-    for j in 0..kept {
-        code.line(format!("state[(kept * KEPT + {j}u) * WORDS + word] = before{j};"));
-    }
-    code.line("}\n}\n}\n}");
+    code.line(format!("before{} = present;", kept - 1));
+    end_rows(code, |code| {
+        for j in 0..kept {
+            code.line(format!("state[(kept.x * KEPT + {j}u) * WORDS + word] = before{j};"));
+        }
+    });
+    code.line("}\n}");
 }

@@ -4,7 +4,7 @@
 //! key and query, and of the corrected state times the query.
 
 use super::matrix::{MatrixTile, add_product};
-use super::{SIGMOID, SOFTPLUS};
+use super::{Operand, SIGMOID, SOFTPLUS, begin_ahead, begin_rows, read_ahead};
 use crate::state_keys::DeltaRuleKernel;
 use crate::wgsl::Code;
 use crate::wgsl::output::entry;
@@ -33,13 +33,30 @@ pub(super) fn emit(code: &mut Code, k: &DeltaRuleKernel) {
     code.line(SIGMOID);
     entry(code, tile.threads(), None, "");
     tile.load(code);
+    before_rows(code, k, &tile);
+    begin_rows(code, "0u", "rows");
     row(code, k, &tile);
-    tile.store(code);
-    code.line("}\n}");
+    tile.end_rows(code);
+    code.line("}");
 }
 
-/// The loop over rows, but for its end.
-fn row(code: &mut Code, k: &DeltaRuleKernel, tile: &MatrixTile) {
+/// Operands of a row.
+fn operands(tile: &MatrixTile, row: &str) -> Vec<Operand> {
+    let at = format!("{row} * CHANNELS");
+    let mut operands = Vec::new();
+    for r in 0..tile.own {
+        let word = |offset: &str| tile.word(r, "x", &format!("{at} + {offset}"));
+        operands.push((format!("query{r}"), "vec4<f32>", word("key_word")));
+        operands.push((format!("key{r}"), "vec4<f32>", word("KEYS + key_word")));
+    }
+    operands.push(("value".to_owned(), "f32", format!("x[{at} + value_word][column % 4u]")));
+    operands.push(("step".to_owned(), "f32", format!("rates[{row} * 2u * HEADS + head]")));
+    operands.push(("gate".to_owned(), "f32", format!("rates[({row} * 2u + 1u) * HEADS + head]")));
+    operands
+}
+
+/// Places and factors that are the same for all rows, and the operands of the first one.
+fn before_rows(code: &mut Code, k: &DeltaRuleKernel, tile: &MatrixTile) {
     let per_key = k.value_heads / k.key_heads;
     let key_head = match k.grouped {
         true => format!("head / {per_key}u"),
@@ -49,21 +66,17 @@ fn row(code: &mut Code, k: &DeltaRuleKernel, tile: &MatrixTile) {
         "let key_word = {key_head} * WORDS;
         let value_word = VALUES + (head * WIDTH + min(column, WIDTH - 1u)) / 4u;
         let bias = heads[head];
-        let factor = heads[HEADS + head];
-        for (var i = 0u; i < rows; i++) {{
-        let row = span.w + i;
-        let at = row * CHANNELS;"
+        let factor = heads[HEADS + head];"
     ));
-    MatrixTile::slot(code);
-    for r in 0..tile.own {
-        let query = tile.word(r, "x", "at + key_word");
-        let key = tile.word(r, "x", "at + KEYS + key_word");
-        code.line(format!("let query{r} = {query};\nlet key{r} = {key};"));
-    }
+    begin_ahead(code, &operands(tile, "span.z"));
+}
+
+/// A row, within the loops over rows.
+fn row(code: &mut Code, k: &DeltaRuleKernel, tile: &MatrixTile) {
+    read_ahead(code, &operands(tile, "next"));
     code.line(
-        "let value = x[at + value_word][column % 4u];
-        let decay = exp(factor * softplus(rates[row * 2u * HEADS + head] + bias));
-        let rate = sigmoid(rates[(row * 2u + 1u) * HEADS + head]);
+        "let decay = exp(factor * softplus(step + bias));
+        let rate = sigmoid(gate);
         var sum = vec3<f32>();",
     );
     for r in 0..tile.own {
@@ -75,14 +88,15 @@ fn row(code: &mut Code, k: &DeltaRuleKernel, tile: &MatrixTile) {
             add_product(&query, &query, "sum.z")
         ));
     }
-    code.line(format!(
+    code.line(
         "sums[thread] = sum;
         workgroupBarrier();
-        var total = sums[thread % COLUMNS];
-        for (var other = 1u; other < LANES; other++) {{
-        total += sums[other * COLUMNS + thread % COLUMNS];
-        }}
-        let unit = inverseSqrt(total.y + {UNIT_EPS:?});
+        let place = thread % COLUMNS;
+        var total = sums[place];",
+    );
+    tile.add_lanes(code, "total", "sums", "place");
+    code.line(format!(
+        "let unit = inverseSqrt(total.y + {UNIT_EPS:?});
         let scale = inverseSqrt(total.z + {UNIT_EPS:?}) * {:?};
         let correction = vec4<f32>(rate * fma(-decay * unit, total.x, value) * unit);
         var result = 0.0;",
@@ -98,11 +112,11 @@ fn row(code: &mut Code, k: &DeltaRuleKernel, tile: &MatrixTile) {
     code.line(
         "results[thread] = result;
         workgroupBarrier();
-        if (lane == 0u && is_own) {
-        for (var other = 1u; other < LANES; other++) {
-        result += results[other * COLUMNS + thread];
-        }
-        out[(row * HEADS + head) * WIDTH + column] = result * scale;
+        if (lane == 0u && is_own) {",
+    );
+    tile.add_lanes(code, "result", "results", "thread");
+    code.line(
+        "out[(row * HEADS + head) * WIDTH + column] = result * scale;
         }",
     );
 }

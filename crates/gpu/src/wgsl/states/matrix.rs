@@ -3,7 +3,7 @@
 //! A column of the state is its own recursion. `lanes` threads have a column, each some words of 4
 //! rows in registers; sums over a column go through workgroup memory and are added lane by lane.
 
-use super::NO_STATE;
+use super::{NO_STATE, end_rows};
 use crate::wgsl::Code;
 
 /// Threads of a workgroup for wide heads.
@@ -65,8 +65,8 @@ impl MatrixTile {
             let column = group.x % {blocks}u * COLUMNS + thread % COLUMNS;
             let is_own = column < WIDTH;
             let lane = thread / COLUMNS;
-            let span = spans[group.y];
-            let rows = span.z;",
+            let span = spans[2u * group.y];
+            let rows = span.y;",
             blocks = self.blocks
         ));
         for r in 0..self.own {
@@ -79,22 +79,24 @@ impl MatrixTile {
         code.line("}");
     }
 
-    /// Reads the slot of the state behind a row: at its beginning, beside its other loads, so that
-    /// the next row does not wait for it.
-    pub(super) fn slot(code: &mut Code) {
-        code.line("let kept = spans[row].y;");
+    /// Ends the loops over rows; stores the words of the state behind a row that has a slot for it.
+    pub(super) fn end_rows(&self, code: &mut Code) {
+        end_rows(code, |code| {
+            code.line("if (is_own) {\nlet at = (kept.x * HEADS + head) * WORDS;");
+            for r in 0..self.own {
+                self.if_own(code, r, &format!("state[(at + word{r}) * WIDTH + column] = state{r};"));
+            }
+            code.line("}");
+        });
     }
 
-    /// Stores the words of the state behind a row that names a slot for it.
-    pub(super) fn store(&self, code: &mut Code) {
-        code.line(
-            "if (is_own && kept != NONE) {
-            let at = (kept * HEADS + head) * WORDS;",
-        );
-        for r in 0..self.own {
-            self.if_own(code, r, &format!("state[(at + word{r}) * WIDTH + column] = state{r};"));
+    /// Adds what the other lanes of a column have in `array` to `sum`, in their order. `place` is
+    /// the column's first entry. Written out: drivers do not unroll loops that wgpu bounds, and one
+    /// load would wait for the other.
+    pub(super) fn add_lanes(&self, code: &mut Code, sum: &str, array: &str, place: &str) {
+        for lane in 1..self.lanes {
+            code.line(format!("{sum} += {array}[{}u + {place}];", lane * self.columns));
         }
-        code.line("}");
     }
 
     /// A line for the threads whose word `r` is one of the state.

@@ -1,10 +1,24 @@
 //! Selective scan (Mamba-2): a workgroup per columns of a head's state, row by row.
 
-use super::SOFTPLUS;
 use super::matrix::{MatrixTile, add_product};
+use super::{Operand, SOFTPLUS, begin_ahead, begin_rows, read_ahead};
 use crate::state_keys::SelectiveScanKernel;
 use crate::wgsl::Code;
 use crate::wgsl::output::entry;
+
+/// Operands of a row.
+fn operands(tile: &MatrixTile, row: &str) -> Vec<Operand> {
+    let at = format!("{row} * CHANNELS");
+    let mut operands = Vec::new();
+    for r in 0..tile.own {
+        let word = |offset: &str| tile.word(r, "x", &format!("{at} + {offset} + weight_word"));
+        operands.push((format!("taken{r}"), "vec4<f32>", word("INPUTS")));
+        operands.push((format!("read{r}"), "vec4<f32>", word("OUTPUTS")));
+    }
+    operands.push(("input".to_owned(), "f32", format!("x[{at} + input_word][column % 4u]")));
+    operands.push(("time".to_owned(), "f32", format!("steps[{row} * HEADS + head]")));
+    operands
+}
 
 pub(super) fn emit(code: &mut Code, k: &SelectiveScanKernel) {
     let tile = MatrixTile::new(k.state_dim, k.head_dim);
@@ -32,26 +46,22 @@ pub(super) fn emit(code: &mut Code, k: &SelectiveScanKernel) {
         let input_word = (head * WIDTH + min(column, WIDTH - 1u)) / 4u;
         let bias = heads[head];
         let factor = heads[HEADS + head];
-        let skip = heads[2u * HEADS + head];
-        for (var i = 0u; i < rows; i++) {{
-        let row = span.w + i;
-        let at = row * CHANNELS;
-        let input = x[at + input_word][column % 4u];
-        let step = softplus(steps[row * HEADS + head] + bias);
+        let skip = heads[2u * HEADS + head];",
+        k.heads / k.groups
+    ));
+    begin_ahead(code, &operands(&tile, "span.z"));
+    begin_rows(code, "0u", "rows");
+    read_ahead(code, &operands(&tile, "next"));
+    code.line(
+        "let step = softplus(time + bias);
         let decay = exp(factor * step);
         let update = vec4<f32>(step * input);
         var result = 0.0;",
-        k.heads / k.groups
-    ));
-    MatrixTile::slot(code);
+    );
     for r in 0..tile.own {
-        let taken = tile.word(r, "x", "at + INPUTS + weight_word");
-        let read = tile.word(r, "x", "at + OUTPUTS + weight_word");
         let (state, weight) = (format!("state{r}"), format!("read{r}"));
         code.line(format!(
-            "let taken{r} = {taken};
-            let read{r} = {read};
-            {state} = fma(taken{r}, update, decay * {state});
+            "{state} = fma(taken{r}, update, decay * {state});
             result = {};",
             add_product(&state, &weight, "result")
         ));
@@ -60,13 +70,10 @@ pub(super) fn emit(code: &mut Code, k: &SelectiveScanKernel) {
         "let place = (i & 1u) * {threads}u;
         results[place + thread] = result;
         workgroupBarrier();
-        if (lane == 0u && is_own) {{
-        for (var other = 1u; other < LANES; other++) {{
-        result += results[place + other * COLUMNS + thread];
-        }}
-        out[(row * HEADS + head) * WIDTH + column] = fma(skip, input, result);
-        }}"
+        if (lane == 0u && is_own) {{"
     ));
-    tile.store(code);
-    code.line("}\n}");
+    tile.add_lanes(code, "result", "results", "place + thread");
+    code.line("out[(row * HEADS + head) * WIDTH + column] = fma(skip, input, result);\n}");
+    tile.end_rows(code);
+    code.line("}");
 }
