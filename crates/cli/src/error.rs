@@ -394,10 +394,18 @@ impl Error {
                     _ => Some("--grammar"),
                 }
             }
-            ruvllm::Error::UnsupportedByBackend { .. } | ruvllm::Error::Backend { .. } => {
-                Some("--device cpu computes on the CPU")
-            }
             error if error.kv_memory_short() => Some("--kv-budget"),
+            _ => None,
+        }
+    }
+
+    /// Another way, where a GPU cannot go on.
+    pub(crate) fn way_out(&self) -> Option<&'static str> {
+        match self {
+            Self::ScriptLine { source, .. } => source.way_out(),
+            Self::Engine(ruvllm::Error::UnsupportedByBackend { .. } | ruvllm::Error::Backend { .. }) => {
+                Some(ON_THE_CPU)
+            }
             _ => None,
         }
     }
@@ -414,13 +422,13 @@ impl Error {
         }
     }
 
-    /// The error on one line, as [`one_line`], with the flag to change.
+    /// The error on one line, as [`one_line`], with the flag to change or another way.
     pub(crate) fn line(&self) -> String {
         if let Some(line) = self.in_flags() {
             return printable(&line);
         }
         let line = one_line(self);
-        match self.flag() {
+        match self.flag().or_else(|| self.way_out()) {
             Some(flag) => format!("{line} ({flag})"),
             None => line,
         }
@@ -494,6 +502,9 @@ fn adapter_in_flags(error: &ruvllm_adapters::Error) -> Option<String> {
     }
 }
 
+/// The way out of errors of a GPU.
+const ON_THE_CPU: &str = "--device cpu computes on the CPU";
+
 /// Message for an engine error with the program's flags; `None` if the library's message will do.
 fn engine_in_flags(error: &ruvllm::Error) -> Option<String> {
     if let Some(shortage) = error.kv_shortage() {
@@ -533,6 +544,11 @@ fn engine_in_flags(error: &ruvllm::Error) -> Option<String> {
             "the file of --kv-calibration was made from another model; make one with `ruvllm calibrate-kv`"
                 .to_owned(),
         ),
+        ruvllm::Error::Backend { .. } => {
+            let line = one_line(error);
+            let named = crate::device::in_flags(&line);
+            (named != line).then(|| format!("{named} ({ON_THE_CPU})"))
+        }
         _ => None,
     }
 }

@@ -221,7 +221,10 @@ fn hint(error: &Error) -> Option<String> {
         Error::OutputExists { .. } | Error::Adapter(ruvllm_adapters::Error::Exists { .. }) => {
             Some("give another name, or --force to replace it".to_owned())
         }
-        error => error.flag().map(|flag| format!("change {flag}")),
+        error => {
+            let way_out = error.way_out().map(str::to_owned);
+            way_out.or_else(|| error.flag().map(|flag| format!("change {flag}")))
+        }
     }
 }
 
@@ -237,6 +240,9 @@ mod tests {
         assert_eq!((failure.kind, failure.hint.as_deref()), (NOT_FOUND, Some("ruvllm pull org/repo")));
         let error = Error::Engine(ruvllm::Error::SpillWithoutFolder);
         assert_eq!(Failure::from(&error).hint.as_deref(), Some("change --prefix-cache"));
+        let (backend, name, reason) = ("gpu", "a model".to_owned(), "too wide".to_owned());
+        let error = Error::Engine(ruvllm::Error::UnsupportedByBackend { backend, name, reason });
+        assert_eq!(Failure::from(&error).hint.as_deref(), Some("--device cpu computes on the CPU"));
         let help = crate::cli::Cli::command().get_after_help().unwrap().to_string();
         for kind in KINDS {
             assert!(help.contains(kind), "{kind} is not documented");

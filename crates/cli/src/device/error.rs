@@ -6,6 +6,19 @@ use super::choice::Device;
 const NOT_BUILT: &str = "this program is built without GPU support; build it with \
      `cargo build --release -p ruvllm-cli --features gpu`, or use --device cpu";
 
+/// Options of the library that messages of the GPU backend name, and the program's flags.
+const FLAGS: [(&str, &str); 4] = [
+    ("lower GpuOptions::context or kv_tokens", "lower --context or raise --gpu-memory"),
+    ("lower GpuOptions::sequences or spare_states", "raise --gpu-memory or lower --gpu-sequences of `serve`"),
+    ("raise GpuOptions::kv_tokens", "raise --kv-budget"),
+    ("raise GpuOptions::sequences", "raise --gpu-sequences"),
+];
+
+/// A message of the GPU backend with the program's flags.
+pub(crate) fn in_flags(line: &str) -> String {
+    FLAGS.iter().fold(line.to_owned(), |line, (option, flag)| line.replace(option, flag))
+}
+
 /// A device that is absent or does not support the command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeviceError {
@@ -69,5 +82,28 @@ impl DeviceError {
     /// True for flags that exclude each other.
     pub(crate) fn is_usage(&self) -> bool {
         matches!(self, Self::Flag(_) | Self::CpuOnly { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_in_a_message_of_the_backend_has_a_flag() {
+        let backend = concat!(
+            include_str!("../../../runtime/src/backend/gpu/mod.rs"),
+            include_str!("../../../runtime/src/backend/gpu/session.rs"),
+        );
+        for (option, _) in FLAGS {
+            assert!(backend.contains(option), "{option}: no message has it");
+        }
+        let messages = backend.lines().filter(|line| {
+            !line.trim_start().starts_with("//")
+                && ["lower GpuOptions", "raise GpuOptions"].iter().any(|hint| line.contains(hint))
+        });
+        for message in messages {
+            assert!(!in_flags(message).contains("GpuOptions"), "{message}");
+        }
     }
 }

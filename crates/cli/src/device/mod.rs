@@ -17,6 +17,6 @@ mod select;
 
 pub(crate) use self::choice::{Device, DeviceArgs};
 pub(crate) use self::cpu::{details, engine, warn};
-pub(crate) use self::error::DeviceError;
+pub(crate) use self::error::{DeviceError, in_flags};
 pub(crate) use self::loaded::{DeviceConversation, GpuFacts, Loaded};
 pub(crate) use self::select::Defaults;
