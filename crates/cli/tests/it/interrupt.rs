@@ -15,11 +15,16 @@ use crate::program::{command, json_document};
 const ENDLESS: [&str; 8] =
     ["generate", "-n", "4000", "--logit-bias", "0=-inf", "--logit-bias", "2=-inf", "Once upon a time"];
 
-/// True if SIGINT (bit 1) is in the signal mask `set`, a field of `/proc/PID/status`.
-fn has_interrupt(child: &Child, set: &str) -> bool {
+/// Bits of signals in the masks of `/proc/PID/status`.
+const HANGUP: u64 = 1;
+const INTERRUPT: u64 = 1 << 1;
+const TERMINATE: u64 = 1 << 14;
+
+/// True if a signal is in the mask `set`, a field of `/proc/PID/status`.
+fn has_signal(child: &Child, set: &str, signal: u64) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':')).map(str::trim);
-    mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).is_some_and(|mask| mask & 2 != 0)
+    mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).is_some_and(|mask| mask & signal != 0)
 }
 
 fn send(child: &Child, signal: &str) {
@@ -45,11 +50,16 @@ fn the_text_so_far_stays_and_the_code_is_130() {
     assert!(text.ends_with('\n'), "the shell's prompt starts on a line of its own");
 }
 
-/// Waits until the process handles Ctrl-C: SIGINT is in its mask of caught signals.
+/// Waits until the process handles Ctrl-C.
 fn wait_until_it_listens(child: &Child) {
+    wait_until_it_handles(child, INTERRUPT);
+}
+
+/// Waits until a signal is in the process's mask of caught ones: it takes them one after the other.
+fn wait_until_it_handles(child: &Child, signal: u64) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !has_interrupt(child, "SigCgt") {
-        assert!(Instant::now() < deadline, "the program never listened for Ctrl-C");
+    while !has_signal(child, "SigCgt", signal) {
+        assert!(Instant::now() < deadline, "the program never listened for the signal");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -58,7 +68,7 @@ fn wait_until_it_listens(child: &Child) {
 /// lost.
 fn wait_until_it_has_received(child: &Child) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while has_interrupt(child, "ShdPnd") {
+    while has_signal(child, "ShdPnd", INTERRUPT) {
         assert!(Instant::now() < deadline, "the program never received Ctrl-C");
         thread::sleep(Duration::from_millis(1));
     }
@@ -197,11 +207,11 @@ fn with_default_signals(arguments: &[&str]) -> Command {
 
 #[test]
 fn requests_to_terminate_leave_the_text_and_their_code() {
-    for (signal, code) in [("-TERM", 143), ("-HUP", 129)] {
+    for (signal, bit, code) in [("-TERM", TERMINATE, 143), ("-HUP", HANGUP, 129)] {
         let arguments = [&ENDLESS[..], &["--json"]].concat();
         let mut program = with_default_signals(&arguments);
         let child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        wait_until_it_listens(&child);
+        wait_until_it_handles(&child, bit);
         send(&child, signal);
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(code));
