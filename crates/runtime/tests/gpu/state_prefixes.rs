@@ -183,3 +183,21 @@ fn a_conversation_goes_back_to_a_stored_state() {
     let again = run(&backend, &whole);
     assert_eq!((again.tokens, again.cached_tokens), (expected, 128));
 }
+
+/// A conversation goes on behind its answer, whose states come from other products than those of
+/// a prompt.
+#[test]
+fn states_behind_an_answer_are_not_stored() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(backend) = backend("qwen35", 2, folder.path()) else { return };
+    let mut conversation = BackendConversation::new(&backend);
+    let mut say = |request: &GenerateRequest| {
+        let found = conversation.generate(request, &CancelToken::new(), &mut |_| ControlFlow::Continue(()));
+        found.expect("text")
+    };
+    let first = prompt(0, 0, 40);
+    let answer = say(&request(first.clone()).with_max_tokens(30)).tokens;
+    let next = request([first, answer, tokens(9, 60)].concat());
+    assert!(say(&next).cached_tokens > 60, "it goes on");
+    assert_eq!(cached(&backend, &next), BLOCK);
+}
